@@ -1,0 +1,1 @@
+"""Entries that could not be processed, and their way back."""

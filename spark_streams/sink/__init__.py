@@ -1,0 +1,1 @@
+"""From a micro-batch to a stream: encode, write, trim."""
