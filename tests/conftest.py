@@ -1,0 +1,33 @@
+"""Fixtures that every test shares: the servers that stream behaviour is tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import Server, redis_server_path, running_engine, running_redis
+
+
+@pytest.fixture(scope="session")
+def engine_server() -> Iterator[Server]:
+    with running_engine() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Server]:
+    if redis_server_path() is None:
+        # The reason is printed by -ra: install Debian's redis-server to run this leg.
+        pytest.skip("no redis-server on this machine: the real-server leg of this test did not run")
+    with running_redis() as server:
+        yield server
+
+
+@pytest.fixture(params=["engine", "redis"])
+def server(request: pytest.FixtureRequest) -> Server:
+    """An empty server: the same test runs on the bundled engine and on a real redis-server."""
+    chosen: Server = request.getfixturevalue(f"{request.param}_server")
+    with chosen.client() as client:
+        client.flushall()
+    return chosen

@@ -1,0 +1,81 @@
+"""Servers for tests: the bundled engine and a real redis-server, each on an address of its own, stopped at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server: its kind (`engine` or `redis`) and its URL."""
+
+    kind: str
+    url: str
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A plain redis-py client; RESP2 unless `protocol=3` is given."""
+        return redis.Redis.from_url(self.url, **{"protocol": 2, **options})
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def redis_server_path() -> str | None:
+    """Where redis-server is installed, or None."""
+    return shutil.which("redis-server")
+
+
+@contextlib.contextmanager
+def running_redis(*arguments: str) -> Iterator[Server]:
+    """A real redis-server on a free port, without persistence unless the arguments ask for it."""
+    path = redis_server_path()
+    assert path is not None, "redis-server is not installed"
+    for attempt in range(5):
+        port = free_port()
+        with tempfile.TemporaryDirectory(prefix="rstream-redis-") as directory:
+            base = [path, "--port", str(port), "--bind", "127.0.0.1", "--dir", directory, "--save", "", "--appendonly", "no"]
+            with subprocess.Popen([*base, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+                try:
+                    server = Server("redis", f"redis://127.0.0.1:{port}/0")
+                    if _answers(server, process):
+                        yield server
+                        return
+                finally:
+                    process.terminate()
+                output = process.stdout.read().decode() if process.stdout else ""
+        if attempt == 4:
+            raise RuntimeError(f"redis-server did not start:\n{output}")
+
+
+@contextlib.contextmanager
+def running_engine(**options: Any) -> Iterator[Server]:
+    """The bundled engine in a process of its own."""
+    from spark_streams.engine import LocalEngine
+
+    with LocalEngine(**options) as engine:
+        yield Server("engine", engine.url)
+
+
+def _answers(server: Server, process: subprocess.Popen[bytes]) -> bool:
+    deadline = time.monotonic() + 10
+    with server.client() as client:
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                return bool(client.ping())
+            except redis.RedisError:
+                time.sleep(0.02)
+    return False
