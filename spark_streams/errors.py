@@ -1,0 +1,142 @@
+"""Every error that spark-streams raises on purpose.
+
+    RStreamError                        the root; catch this one
+    ├── OptionError                     what a user typed into .option(…) or a config file
+    │   ├── UnknownOptionError          no such option; the message names the nearest
+    │   ├── InvalidOptionError          the value does not fit the option
+    │   └── ConfigError                 a job's config file, or a --set, cannot be used
+    ├── ServerError                     between us and the stream server
+    │   ├── ServerUnreachableError      nothing answers at the address
+    │   ├── ServerReplyError            the server answered with an error
+    │   └── WrongKeyTypeError           the key holds something that is not a stream
+    ├── StreamStateError                the streams are not as the query left them
+    │   ├── DataLossError               entries that belong to the query are gone
+    │   ├── GroupMissingError           the consumer group was destroyed under the query
+    │   └── OffsetError                 a checkpoint's offset cannot be read
+    ├── SchemaError                     a declared column cannot be filled, or a row cannot be written
+    │   └── DecodeError                 a value does not fit the declared type (mode=FAILFAST)
+    └── UnsupportedError                known, and not available here; the message says what to do instead
+
+Each message is one line: `[CONDITION] what was wrong, where; what to do`. The condition is stable and can be matched.
+Passwords never appear in a message.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+
+class RStreamError(Exception):
+    """The root of the tree above.
+
+    message: one line that says what was wrong, where, and what to do.
+    """
+
+    condition: ClassVar[str] = "RSTREAM_ERROR"
+
+    def __init__(self, message: str) -> None:
+        self.message = " ".join(message.split())
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return f"[{self.condition}] {self.message}"
+
+
+class OptionError(RStreamError):
+    """What a user typed into an option or a config file cannot be used."""
+
+    condition = "RSTREAM_OPTION"
+
+
+class UnknownOptionError(OptionError):
+    """No option has this name."""
+
+    condition = "RSTREAM_UNKNOWN_OPTION"
+
+
+class InvalidOptionError(OptionError):
+    """The value does not fit the option, is missing, or contradicts another option."""
+
+    condition = "RSTREAM_INVALID_OPTION"
+
+
+class ConfigError(OptionError):
+    """A job's config file or a `--set` cannot be used."""
+
+    condition = "RSTREAM_CONFIG"
+
+
+class ServerError(RStreamError):
+    """Between us and the stream server."""
+
+    condition = "RSTREAM_SERVER"
+
+
+class ServerUnreachableError(ServerError):
+    """Nothing answers at the address, or the connection broke and could not be made again."""
+
+    condition = "RSTREAM_SERVER_UNREACHABLE"
+
+
+class ServerReplyError(ServerError):
+    """The server answered a command with an error."""
+
+    condition = "RSTREAM_SERVER_REPLY"
+
+
+class WrongKeyTypeError(ServerError):
+    """The key holds something that is not a stream."""
+
+    condition = "RSTREAM_WRONG_KEY_TYPE"
+
+
+class StreamStateError(RStreamError):
+    """The streams on the server are not as the query left them."""
+
+    condition = "RSTREAM_STREAM_STATE"
+
+
+class DataLossError(StreamStateError):
+    """Entries that were delivered to the query are gone from the stream."""
+
+    condition = "RSTREAM_DATA_LOSS"
+
+
+class GroupMissingError(StreamStateError):
+    """The consumer group was destroyed under the query."""
+
+    condition = "RSTREAM_GROUP_MISSING"
+
+
+class OffsetError(StreamStateError):
+    """A checkpoint's offset cannot be read by this version."""
+
+    condition = "RSTREAM_OFFSET"
+
+
+class SchemaError(RStreamError):
+    """A declared column cannot be filled, or a row cannot be written."""
+
+    condition = "RSTREAM_SCHEMA"
+
+
+class DecodeError(SchemaError):
+    """A value does not fit its column's declared type and `mode` is FAILFAST."""
+
+    condition = "RSTREAM_DECODE"
+
+
+class UnsupportedError(RStreamError):
+    """Known, and not available here; the message says what to do instead."""
+
+    condition = "RSTREAM_UNSUPPORTED"
+
+
+_IN_TEXT = re.compile(r"\[(RSTREAM_[A-Z_]+)\] ([^\n]*)")
+
+
+def find_in_text(text: str) -> str | None:
+    """The first of our error lines inside a longer text, such as a Spark exception that carries a Python traceback."""
+    found = _IN_TEXT.search(text)
+    return found.group(0).strip() if found else None

@@ -1,0 +1,131 @@
+"""The consumer group on the server as the driver sees it: made, looked at, in one round trip for all streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_streams.errors import DataLossError, GroupMissingError
+from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.options import StartingOffsets
+from spark_streams.wire.connection import Connection, Reply, ReplyError
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Who we are: a consumer of a group, over some streams."""
+
+    streams: tuple[str, ...]
+    group: str
+    consumer: str
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """One stream's group at one moment.
+
+    last_delivered: the group's position; entries_read, lag: Redis' own counts, None where it cannot tell;
+    ours: entries pending for our consumer.
+    """
+
+    last_delivered: StreamId
+    entries_read: int | None
+    lag: int | None
+    ours: int
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """last: the id of the last entry ever added (0-0: none); added: entries ever added, None before Redis 7."""
+
+    last: StreamId
+    added: int | None
+
+
+def create_groups(server: Connection, member: Membership, starting: StartingOffsets) -> None:
+    """Make sure that every stream has the group: XGROUP CREATE … MKSTREAM pins the start on the server (S2).
+
+    Where the group exists nothing changes. Raises WrongKeyTypeError.
+    """
+    commands = [
+        ("XGROUP", "CREATE", stream, member.group, starting.of(stream), "MKSTREAM") for stream in member.streams
+    ]
+    for command, reply in zip(commands, server.pipeline(commands), strict=True):
+        if isinstance(reply, ReplyError) and not str(reply).startswith("BUSYGROUP"):
+            raise server.error_of(reply, command)
+
+
+def first_positions(server: Connection, member: Membership) -> dict[str, StreamId]:
+    """Where a query without a checkpoint begins: just below our oldest pending entry, else at the group's position."""
+    states = group_states(server, member, member.streams)
+    commands = [
+        ("XPENDING", stream, member.group, "-", "+", 1, member.consumer) for stream in member.streams
+    ]
+    positions: dict[str, StreamId] = {}
+    for command, reply in zip(commands, server.pipeline(commands), strict=True):
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
+        stream = command[1]
+        positions[stream] = StreamId.parse(reply[0][0]).previous() if reply else states[stream].last_delivered
+    return positions
+
+
+def group_states(server: Connection, member: Membership, streams: Sequence[str]) -> dict[str, GroupState]:
+    """The group's state on each of these streams, in one round trip. Raises GroupMissingError, DataLossError."""
+    commands: list[tuple[str, ...]] = []
+    for stream in streams:
+        commands += [("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, member.group)]
+    replies = server.pipeline(commands)
+    return {
+        stream: read_group_state(server, member, stream, replies[2 * at], replies[2 * at + 1])
+        for at, stream in enumerate(streams)
+    }
+
+
+def read_group_state(
+    server: Connection, member: Membership, stream: str, groups: Reply, consumers: Reply
+) -> GroupState:
+    """From the replies of XINFO GROUPS and XINFO CONSUMERS. Raises GroupMissingError, DataLossError."""
+    if isinstance(groups, ReplyError):
+        if "no such key" in str(groups):
+            raise DataLossError(
+                f"stream {stream!r} at {server.address} is gone, and its group {member.group!r} with it; "
+                "restore it, or start with a new checkpoint"
+            )
+        raise server.error_of(groups, ("XINFO", "GROUPS", stream))
+    group = next((g for g in map(_pairs, groups) if g[b"name"] == member.group.encode()), None)
+    if group is None:
+        raise GroupMissingError(
+            f"stream {stream!r} at {server.address} has no group {member.group!r} any more; "
+            "create it at the checkpoint's position (XGROUP CREATE), or start with a new checkpoint"
+        )
+    ours = 0
+    if not isinstance(consumers, ReplyError):
+        name = member.consumer.encode()
+        ours = next((c[b"pending"] for c in map(_pairs, consumers) if c[b"name"] == name), 0)
+    return GroupState(
+        last_delivered=StreamId.parse(group[b"last-delivered-id"]),
+        entries_read=group.get(b"entries-read"),
+        lag=group.get(b"lag"),
+        ours=ours,
+    )
+
+
+def stream_states(server: Connection, streams: Sequence[str]) -> dict[str, StreamState]:
+    """What each stream holds, in one round trip; a stream that does not exist holds nothing."""
+    commands = [("XINFO", "STREAM", stream) for stream in streams]
+    states = {}
+    for command, reply in zip(commands, server.pipeline(commands), strict=True):
+        if isinstance(reply, ReplyError):
+            if "no such key" not in str(reply):
+                raise server.error_of(reply, command)
+            states[command[2]] = StreamState(MIN_ID, 0)
+            continue
+        info = _pairs(reply)
+        states[command[2]] = StreamState(StreamId.parse(info[b"last-generated-id"]), info.get(b"entries-added"))
+    return states
+
+
+def _pairs(reply: Sequence[Any]) -> Mapping[bytes, Any]:
+    return dict(zip(reply[0::2], reply[1::2], strict=True))

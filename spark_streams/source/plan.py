@@ -1,0 +1,60 @@
+"""From what was reserved to what one task reads. Pure arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from spark_streams.ids import StreamId
+
+
+@dataclass(frozen=True)
+class Run:
+    """Entries of one stream with after < id ≤ last that are pending for our consumer.
+
+    count: how many of them are ours; owned: whether they are all that the stream held there when they were delivered
+    (then XRANGE reads them), or others read from the same range (then our own pending list must be asked).
+    """
+
+    stream: str
+    after: StreamId
+    last: StreamId
+    count: int
+    owned: bool
+
+
+def tasks(runs: Iterable[Run], entries_per_task: int) -> list[Run]:
+    """Join neighbouring runs of a stream until a task holds about `entries_per_task` entries.
+
+    Only runs that touch and are owned alike are joined. A run is never cut: its inner ids are not known.
+    """
+    joined: list[Run] = []
+    for run in runs:
+        if run.count == 0:
+            continue
+        before = joined[-1] if joined else None
+        if (
+            before is not None
+            and before.stream == run.stream
+            and before.last == run.after
+            and before.owned == run.owned
+            and before.count + run.count <= entries_per_task
+        ):
+            joined[-1] = replace(before, last=run.last, count=before.count + run.count)
+        else:
+            joined.append(run)
+    return joined
+
+
+def share(limit: int, backlog: Mapping[str, int]) -> dict[str, int]:
+    """Divide `limit` entries between streams: nobody gets more than its backlog, the small ones are served whole, and
+    what is left is divided evenly, so that no stream starves.
+    """
+    shares: dict[str, int] = {}
+    left = limit
+    waiting = sorted(backlog.items(), key=lambda item: (item[1], item[0]))
+    for position, (stream, wanted) in enumerate(waiting):
+        streams_left = len(waiting) - position
+        shares[stream] = min(wanted, -(-left // streams_left))
+        left -= shares[stream]
+    return shares

@@ -1,0 +1,90 @@
+"""Reserving a batch: the group delivers entries to our consumer, and no entry comes to the driver (FACTS R1–R4).
+
+A step is three commands: XREADGROUP with its reply suppressed, then XINFO GROUPS and XINFO CONSUMERS, which say where
+the group stands now and how many entries are ours. Steps of all streams travel in one round trip; the ids where steps
+end are the only thing the driver keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_streams.ids import StreamId
+from spark_streams.source.group import GroupState, Membership, read_group_state
+from spark_streams.source.plan import Run
+from spark_streams.wire.connection import Connection, pack
+
+STEP = 10_000  # entries a step at the most
+_STEPS_A_ROUND = 64
+_SKIP = pack("CLIENT", "REPLY", "SKIP")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """most: how many entries of a stream to reserve; until: stop once the group has come to this id."""
+
+    most: int
+    until: StreamId
+
+
+def reserve(
+    server: Connection,
+    member: Membership,
+    wanted: Mapping[str, Wanted],
+    states: Mapping[str, GroupState],
+    step: int = STEP,
+) -> list[Run]:
+    """Have up to the wanted entries delivered to our consumer; what was delivered, in order per stream.
+
+    states: the group of each wanted stream, read just before. Raises GroupMissingError, DataLossError, ServerError.
+    """
+    now = dict(states)
+    left = {stream: want.most for stream, want in wanted.items()}
+    runs: dict[str, list[Run]] = {stream: [] for stream in wanted}
+    while left:
+        steps: list[tuple[str, int]] = []
+        for stream, entries in left.items():
+            steps += [(stream, count) for count in _cut(entries, step, max(1, _STEPS_A_ROUND // len(left)))]
+        server.send(b"".join([_step(member, stream, count) for stream, count in steps]))
+        replies = server.replies(2 * len(steps))
+        finished = set()
+        for at, (stream, _) in enumerate(steps):
+            after = read_group_state(server, member, stream, replies[2 * at], replies[2 * at + 1])
+            run = _run(stream, now[stream], after)
+            now[stream] = after
+            left[stream] -= run.count
+            if run.count:
+                runs[stream].append(run)
+            if run.count == 0 or left[stream] <= 0 or after.last_delivered >= wanted[stream].until:
+                finished.add(stream)
+        for stream in finished:
+            del left[stream]
+    return [run for stream in runs for run in runs[stream]]
+
+
+def _cut(entries: int, step: int, most_steps: int) -> list[int]:
+    full, rest = divmod(entries, step)
+    return ([step] * min(full, most_steps) + ([rest] if rest else []))[:most_steps]
+
+
+def _step(member: Membership, stream: str, count: int) -> bytes:
+    return b"".join(
+        [
+            _SKIP,
+            pack("XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count, "STREAMS", stream, ">"),
+            pack("XINFO", "GROUPS", stream),
+            pack("XINFO", "CONSUMERS", stream, member.group),
+        ]
+    )
+
+
+def _run(stream: str, before: GroupState, after: GroupState) -> Run:
+    """What one step delivered to us. The range is owned when the group as a whole delivered no more than that."""
+    count = max(0, after.ours - before.ours)
+    owned = (
+        before.entries_read is not None
+        and after.entries_read is not None
+        and after.entries_read - before.entries_read == count
+    )
+    return Run(stream, before.last_delivered, after.last_delivered, count, owned)

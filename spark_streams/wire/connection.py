@@ -1,0 +1,179 @@
+"""One connection to a stream server: redis-py makes and authenticates it, the bytes on it are ours.
+
+Three ways to talk, from convenient to fast: `execute` (one command, one Python reply), `pipeline` (many commands, one
+round trip), `request`/`receive` (the untouched bytes of a reply, for wire.decode). Replies are RESP2.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import hiredis
+import redis
+from redis.connection import AbstractConnection
+
+from spark_streams.errors import (
+    GroupMissingError,
+    RStreamError,
+    ServerReplyError,
+    ServerUnreachableError,
+    WrongKeyTypeError,
+)
+from spark_streams.wire.address import Address
+
+CONNECT_TIMEOUT = 5.0  # seconds
+REPLY_TIMEOUT = 60.0  # seconds without a single byte
+_READ_SIZE = 1 << 20
+
+Argument = str | bytes | int
+Reply = Any  # int, bytes, None, ReplyError or a list of these
+
+
+class ReplyError(Exception):
+    """An error reply as a value: its text is the server's own."""
+
+
+def pack(*arguments: Argument) -> bytes:
+    """The RESP request of one command."""
+    parts = [b"*%d\r\n" % len(arguments)]
+    for argument in arguments:
+        raw = argument if isinstance(argument, bytes) else str(argument).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(raw), raw))
+    return b"".join(parts)
+
+
+class Connection:
+    """One socket to the server at `address`. Not for use by two threads at once. Closes as a context manager.
+
+    Raises ServerUnreachableError when nothing answers, ServerReplyError when the server refuses the login.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        url = address.resolve()
+        try:
+            pool = redis.ConnectionPool.from_url(
+                url, protocol=2, socket_timeout=REPLY_TIMEOUT, socket_connect_timeout=CONNECT_TIMEOUT
+            )
+            self._connection: AbstractConnection = pool.make_connection()
+            self._connection.connect()
+        except (redis.AuthenticationError, redis.ResponseError) as error:
+            raise ServerReplyError(f"{address} refused the connection: {error}") from error
+        except (redis.RedisError, OSError) as error:
+            raise ServerUnreachableError(
+                f"no stream server answers at {address}: {error}; start one there, or set url (or RSTREAM_URL)"
+            ) from error
+        except ValueError as error:
+            raise ServerUnreachableError(f"the address {address} cannot be used: {error}") from error
+        self._socket: socket.socket = self._connection._sock  # redis-py has no public name for it
+        self._reader = hiredis.Reader(replyError=ReplyError)
+        self._end_token = secrets.token_hex(16).encode()
+        self._end_request = pack("ECHO", self._end_token)
+        self._end_reply = b"$%d\r\n%b\r\n" % (len(self._end_token), self._end_token)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket; calling it twice is harmless."""
+        self._connection.disconnect()
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Send raw request bytes. Raises ServerUnreachableError."""
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def replies(self, count: int) -> list[Reply]:
+        """The next `count` replies as Python values; error replies are ReplyError values in the list."""
+        found: list[Reply] = []
+        while len(found) < count:
+            reply = self._reader.gets()
+            if reply is False:
+                self._reader.feed(self._receive_some())
+            else:
+                found.append(reply)
+        return found
+
+    def execute(self, *arguments: Argument) -> Reply:
+        """One command, one reply. Raises ServerReplyError (or its WRONGTYPE, NOGROUP kin) for an error reply."""
+        self.send(pack(*arguments))
+        reply = self.replies(1)[0]
+        if isinstance(reply, ReplyError):
+            raise self.error_of(reply, arguments)
+        return reply
+
+    def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
+        """All commands in one write, all replies in order; error replies stay values."""
+        if not commands:
+            return []
+        self.send(b"".join([pack(*command) for command in commands]))
+        return self.replies(len(commands))
+
+    def request(self, *commands: bytes) -> None:
+        """Send packed commands whose replies `receive` will hand over as one run of bytes."""
+        self.send(b"".join([*commands, self._end_request]))
+
+    def receive(self) -> memoryview:
+        """The untouched reply bytes of the oldest `request` (one or more replies back to back).
+
+        A request ends in an ECHO of a random token, so the end is known without parsing what comes before it.
+        """
+        tail = self._end_reply
+        size = 2 * _READ_SIZE
+        buffer = bytearray(size)
+        filled = 0
+        view = memoryview(buffer)
+        while True:
+            if size - filled < _READ_SIZE:
+                size *= 2
+                grown = bytearray(size)
+                grown[:filled] = view[:filled]
+                buffer, view = grown, memoryview(grown)
+            try:
+                got = self._socket.recv_into(view[filled : filled + _READ_SIZE])
+            except OSError as error:
+                raise self._broken(error) from error
+            if got == 0:
+                raise self._broken(None)
+            filled += got
+            if filled >= len(tail) and view[filled - len(tail) : filled] == tail:
+                return view[: filled - len(tail)]
+
+    def error_of(self, reply: ReplyError, arguments: Iterable[Argument]) -> RStreamError:
+        """The named error for an error reply to a command."""
+        words = [a.decode("utf-8", "replace") if isinstance(a, bytes) else str(a) for a in arguments]
+        text = str(reply)
+        where = f"{' '.join(words[:4])[:200]} at {self.address}"
+        if text.startswith("WRONGTYPE"):
+            key = words[2] if words[0] in ("XGROUP", "XINFO") else words[1]
+            return WrongKeyTypeError(
+                f"key {key!r} at {self.address} holds something that is not a stream; name another key ({words[0]})"
+            )
+        if text.startswith("NOGROUP"):
+            return GroupMissingError(f"{where}: {text}")
+        return ServerReplyError(f"{where} was answered with: {text}")
+
+    def _receive_some(self) -> bytes:
+        try:
+            data = self._socket.recv(_READ_SIZE)
+        except OSError as error:
+            raise self._broken(error) from error
+        if not data:
+            raise self._broken(None)
+        return data
+
+    def _broken(self, error: OSError | None) -> ServerUnreachableError:
+        self.close()
+        reason = "it closed the connection" if error is None else str(error) or type(error).__name__
+        return ServerUnreachableError(f"lost the stream server at {self.address}: {reason}; is it still running?")

@@ -1,0 +1,100 @@
+"""A RESP reply seen as lines, with numpy: where each line begins and ends, and the numbers that lines spell.
+
+Everything works on whole arrays; nothing here makes a Python object per line. A reply that holds a bare line feed, or a
+line end inside a value, does not fit this view: the caller finds out because the lengths in the headers disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Index = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+STAR, DOLLAR, COLON, DASH = 0x2A, 0x24, 0x3A, 0x2D
+_CR, _LF, _ZERO = 0x0D, 0x0A, 0x30
+
+
+class NotThisShape(Exception):
+    """The reply is not of the shape that the vectorised pass reads: the exact path must read it."""
+
+
+# For each length below 100, the first four bytes of its header line: `$7\\r\\n`, `$42\\r`.
+_HEADER_WORD = np.array([int.from_bytes((b"$%d\r\n" % n)[:4], "little") for n in range(100)], np.uint32)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """data: the reply's bytes; begin, end: per line, its first byte and the byte after its last (its CR)."""
+
+    data: Bytes
+    begin: Index
+    end: Index
+
+    @classmethod
+    def split(cls, reply: memoryview | bytes) -> Lines:
+        """Raises NotThisShape where a line feed has no carriage return before it."""
+        data = np.frombuffer(reply, dtype=np.uint8)
+        feeds = np.flatnonzero(data == _LF)
+        if len(feeds) == 0 or feeds[-1] != len(data) - 1 or feeds[0] == 0 or not (data[feeds - 1] == _CR).all():
+            raise NotThisShape
+        begin = np.empty_like(feeds)
+        begin[0] = 0
+        begin[1:] = feeds[:-1] + 1
+        return cls(data, begin, feeds - 1)
+
+    def first_byte(self) -> Bytes:
+        """Per line its first byte (the CR for an empty line)."""
+        return self.data[self.begin]
+
+    def headers_match(self, header: Index) -> bool:
+        """Whether each of these lines is `$n` with n the length of the line below it."""
+        length = self.end[header + 1] - self.begin[header + 1]
+        short = length < len(_HEADER_WORD)
+        if short.all():
+            return bool((self.words(np.uint32)[self.begin[header]] == _HEADER_WORD[length]).all())
+        long = header[~short]
+        return (
+            self.headers_match(header[short])
+            and bool((self.data[self.begin[long]] == DOLLAR).all())
+            and bool((self.numbers(long) == length[~short]).all())
+        )
+
+    def words(self, kind: type[np.uint32] | type[np.uint64]) -> npt.NDArray[Any]:
+        """The data as little-endian words, one beginning at each byte: one look-up compares 4 or 8 bytes."""
+        size = np.dtype(kind).itemsize
+        return np.ndarray((max(0, len(self.data) - size + 1),), np.dtype(kind).newbyteorder("<"), self.data, 0, (1,))
+
+    def numbers(self, line: Index | slice, skip: int = 1) -> Index:
+        """The unsigned number that each of these lines spells after `skip` bytes. Raises NotThisShape."""
+        return digits(self.data, self.begin[line] + skip, self.end[line])
+
+
+def digits(data: Bytes, begin: Index, end: Index) -> Index:
+    """Unsigned numbers of 1 to 18 digits at [begin, end). Raises NotThisShape where there is anything else."""
+    if len(begin) == 0:
+        return np.empty(0, np.int64)
+    width = end - begin
+    longest = int(width.max())
+    if int(width.min()) < 1 or longest > 18:
+        raise NotThisShape
+    value = np.zeros(len(begin), np.int64)
+    if int(width.min()) == longest:
+        for at in range(longest):
+            digit = data[begin + at] - _ZERO  # wraps for bytes below '0'
+            if (digit > 9).any():
+                raise NotThisShape
+            value = value * 10 + digit
+        return value
+    for at in range(longest):
+        inside = width > at
+        digit = data[np.where(inside, begin + at, begin)] - _ZERO
+        if (digit > 9).any():
+            raise NotThisShape
+        value = np.where(inside, value * 10 + digit, value)
+    return value

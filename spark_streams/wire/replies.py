@@ -1,0 +1,27 @@
+"""Many small replies at once: is there an error among them, and which command does it belong to?"""
+
+from __future__ import annotations
+
+import hiredis
+
+from spark_streams.wire.connection import ReplyError
+
+
+def first_error(replies: memoryview) -> tuple[int, str] | None:
+    """(position, text) of the first error among replies back to back; None where all is well.
+
+    The replies must be ids, integers or statuses: none of these has a line that starts with `-`.
+    """
+    raw = bytes(replies)
+    if not raw.startswith(b"-") and b"\n-" not in raw:
+        return None
+    reader = hiredis.Reader(replyError=ReplyError)
+    reader.feed(raw)
+    position = 0
+    while True:
+        reply = reader.gets()
+        if reply is False:
+            return None
+        if isinstance(reply, ReplyError):
+            return position, str(reply)
+        position += 1
