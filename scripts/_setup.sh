@@ -48,16 +48,22 @@ die() {
 
 # step TEXT COMMAND…: says TEXT and the seconds that COMMAND took; what it printed is shown only if it fails.
 step() {
-  local text=$1 started=$SECONDS log=$venv/.setup.log
+  local text=$1 started=$SECONDS log=$venv/.setup.log result=0 interrupted=''
   shift
   printf '%s … ' "$text" >&2
-  if "$@" >"$log" 2>&1 </dev/null; then
+  trap 'interrupted=yes' INT
+  "$@" >"$log" 2>&1 </dev/null || result=$?
+  trap - INT
+  if [ -n "$interrupted" ]; then
+    say "interrupted"
+    exit 130
+  elif [ "$result" = 0 ]; then
     say "$((SECONDS - started)) s"
   else
     say "failed"
     cat "$log" >&2
-    return 1
   fi
+  return "$result"
 }
 
 # ---------------------------------------------------------------------------------------------------------------------- lock
@@ -150,6 +156,8 @@ need_java() {
   local version
   if can_apt; then
     apt_update
+    # Slim images have no manual pages, and the package's configuration stops without their folder.
+    mkdir -p /usr/share/man/man1
     for version in 17 21 25; do
       if apt_can_install "openjdk-$version-jre-headless"; then
         apt_install "openjdk-$version-jre-headless" && have_java && return 0
