@@ -10,7 +10,7 @@ from typing import NamedTuple
 U64_MAX = 2**64 - 1
 
 
-class InvalidStreamId(ValueError):
+class InvalidStreamId(ValueError):  # noqa: N818 - named like the option and config errors
     """The text is not `<ms>` or `<ms>-<seq>` with both numbers in 0 … 2**64-1."""
 
     def __init__(self, text: object) -> None:

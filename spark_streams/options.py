@@ -117,7 +117,7 @@ def _starting_offsets(value: str) -> StartingOffsets:
 
 _URL = Option(
     "url",
-    lambda value: Address.parse(value),
+    Address.parse,
     lambda: Address.parse(default_url()),
     "`$RSTREAM_URL`, else `embedded:`",
     "The server: `redis://host:port/db`, `rediss://…`, `unix:///path`, or `embedded:` for the bundled engine.",

@@ -47,8 +47,9 @@ def running_redis(*arguments: str) -> Iterator[Server]:
     for attempt in range(5):
         port = free_port()
         with tempfile.TemporaryDirectory(prefix="rstream-redis-") as directory:
-            base = [path, "--port", str(port), "--bind", "127.0.0.1", "--dir", directory, "--save", "", "--appendonly", "no"]
-            with subprocess.Popen([*base, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+            where = ["--port", str(port), "--bind", "127.0.0.1", "--dir", directory]
+            command = [path, *where, "--save", "", "--appendonly", "no", *arguments]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
                 try:
                     server = Server("redis", f"redis://127.0.0.1:{port}/0")
                     if _answers(server, process):

@@ -61,7 +61,7 @@ def _text(column: pa.Array) -> pa.Array:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A Python value of an Arrow column as JSON knows it. Binary inside nested values is base64, as in Spark's to_json."""
+    """A Python value of an Arrow column as JSON knows it; binary is base64, as in Spark's to_json."""
     if value is None:
         return None
     if pa.types.is_map(kind):

@@ -59,9 +59,7 @@ def create_groups(server: Connection, member: Membership, starting: StartingOffs
 def first_positions(server: Connection, member: Membership) -> dict[str, StreamId]:
     """Where a query without a checkpoint begins: just below our oldest pending entry, else at the group's position."""
     states = group_states(server, member, member.streams)
-    commands = [
-        ("XPENDING", stream, member.group, "-", "+", 1, member.consumer) for stream in member.streams
-    ]
+    commands = [("XPENDING", stream, member.group, "-", "+", 1, member.consumer) for stream in member.streams]
     positions: dict[str, StreamId] = {}
     for command, reply in zip(commands, server.pipeline(commands), strict=True):
         if isinstance(reply, ReplyError):

@@ -70,7 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- on the driver -----------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint starts; pinned on the server by the group, so it may be asked again (S2)."""
+        """Where a query without a checkpoint starts; the group pins it on the server, so it may be asked again (S2)."""
         server = self._connection()
         create_groups(server, self._member, self._options["startingOffsets"])
         return Offset(first_positions(server, self._member)).to_json()
@@ -123,9 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RunPartition)
         with Connection(self._options.address) as server:
-            yield from read_run(
-                server, self._member, partition.run, self._columns, self._options["failOnDataLoss"]
-            )
+            yield from read_run(server, self._member, partition.run, self._columns, self._options["failOnDataLoss"])
 
     # -- parts of a trigger ------------------------------------------------------------------------------------
 
@@ -158,9 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [
             run
             for stream, entries in allowed.items()
-            for run in pending_runs(
-                self._connection(), self._member, stream, begin[stream], MAX_ID, entries, size
-            )
+            for run in pending_runs(self._connection(), self._member, stream, begin[stream], MAX_ID, entries, size)
         ]
 
     def _new_entries(self, states: Mapping[str, GroupState], most: int | None) -> list[Run]:

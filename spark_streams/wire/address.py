@@ -104,4 +104,6 @@ def _check_host_and_port(url: str) -> None:
         raise InvalidOptionError(f"url {redacted(url)!r} names no host; write redis://host:port/db")
     database = parts.path.strip("/")
     if database and not database.isdigit():
-        raise InvalidOptionError(f"url {redacted(url)!r}: the database {database!r} is not a number; write redis://host:port/0")
+        raise InvalidOptionError(
+            f"url {redacted(url)!r}: the database {database!r} is not a number; write redis://host:port/0"
+        )

@@ -10,7 +10,7 @@ import secrets
 import socket
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import hiredis
 import redis
@@ -59,8 +59,8 @@ class Connection:
             pool = redis.ConnectionPool.from_url(
                 url, protocol=2, socket_timeout=REPLY_TIMEOUT, socket_connect_timeout=CONNECT_TIMEOUT
             )
-            self._connection: AbstractConnection = pool.make_connection()
-            self._connection.connect()
+            self._connection = cast(AbstractConnection, pool.make_connection())
+            self._connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
         except (redis.AuthenticationError, redis.ResponseError) as error:
             raise ServerReplyError(f"{address} refused the connection: {error}") from error
         except (redis.RedisError, OSError) as error:
@@ -69,7 +69,8 @@ class Connection:
             ) from error
         except ValueError as error:
             raise ServerUnreachableError(f"the address {address} cannot be used: {error}") from error
-        self._socket: socket.socket = self._connection._sock  # redis-py has no public name for it
+        # redis-py has no public name for the socket.
+        self._socket = cast(socket.socket, self._connection._sock)
         self._reader = hiredis.Reader(replyError=ReplyError)
         self._end_token = secrets.token_hex(16).encode()
         self._end_request = pack("ECHO", self._end_token)
@@ -85,7 +86,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the socket; calling it twice is harmless."""
-        self._connection.disconnect()
+        self._connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
 
     def send(self, data: bytes | memoryview) -> None:
         """Send raw request bytes. Raises ServerUnreachableError."""

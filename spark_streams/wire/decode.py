@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import StreamId
-from spark_streams.wire.lines import DASH, DOLLAR, STAR, Index, Lines, Mask, NotThisShape, digits
+from spark_streams.wire.lines import DASH, DOLLAR, STAR, Index, Lines, Mask, ShapeError, digits
 
 _MOST_SHAPES = 64  # more shapes than this on one page: the exact path is as fast
 UInt64s = npt.NDArray[np.uint64]
@@ -88,7 +88,7 @@ def decode_entries(reply: memoryview | bytes) -> EntryPage:
         return ExactPage([])
     try:
         return VectorPage(reply)
-    except NotThisShape:
+    except ShapeError:
         return ExactPage(_parse(reply))
 
 
@@ -125,7 +125,7 @@ class _Shape:
 
 
 class VectorPage(EntryPage):
-    """The vectorised pass. The constructor raises NotThisShape where it cannot prove its reading."""
+    """The vectorised pass. The constructor raises ShapeError where it cannot prove its reading."""
 
     def __init__(self, reply: memoryview | bytes) -> None:
         self._reply = reply
@@ -134,13 +134,13 @@ class VectorPage(EntryPage):
         length = lines.end - lines.begin
         self.count = int(lines.numbers(slice(0, 1))[0])
         if first_byte[0] != STAR or self.count == 0:
-            raise NotThisShape
+            raise ShapeError
 
         self._entry = self._find_entries(first_byte, length)
         pairs = self._pairs_per_entry(first_byte)
         headers = self._headers(pairs)
         if not lines.headers_match(headers):
-            raise NotThisShape
+            raise ShapeError
 
         self._names_line = headers[0::2] + 1
         self._pairs = pairs
@@ -158,9 +158,9 @@ class VectorPage(EntryPage):
         data, begin = self._lines.data, self._lines.begin
         two = stars[(length[stars] == 2) & (data[begin[stars] + 1] == 0x32)]
         two = two[(two > 0) & (two + 3 < len(first_byte))]
-        entry = two[(first_byte[two + 1] == DOLLAR) & (first_byte[two + 3] == STAR)]
+        entry: Index = two[(first_byte[two + 1] == DOLLAR) & (first_byte[two + 3] == STAR)]
         if len(entry) != self.count:
-            raise NotThisShape
+            raise ShapeError
         return entry
 
     def _pairs_per_entry(self, first_byte: npt.NDArray[np.uint8]) -> Index:
@@ -169,11 +169,11 @@ class VectorPage(EntryPage):
         arguments = lines.numbers(entry + 3)
         following = entry + 4 + 2 * arguments
         if entry[0] != 1 or (following[:-1] != entry[1:]).any() or following[-1] != len(first_byte):
-            raise NotThisShape
+            raise ShapeError
         if (arguments % 2 != 0).any() or (arguments == 0).any():
-            raise NotThisShape
+            raise ShapeError
         if not lines.headers_match(entry + 1):
-            raise NotThisShape
+            raise ShapeError
         return arguments // 2
 
     def _headers(self, pairs: Index) -> Index:
@@ -189,7 +189,7 @@ class VectorPage(EntryPage):
             rows = np.flatnonzero(self._pairs == width)
             while len(rows):
                 if len(shapes) == _MOST_SHAPES:
-                    raise NotThisShape
+                    raise ShapeError
                 shape, rows = self._peel(rows, int(width))
                 shapes.append(shape)
         return shapes
@@ -221,7 +221,7 @@ class VectorPage(EntryPage):
             here = np.minimum(begin + at, end)
             dash = np.where((dash < 0) & (lines.data[here] == DASH), here, dash)
         if (dash < 0).any():
-            raise NotThisShape
+            raise ShapeError
         ms, seq = digits(lines.data, begin, dash), digits(lines.data, dash + 1, end)
         return ms.astype(np.uint64), seq.astype(np.uint64)
 

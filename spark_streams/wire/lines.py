@@ -20,7 +20,7 @@ STAR, DOLLAR, COLON, DASH = 0x2A, 0x24, 0x3A, 0x2D
 _CR, _LF, _ZERO = 0x0D, 0x0A, 0x30
 
 
-class NotThisShape(Exception):
+class ShapeError(Exception):
     """The reply is not of the shape that the vectorised pass reads: the exact path must read it."""
 
 
@@ -38,11 +38,11 @@ class Lines:
 
     @classmethod
     def split(cls, reply: memoryview | bytes) -> Lines:
-        """Raises NotThisShape where a line feed has no carriage return before it."""
+        """Raises ShapeError where a line feed has no carriage return before it."""
         data = np.frombuffer(reply, dtype=np.uint8)
         feeds = np.flatnonzero(data == _LF)
         if len(feeds) == 0 or feeds[-1] != len(data) - 1 or feeds[0] == 0 or not (data[feeds - 1] == _CR).all():
-            raise NotThisShape
+            raise ShapeError
         begin = np.empty_like(feeds)
         begin[0] = 0
         begin[1:] = feeds[:-1] + 1
@@ -71,30 +71,30 @@ class Lines:
         return np.ndarray((max(0, len(self.data) - size + 1),), np.dtype(kind).newbyteorder("<"), self.data, 0, (1,))
 
     def numbers(self, line: Index | slice, skip: int = 1) -> Index:
-        """The unsigned number that each of these lines spells after `skip` bytes. Raises NotThisShape."""
+        """The unsigned number that each of these lines spells after `skip` bytes. Raises ShapeError."""
         return digits(self.data, self.begin[line] + skip, self.end[line])
 
 
 def digits(data: Bytes, begin: Index, end: Index) -> Index:
-    """Unsigned numbers of 1 to 18 digits at [begin, end). Raises NotThisShape where there is anything else."""
+    """Unsigned numbers of 1 to 18 digits at [begin, end). Raises ShapeError where there is anything else."""
     if len(begin) == 0:
         return np.empty(0, np.int64)
     width = end - begin
     longest = int(width.max())
     if int(width.min()) < 1 or longest > 18:
-        raise NotThisShape
+        raise ShapeError
     value = np.zeros(len(begin), np.int64)
     if int(width.min()) == longest:
         for at in range(longest):
             digit = data[begin + at] - _ZERO  # wraps for bytes below '0'
             if (digit > 9).any():
-                raise NotThisShape
+                raise ShapeError
             value = value * 10 + digit
         return value
     for at in range(longest):
         inside = width > at
         digit = data[np.where(inside, begin + at, begin)] - _ZERO
         if (digit > 9).any():
-            raise NotThisShape
+            raise ShapeError
         value = np.where(inside, value * 10 + digit, value)
     return value

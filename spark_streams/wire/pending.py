@@ -1,12 +1,12 @@
 """Reply bytes of XPENDING key group start end count, as columns (FACTS R6).
 
-    *4               ← one pending entry
-    $15              ┐
-    1700000000000-0  ┘ these two lines are, byte for byte, an argument of XACK
-    $5
-    spark
-    :1234            ← ms since it was delivered
-    :1               ← how many times
+*4               ← one pending entry
+$15              ┐
+1700000000000-0  ┘ these two lines are, byte for byte, an argument of XACK
+$5
+spark
+:1234            ← ms since it was delivered
+:1               ← how many times
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_streams.errors import ServerReplyError
 from spark_streams.ids import StreamId
 from spark_streams.wire.connection import ReplyError, pack
 from spark_streams.wire.decode import slices_of
-from spark_streams.wire.lines import COLON, DOLLAR, STAR, Index, Lines, NotThisShape
+from spark_streams.wire.lines import COLON, DOLLAR, STAR, Index, Lines, ShapeError
 
 _LINES_PER_ENTRY = 7
 
@@ -47,7 +47,7 @@ def decode_pending(reply: memoryview | bytes) -> PendingPage:
         raise ServerReplyError(bytes(reply[1:]).decode("utf-8", "replace").strip())
     try:
         return _vectorised(reply)
-    except NotThisShape:
+    except ShapeError:
         return _exact(reply)
 
 
@@ -55,16 +55,16 @@ def _vectorised(reply: memoryview | bytes) -> PendingPage:
     lines = Lines.split(reply)
     first_byte = lines.first_byte()
     if first_byte[0] != STAR:
-        raise NotThisShape
+        raise ShapeError
     count = int(lines.numbers(slice(0, 1))[0])
     if len(first_byte) != 1 + count * _LINES_PER_ENTRY or count == 0:
-        raise NotThisShape
+        raise ShapeError
     entry = np.arange(1, len(first_byte), _LINES_PER_ENTRY)
     for offset, byte in ((0, STAR), (1, DOLLAR), (3, DOLLAR), (5, COLON), (6, COLON)):
         if (first_byte[entry + offset] != byte).any():
-            raise NotThisShape
+            raise ShapeError
     if (lines.numbers(entry) != 4).any() or not lines.headers_match(np.concatenate([entry + 1, entry + 3])):
-        raise NotThisShape
+        raise ShapeError
     last = bytes(lines.data[lines.begin[entry[-1] + 2] : lines.end[entry[-1] + 2]])
     arguments = slices_of(reply, lines.begin[entry + 1], lines.end[entry + 2] + 2)
     return PendingPage(count, StreamId.parse(last), bytes(arguments.buffers()[2]), lines.numbers(entry + 6))

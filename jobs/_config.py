@@ -1,0 +1,115 @@
+"""A job's configuration: a TOML file, `--set` on top, checked against what the job knows.
+
+Pure but for reading the file. Every complaint is a ConfigError of one line that names the key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from spark_streams.errors import ConfigError
+
+Config = dict[str, Any]
+# A key's shape: a type (str, int, bool, list), FREE for a table of any keys, or a nested table of shapes.
+Shape = Mapping[str, Any]
+FREE = object()
+
+
+def load(path: str | None, overrides: Iterable[str], shape: Shape, required: Iterable[str]) -> Config:
+    """The checked configuration. required: dotted keys. Raises ConfigError."""
+    config = _read(path) if path else {}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {override!r} is not KEY=VALUE; write for example --set source.group=etl")
+        _put(config, key.strip(), _value(text))
+    _check(config, shape, "", path or "--set")
+    for key in required:
+        if get(config, key) is None:
+            raise ConfigError(f"{path or 'the configuration'}: {key} is missing; add it, or pass --set {key}=…")
+    filled = _fill(config, path or "--set")
+    assert isinstance(filled, dict)
+    return filled
+
+
+def get(config: Config, key: str, default: Any = None) -> Any:
+    """The value at a dotted key."""
+    at: Any = config
+    for part in key.split("."):
+        if not isinstance(at, dict) or part not in at:
+            return default
+        at = at[part]
+    return at
+
+
+def _read(path: str) -> Config:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no config file {path!r} (seen from {Path.cwd()})") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the config file {path!r} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the config file {path!r} is not TOML: {error}") from None
+
+
+def _value(text: str) -> Any:
+    """`5`, `true`, `["a"]` as TOML reads them; anything else is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _put(config: Config, key: str, value: Any) -> None:
+    *tables, last = key.split(".")
+    at = config
+    for table in tables:
+        at = at.setdefault(table, {})
+        if not isinstance(at, dict):
+            raise ConfigError(f"--set {key}: {table!r} is a value, not a table")
+    at[last] = value
+
+
+def _check(config: Mapping[str, Any], shape: Shape, prefix: str, where: str) -> None:
+    for key, value in config.items():
+        if key not in shape:
+            near = difflib.get_close_matches(key, shape, n=1)
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"known here: {', '.join(shape)}"
+            raise ConfigError(f"{where}: unknown key {prefix}{key}; {hint}")
+        expected = shape[key]
+        if expected is FREE or isinstance(expected, Mapping):
+            if not isinstance(value, dict):
+                raise ConfigError(f"{where}: {prefix}{key} must be a table, not {value!r}")
+            if expected is not FREE:
+                _check(value, expected, f"{prefix}{key}.", where)
+        elif not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+            raise ConfigError(f"{where}: {prefix}{key} must be a {_NAMES[expected]}, not {value!r}")
+
+
+_NAMES = {str: "string", int: "whole number", bool: "true or false", list: "list"}
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def _fill(value: Any, where: str) -> Any:
+    """`${NAME}` in strings becomes the environment variable: the place for secrets."""
+    if isinstance(value, dict):
+        return {key: _fill(inner, where) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_fill(inner, where) for inner in value]
+    if not isinstance(value, str):
+        return value
+
+    def variable(found: re.Match[str]) -> str:
+        name = found.group(1)
+        if name not in os.environ:
+            raise ConfigError(f"{where}: the environment variable {name} is not set")
+        return os.environ[name]
+
+    return _VARIABLE.sub(variable, value)

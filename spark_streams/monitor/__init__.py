@@ -1,0 +1,1 @@
+"""Looking at streams and groups without changing them."""

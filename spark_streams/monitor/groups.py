@@ -1,0 +1,83 @@
+"""What a stream's groups are doing, read in one round trip; nothing on the server changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_streams.wire.connection import Connection, ReplyError
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """One group of one stream. lag: entries it has yet to be given, None where the server cannot tell."""
+
+    stream: str
+    group: str
+    consumers: int
+    pending: int
+    lag: int | None
+    last_delivered: str
+
+
+@dataclass(frozen=True)
+class StreamView:
+    """One stream. length: entries it holds; added: entries ever added, None before Redis 7."""
+
+    stream: str
+    length: int
+    added: int | None
+    last: str
+    groups: tuple[GroupView, ...]
+
+
+def view_streams(server: Connection, streams: Sequence[str]) -> list[StreamView]:
+    """The streams that exist among these, in order. Raises WrongKeyTypeError."""
+    commands = [("XINFO", what, stream) for stream in streams for what in ("STREAM", "GROUPS")]
+    replies = server.pipeline(commands)
+    views = []
+    for at, stream in enumerate(streams):
+        info, groups = replies[2 * at], replies[2 * at + 1]
+        if isinstance(info, ReplyError) and "no such key" in str(info):
+            continue
+        for reply in (info, groups):
+            if isinstance(reply, ReplyError):
+                raise server.error_of(reply, commands[2 * at])
+        fields = _pairs(info)
+        views.append(
+            StreamView(
+                stream,
+                fields["length"],
+                fields.get("entries-added"),
+                fields["last-generated-id"].decode(),
+                tuple(_group(stream, _pairs(group)) for group in groups),
+            )
+        )
+    return views
+
+
+def list_streams(server: Connection) -> list[str]:
+    """The names of all streams in the database, sorted; the key space is scanned a page at a time."""
+    names: list[str] = []
+    cursor = b"0"
+    while True:
+        cursor, page = server.execute("SCAN", cursor, "COUNT", 1000, "TYPE", "stream")
+        names += [name.decode("utf-8", "replace") for name in page]
+        if cursor == b"0":
+            return sorted(set(names))
+
+
+def _group(stream: str, fields: dict[str, Any]) -> GroupView:
+    return GroupView(
+        stream,
+        fields["name"].decode("utf-8", "replace"),
+        fields["consumers"],
+        fields["pending"],
+        fields.get("lag"),
+        fields["last-delivered-id"].decode(),
+    )
+
+
+def _pairs(reply: Sequence[Any]) -> dict[str, Any]:
+    return {key.decode(): value for key, value in zip(reply[0::2], reply[1::2], strict=True)}
