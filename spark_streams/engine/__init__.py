@@ -1,0 +1,27 @@
+"""The bundled stream engine: a server that speaks the Redis protocol, in pure Python, for local work and tests.
+
+`with LocalEngine() as engine: engine.url` is a private one; `python -m spark_streams.engine` serves on a port; an
+`embedded:` URL resolves through `embedded.locate`. Nothing here imports pyspark, pyarrow or numpy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_streams.engine.local import LocalEngine
+    from spark_streams.engine.process import EngineStartError
+
+__all__ = ["EngineStartError", "LocalEngine"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "LocalEngine":
+        from spark_streams.engine.local import LocalEngine
+
+        return LocalEngine
+    if name == "EngineStartError":
+        from spark_streams.engine.process import EngineStartError
+
+        return EngineStartError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

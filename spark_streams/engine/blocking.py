@@ -1,0 +1,94 @@
+"""Clients that wait for a stream: served first come, first served.
+
+A waiter stands in the `waiting` map of its database under each of its keys, in order of arrival. A command that changes
+a key puts the key on `ready`; after the command (after EXEC, for a transaction) the ready keys' waiters try again in
+order, and those that get something leave. Source: Redis' `blocked.c`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from spark_streams.engine.replies import CommandError, Reply, error
+
+if TYPE_CHECKING:
+    from spark_streams.engine.client import Client
+    from spark_streams.engine.keyspace import Database
+
+
+class Waiter:
+    """One blocked command. `attempt` gives its reply, None while there is nothing yet; it may raise CommandError."""
+
+    __slots__ = ("attempt", "client", "db", "deadline", "keys", "nothing")
+
+    def __init__(
+        self, client: Client, db: Database, keys: Sequence[bytes], deadline: int | None,
+        attempt: Callable[[], Reply | None], nothing: Reply,
+    ) -> None:  # fmt: skip
+        self.client = client
+        self.db = db
+        self.keys = keys
+        self.deadline = deadline  # Unix milliseconds; None waits for ever
+        self.attempt = attempt
+        self.nothing = nothing  # the reply when time is up
+
+
+class Waiters:
+    """All blocked clients of the engine."""
+
+    def __init__(self, deliver: Callable[[Client, Reply], None]) -> None:
+        self._deliver = deliver
+        self._timed: set[Waiter] = set()
+        self.count = 0
+
+    def add(self, waiter: Waiter) -> None:
+        """Block the waiter's client."""
+        waiter.client.waiter = waiter
+        for key in waiter.keys:
+            waiter.db.waiting.setdefault(key, {})[waiter] = None
+        if waiter.deadline is not None:
+            self._timed.add(waiter)
+        self.count += 1
+
+    def remove(self, waiter: Waiter) -> None:
+        """Unblock without a reply (its client went away)."""
+        waiter.client.waiter = None
+        for key in set(waiter.keys):
+            queue = waiter.db.waiting.get(key)
+            if queue is not None:
+                queue.pop(waiter, None)
+                if not queue:
+                    del waiter.db.waiting[key]
+        self._timed.discard(waiter)
+        self.count -= 1
+
+    def finish(self, waiter: Waiter, reply: Reply) -> None:
+        """Unblock with this reply."""
+        self.remove(waiter)
+        self._deliver(waiter.client, reply)
+
+    def serve(self, db: Database) -> None:
+        """Let the waiters of all ready keys try again."""
+        while db.ready:
+            keys, db.ready = list(db.ready), {}
+            for key in keys:
+                for waiter in list(db.waiting.get(key, ())):
+                    if waiter.client.waiter is not waiter:
+                        continue
+                    try:
+                        reply = waiter.attempt()
+                    except CommandError as failure:
+                        reply = error(failure.text)
+                    if reply is not None:
+                        self.finish(waiter, reply)
+
+    def next_deadline(self) -> int | None:
+        """When the first waiter's time is up."""
+        return min((w.deadline for w in self._timed if w.deadline is not None), default=None)
+
+    def expire(self, now: int) -> None:
+        """Answer those whose time is up."""
+        due = [waiter for waiter in self._timed if waiter.deadline is not None and waiter.deadline <= now]
+        for waiter in sorted(due, key=lambda w: w.deadline or 0):
+            self.finish(waiter, waiter.nothing)

@@ -1,0 +1,57 @@
+"""A client as commands see it: its name, protocol, database, transaction, reply mode. No socket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_streams.engine.blocking import Waiter
+    from spark_streams.engine.keyspace import Database
+
+REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIPPING = range(4)
+
+
+class Client:
+    """State of one connection."""
+
+    __slots__ = ("address", "broken", "closing", "created", "db", "dirty", "flags", "id", "laddr", "last_command",
+                 "last_seen", "lib_name", "lib_ver", "name", "queue", "reply_mode", "resp", "waiter",
+                 "watching")  # fmt: skip
+
+    def __init__(self, identity: int, db: Database, address: str, laddr: str, now: int) -> None:
+        self.id = identity
+        self.db = db
+        self.address = address
+        self.laddr = laddr
+        self.created = now  # Unix milliseconds
+        self.last_seen = now
+        self.last_command = b""
+        self.name = b""
+        self.lib_name = b""
+        self.lib_ver = b""
+        self.resp = 2
+        self.flags: set[str] = set()  # no-evict, no-touch
+        self.reply_mode = REPLY_ON
+        self.queue: list[list[bytes]] | None = None  # commands since MULTI
+        self.broken = False  # a queued command was refused: EXEC aborts
+        self.dirty = False  # a watched key changed: EXEC answers nil
+        self.watching: list[tuple[Database, bytes]] = []
+        self.waiter: Waiter | None = None  # set while blocked
+        self.closing = False  # close once the output is written
+
+    def unwatch(self) -> None:
+        """Forget all watched keys."""
+        for db, key in self.watching:
+            clients = db.watched.get(key)
+            if clients is not None:
+                clients.discard(self)
+                if not clients:
+                    del db.watched[key]
+        self.watching.clear()
+        self.dirty = False
+
+    def leave_transaction(self) -> None:
+        """As after EXEC or DISCARD."""
+        self.queue = None
+        self.broken = False
+        self.unwatch()

@@ -1,0 +1,38 @@
+"""The commands, one file a family; importing this package fills the command table."""
+
+from __future__ import annotations
+
+from spark_streams.engine.commands import (
+    connection,
+    groups,
+    hashes,
+    info,
+    keys,
+    pending,
+    reading,
+    server,
+    sets,
+    streams,
+    strings,
+    transactions,
+    xinfo,
+)
+from spark_streams.engine.commands.table import COMMANDS, Command
+
+__all__ = ["COMMANDS", "Command"]
+
+_FAMILIES = (
+    connection,
+    groups,
+    hashes,
+    info,
+    keys,
+    pending,
+    reading,
+    server,
+    sets,
+    streams,
+    strings,
+    transactions,
+    xinfo,
+)

@@ -1,0 +1,82 @@
+"""Reading arguments: numbers, entry ids, with Redis' error texts."""
+
+from __future__ import annotations
+
+import re
+
+from spark_streams.engine import entryid
+from spark_streams.engine.replies import CommandError
+from spark_streams.ids import U64_MAX
+
+SYNTAX = "ERR syntax error"
+NOT_INTEGER = "ERR value is not an integer or out of range"
+BAD_ID = "ERR Invalid stream ID specified as stream command argument"
+
+_INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+
+
+def syntax_error() -> CommandError:
+    """`ERR syntax error`."""
+    return CommandError(SYNTAX)
+
+
+def integer_of(text: bytes, problem: str = NOT_INTEGER) -> int:
+    """A signed 64-bit integer in canonical form (`string2ll`). Raises CommandError(problem)."""
+    if _INTEGER.fullmatch(text):
+        value = int(text)
+        if -(1 << 63) <= value < 1 << 63:
+            return value
+    raise CommandError(problem)
+
+
+def entry_id(text: bytes, missing_seq: int = 0) -> int:
+    """An id that must be a real one, neither `-` nor `+`. Raises CommandError."""
+    try:
+        return entryid.parse(text, missing_seq)
+    except entryid.BadEntryId:
+        raise CommandError(BAD_ID) from None
+
+
+def interval(start: bytes, end: bytes) -> tuple[int, int]:
+    """The two ends of a range of ids, both included; `(` excludes. Raises CommandError."""
+    return interval_start(start), interval_end(end)
+
+
+def interval_start(text: bytes) -> int:
+    """The first id of a range. Raises CommandError."""
+    value, exclusive = _bound(text, 0)
+    if exclusive:
+        if value == entryid.HIGHEST:
+            raise CommandError("ERR invalid start ID for the interval")
+        value += 1
+    return value
+
+
+def interval_end(text: bytes) -> int:
+    """The last id of a range. Raises CommandError."""
+    value, exclusive = _bound(text, U64_MAX)
+    if exclusive:
+        if value == 0:
+            raise CommandError("ERR invalid end ID for the interval")
+        value -= 1
+    return value
+
+
+def _bound(text: bytes, missing_seq: int) -> tuple[int, bool]:
+    exclusive = len(text) > 1 and text[:1] == b"("
+    try:
+        if exclusive:
+            return entryid.parse(text[1:], missing_seq), True
+        return entryid.parse_bound(text, missing_seq), False
+    except entryid.BadEntryId:
+        raise CommandError(BAD_ID) from None
+
+
+def help_lines(name: str, lines: str) -> list[str]:
+    """The text of `<name> HELP`: the given usage lines between Redis' own first and last."""
+    return [
+        f"{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        *lines.strip("\n").split("\n"),
+        "HELP",
+        "    Print this help.",
+    ]

@@ -1,0 +1,306 @@
+"""PING ECHO HELLO AUTH SELECT QUIT RESET and CLIENT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, Client
+from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.table import command
+from spark_streams.engine.core import DATABASES, REDIS_VERSION, Engine
+from spark_streams.engine.replies import (
+    NIL,
+    OK,
+    PONG,
+    Array,
+    CommandError,
+    Map,
+    Reply,
+    Verbatim,
+    bulk,
+    error,
+    integer,
+    simple,
+)
+
+
+@command("ping", -1, "fast")
+def ping(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """PING [message]"""
+    if len(args) > 2:
+        raise CommandError("ERR wrong number of arguments for 'ping' command")
+    return PONG if len(args) == 1 else bulk(args[1])
+
+
+@command("echo", 2, "fast")
+def echo(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """ECHO message"""
+    return bulk(args[1])
+
+
+@command("hello", -1, "fast")
+def hello(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HELLO [2|3 [AUTH user password] [SETNAME name]]"""
+    resp = client.resp
+    if len(args) > 1:
+        version = integer_of(args[1], "ERR Protocol version is not an integer or out of range")
+        if version not in (2, 3):
+            raise CommandError("NOPROTO unsupported protocol version")
+        resp = version
+    name: bytes | None = None
+    at = 2
+    while at < len(args):
+        option, more = args[at].lower(), len(args) - at - 1
+        if option == b"auth" and more >= 2:
+            _authenticate(args[at + 1])
+            at += 2
+        elif option == b"setname" and more:
+            name = _valid_name(args[at + 1], _NAME)
+            at += 1
+        else:
+            raise CommandError(b"ERR Syntax error in HELLO option '%b'" % args[at])
+        at += 1
+    if name is not None:
+        client.name = name
+    client.resp = resp
+    return Map(
+        [
+            (bulk(b"server"), bulk(b"redis")),
+            (bulk(b"version"), bulk(REDIS_VERSION.encode())),
+            (bulk(b"proto"), integer(resp)),
+            (bulk(b"id"), integer(client.id)),
+            (bulk(b"mode"), bulk(b"standalone")),
+            (bulk(b"role"), bulk(b"master")),
+            (bulk(b"modules"), Array([])),
+        ]
+    )
+
+
+def _authenticate(user: bytes) -> None:
+    # No password is set: as in Redis, the default user comes in with any, and there is no other.
+    if user != b"default":
+        raise CommandError("WRONGPASS invalid username-password pair or user is disabled.")
+
+
+@command("auth", -2, "fast intransaction")
+def auth(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """AUTH [user] password"""
+    if len(args) > 3:
+        raise syntax_error()
+    if len(args) == 2:
+        raise CommandError(
+            "ERR AUTH <password> called without any password configured for the default user. Are you sure your "
+            "configuration is correct?"
+        )
+    _authenticate(args[1])
+    return OK
+
+
+@command("select", 2, "fast")
+def select(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """SELECT index"""
+    number = integer_of(args[1])
+    if not 0 <= number < DATABASES:
+        raise CommandError("ERR DB index is out of range")
+    client.db = engine.databases[number]
+    return OK
+
+
+@command("quit", -1, "fast intransaction")
+def quit_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """QUIT"""
+    client.closing = True
+    return OK
+
+
+@command("reset", 1, "fast intransaction")
+def reset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """RESET"""
+    client.leave_transaction()
+    client.db = engine.databases[0]
+    client.name = b""
+    client.resp = 2
+    client.reply_mode = REPLY_ON
+    client.flags.clear()
+    return simple("RESET")
+
+
+_NAME = "ERR Client names cannot contain spaces, newlines or special characters."
+
+
+def _valid_name(name: bytes, problem: str) -> bytes:
+    if any(not 33 <= byte <= 126 for byte in name):
+        raise CommandError(problem)
+    return name
+
+
+@command("client|id", 2)
+def client_id(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT ID"""
+    return integer(client.id)
+
+
+@command("client|setname", 3)
+def client_setname(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT SETNAME name"""
+    client.name = _valid_name(args[2], _NAME)
+    return OK
+
+
+@command("client|getname", 2)
+def client_getname(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT GETNAME"""
+    return bulk(client.name) if client.name else NIL
+
+
+@command("client|setinfo", 4)
+def client_setinfo(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT SETINFO LIB-NAME|LIB-VER value"""
+    option = args[2].lower()
+    if option not in (b"lib-name", b"lib-ver"):
+        raise CommandError(b"ERR Unrecognized option '%b'" % args[2])
+    shown = option.decode()
+    value = _valid_name(args[3], f"ERR {shown} cannot contain spaces, newlines or special characters.")
+    if option == b"lib-name":
+        client.lib_name = value
+    else:
+        client.lib_ver = value
+    return OK
+
+
+def describe(client: Client, now: int) -> str:
+    """One line of CLIENT LIST."""
+    flags = "b" if client.waiter is not None else ""
+    flags += "x" if client.queue is not None else ""
+    flags += "e" if "no-evict" in client.flags else ""
+    flags += "T" if "no-touch" in client.flags else ""
+    queued = len(client.queue) if client.queue is not None else -1
+    return (
+        f"id={client.id} addr={client.address} laddr={client.laddr} fd=-1 name={client.name.decode()} "
+        f"age={(now - client.created) // 1000} idle={(now - client.last_seen) // 1000} flags={flags or 'N'} "
+        f"db={client.db.number} sub=0 psub=0 ssub=0 multi={queued} watch={len(client.watching)} "
+        f"cmd={client.last_command.decode('utf-8', 'replace').lower() or 'NULL'} user=default redir=-1 "
+        f"resp={client.resp} lib-name={client.lib_name.decode()} lib-ver={client.lib_ver.decode()}"
+    )
+
+
+@command("client|info", 2)
+def client_info(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT INFO"""
+    return Verbatim(describe(client, engine.now).encode() + b"\n")
+
+
+@command("client|list", -2)
+def client_list(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT LIST [TYPE type] [ID id …]"""
+    chosen = list(engine.clients.values())
+    if len(args) > 2:
+        if args[2].lower() == b"id" and len(args) > 3:
+            ids = {integer_of(text, "ERR Invalid client ID") for text in args[3:]}
+            chosen = [one for one in chosen if one.id in ids]
+        elif args[2].lower() == b"type" and len(args) == 4:
+            kind = args[3].lower()
+            if kind not in (b"normal", b"master", b"replica", b"slave", b"pubsub"):
+                raise CommandError(b"ERR Unknown client type '%b'" % args[3])
+            chosen = chosen if kind == b"normal" else []
+        else:
+            raise syntax_error()
+    return Verbatim("".join(describe(one, engine.now) + "\n" for one in chosen).encode())
+
+
+@command("client|reply", 3)
+def client_reply(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT REPLY ON|OFF|SKIP"""
+    mode = args[2].lower()
+    if mode == b"on":
+        client.reply_mode = REPLY_ON
+        return OK
+    if mode == b"off":
+        client.reply_mode = REPLY_OFF
+    elif mode == b"skip":
+        if client.reply_mode != REPLY_OFF:
+            client.reply_mode = REPLY_SKIP_NEXT
+    else:
+        raise syntax_error()
+    return b""
+
+
+def _switch(client: Client, args: list[bytes], flag: str) -> Reply:
+    mode = args[2].lower()
+    if mode == b"on":
+        client.flags.add(flag)
+    elif mode == b"off":
+        client.flags.discard(flag)
+    else:
+        raise syntax_error()
+    return OK
+
+
+@command("client|no-evict", 3)
+def client_no_evict(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT NO-EVICT ON|OFF: nothing is ever evicted here; the flag is kept for CLIENT LIST."""
+    return _switch(client, args, "no-evict")
+
+
+@command("client|no-touch", 3)
+def client_no_touch(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT NO-TOUCH ON|OFF: there is no access time to touch; the flag is kept for CLIENT LIST."""
+    return _switch(client, args, "no-touch")
+
+
+@command("client|unblock", -3)
+def client_unblock(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT UNBLOCK id [TIMEOUT|ERROR]"""
+    how = args[3].lower() if len(args) == 4 else b"timeout"
+    if len(args) > 4 or how not in (b"timeout", b"error"):
+        raise CommandError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
+    target = engine.clients.get(integer_of(args[2]))
+    if target is None or target.waiter is None:
+        return integer(0)
+    refused = error(b"UNBLOCKED client unblocked via CLIENT UNBLOCK")
+    engine.waiters.finish(target.waiter, refused if how == b"error" else target.waiter.nothing)
+    return integer(1)
+
+
+@command("client|kill", -3)
+def client_kill(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT KILL address | [ID id] [ADDR a] [LADDR a] [SKIPME yes|no] …"""
+    if len(args) == 3:
+        wanted = args[2].decode("utf-8", "replace")
+        for one in list(engine.clients.values()):
+            if one.address == wanted:
+                _kill(engine, client, one)
+                return OK
+        raise CommandError("ERR No such client")
+    if len(args) % 2:
+        raise syntax_error()
+    tests: list[Callable[[Client], bool]] = []
+    skip_me = True
+    for option, value in zip(args[2::2], args[3::2], strict=True):
+        text = value.decode("utf-8", "replace")
+        match option.lower():
+            case b"id":
+                number = integer_of(value, "ERR client-id should be greater than 0")
+                if number < 1:
+                    raise CommandError("ERR client-id should be greater than 0")
+                tests.append(lambda one, number=number: one.id == number)  # type: ignore[misc]
+            case b"addr":
+                tests.append(lambda one, text=text: one.address == text)  # type: ignore[misc]
+            case b"laddr":
+                tests.append(lambda one, text=text: one.laddr == text)  # type: ignore[misc]
+            case b"skipme" if value.lower() in (b"yes", b"no"):
+                skip_me = value.lower() == b"yes"
+            case _:
+                raise syntax_error()
+    chosen = [one for one in engine.clients.values() if all(test(one) for test in tests)]
+    chosen = [one for one in chosen if one is not client or not skip_me]
+    for one in chosen:
+        _kill(engine, client, one)
+    return integer(len(chosen))
+
+
+def _kill(engine: Engine, client: Client, target: Client) -> None:
+    if target is client:
+        client.closing = True
+    else:
+        engine.disconnect(target)

@@ -1,0 +1,115 @@
+"""HSET HGET HMGET HGETALL HDEL HLEN HEXISTS HINCRBY: what ledgers and leases are kept in."""
+
+from __future__ import annotations
+
+from spark_streams.engine.client import Client
+from spark_streams.engine.commands.arguments import integer_of
+from spark_streams.engine.commands.table import command
+from spark_streams.engine.core import Engine
+from spark_streams.engine.replies import NIL, OK, Array, CommandError, Map, Reply, bulk, bulks, integer
+
+
+def _hash(client: Client, key: bytes) -> dict[bytes, bytes]:
+    return client.db.get_as(key, dict) or {}
+
+
+def _set(client: Client, args: list[bytes]) -> int:
+    if len(args) % 2:
+        raise CommandError(f"ERR wrong number of arguments for '{args[0].decode().lower()}' command")
+    value = _hash(client, args[1])
+    before = len(value)
+    value.update(zip(args[2::2], args[3::2], strict=True))
+    client.db.set(args[1], value, keep_ttl=True)
+    return len(value) - before
+
+
+@command("hset", -4, "write denyoom fast", (1, 1, 1))
+def hset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HSET key field value …"""
+    return integer(_set(client, args))
+
+
+@command("hmset", -4, "write denyoom fast", (1, 1, 1))
+def hmset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HMSET key field value …"""
+    _set(client, args)
+    return OK
+
+
+@command("hsetnx", 4, "write denyoom fast", (1, 1, 1))
+def hsetnx(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HSETNX key field value"""
+    if args[2] in _hash(client, args[1]):
+        return integer(0)
+    return integer(_set(client, args))
+
+
+@command("hget", 3, "readonly fast", (1, 1, 1))
+def hget(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HGET key field"""
+    value = _hash(client, args[1]).get(args[2])
+    return NIL if value is None else bulk(value)
+
+
+@command("hmget", -3, "readonly fast", (1, 1, 1))
+def hmget(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HMGET key field …"""
+    found = _hash(client, args[1])
+    values = [found.get(name) for name in args[2:]]
+    return Array([NIL if value is None else bulk(value) for value in values])
+
+
+@command("hgetall", 2, "readonly", (1, 1, 1))
+def hgetall(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HGETALL key"""
+    return Map([(bulk(name), bulk(value)) for name, value in _hash(client, args[1]).items()])
+
+
+@command("hkeys", 2, "readonly", (1, 1, 1))
+def hkeys(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HKEYS key"""
+    return Array(bulks(_hash(client, args[1])))
+
+
+@command("hvals", 2, "readonly", (1, 1, 1))
+def hvals(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HVALS key"""
+    return Array(bulks(_hash(client, args[1]).values()))
+
+
+@command("hdel", -3, "write fast", (1, 1, 1))
+def hdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HDEL key field …"""
+    value = _hash(client, args[1])
+    removed = sum(value.pop(name, None) is not None for name in args[2:])
+    if removed:
+        if value:
+            client.db.touch(args[1])
+        else:
+            client.db.remove(args[1])
+    return integer(removed)
+
+
+@command("hlen", 2, "readonly fast", (1, 1, 1))
+def hlen(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HLEN key"""
+    return integer(len(_hash(client, args[1])))
+
+
+@command("hexists", 3, "readonly fast", (1, 1, 1))
+def hexists(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HEXISTS key field"""
+    return integer(args[2] in _hash(client, args[1]))
+
+
+@command("hincrby", 4, "write denyoom fast", (1, 1, 1))
+def hincrby(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HINCRBY key field increment"""
+    amount = integer_of(args[3])
+    value = _hash(client, args[1])
+    total = amount + integer_of(value.get(args[2], b"0"), "ERR hash value is not an integer")
+    if not -(1 << 63) <= total < 1 << 63:
+        raise CommandError("ERR increment or decrement would overflow")
+    value[args[2]] = b"%d" % total
+    client.db.set(args[1], value, keep_ttl=True)
+    return integer(total)

@@ -1,0 +1,263 @@
+"""INFO, COMMAND, CONFIG: what clients ask about the server."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterable
+
+import spark_streams
+from spark_streams.engine.client import Client
+from spark_streams.engine.commands.arguments import syntax_error
+from spark_streams.engine.commands.table import COMMANDS, Command, command
+from spark_streams.engine.core import REDIS_VERSION, Engine
+from spark_streams.engine.replies import (
+    NIL_ARRAY,
+    OK,
+    Array,
+    CommandError,
+    Map,
+    Reply,
+    SetOf,
+    Verbatim,
+    bulk,
+    bulks,
+    integer,
+    simple,
+)
+
+
+def _server(engine: Engine) -> dict[str, object]:
+    up = (engine.now - engine.started) // 1000
+    return {
+        "redis_version": REDIS_VERSION,
+        "rstream_version": spark_streams.__version__,
+        "redis_mode": "standalone",
+        "os": f"{os.uname().sysname} {os.uname().release} {os.uname().machine}" if hasattr(os, "uname") else os.name,
+        "arch_bits": 64 if sys.maxsize > 2**32 else 32,
+        "process_id": os.getpid(),
+        "run_id": engine.run_id,
+        "tcp_port": engine.config.fixed["port"],
+        "uptime_in_seconds": up,
+        "uptime_in_days": up // 86400,
+        "executable": sys.executable,
+    }
+
+
+def _clients(engine: Engine) -> dict[str, object]:
+    return {"connected_clients": len(engine.clients), "maxclients": 10000, "blocked_clients": engine.waiters.count}
+
+
+def _memory(engine: Engine) -> dict[str, object]:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    used = _resident() or peak
+    return {
+        "used_memory": used,
+        "used_memory_human": f"{used / 2**20:.2f}M",
+        "used_memory_rss": used,
+        "used_memory_peak": peak,
+        "maxmemory": 0,
+        "maxmemory_human": "0B",
+        "maxmemory_policy": "noeviction",
+        "mem_allocator": "python",
+    }
+
+
+def _resident() -> int:
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def _persistence(engine: Engine) -> dict[str, object]:
+    return {
+        "loading": 0,
+        "rdb_changes_since_last_save": sum(db.changes for db in engine.databases),
+        "rdb_bgsave_in_progress": 0,
+        "rdb_last_bgsave_status": "ok",
+        "aof_enabled": 0,
+        "aof_rewrite_in_progress": 0,
+    }
+
+
+def _stats(engine: Engine) -> dict[str, object]:
+    return {
+        "total_connections_received": engine.connections_received,
+        "total_commands_processed": engine.commands_processed,
+        "expired_keys": 0,
+        "evicted_keys": 0,
+        "total_error_replies": engine.error_replies,
+    }
+
+
+def _replication(engine: Engine) -> dict[str, object]:
+    return {"role": "master", "connected_slaves": 0, "master_repl_offset": 0}
+
+
+def _cpu(engine: Engine) -> dict[str, object]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {"used_cpu_sys": f"{usage.ru_stime:.6f}", "used_cpu_user": f"{usage.ru_utime:.6f}"}
+
+
+def _all_commands() -> Iterable[Command]:
+    for spec in COMMANDS.values():
+        yield spec
+        yield from spec.subcommands.values()
+
+
+def _commandstats(engine: Engine) -> dict[str, object]:
+    return {
+        f"cmdstat_{spec.name}": f"calls={spec.calls},usec=0,usec_per_call=0.00,rejected_calls={spec.rejected},"
+        f"failed_calls={spec.failed}"
+        for spec in _all_commands()
+        if spec.calls
+    }
+
+
+def _errorstats(engine: Engine) -> dict[str, object]:
+    return {f"errorstat_{name}": f"count={count}" for name, count in engine.errors.items()}
+
+
+def _cluster(engine: Engine) -> dict[str, object]:
+    return {"cluster_enabled": 0}
+
+
+def _keyspace(engine: Engine) -> dict[str, object]:
+    return {
+        f"db{db.number}": f"keys={len(db.values)},expires={len(db.expires)},avg_ttl=0"
+        for db in engine.databases
+        if db.keys()
+    }
+
+
+_SECTIONS: dict[str, Callable[[Engine], dict[str, object]]] = {
+    "Server": _server,
+    "Clients": _clients,
+    "Memory": _memory,
+    "Persistence": _persistence,
+    "Stats": _stats,
+    "Replication": _replication,
+    "CPU": _cpu,
+    "Commandstats": _commandstats,
+    "Errorstats": _errorstats,
+    "Cluster": _cluster,
+    "Keyspace": _keyspace,
+}
+
+
+@command("info", -1, "loading stale")
+def info(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """INFO [section …]"""
+    asked = {arg.decode("utf-8", "replace").lower() for arg in args[1:]} or {"default"}
+    everything = bool(asked & {"all", "everything"})
+    parts = []
+    for title, fill in _SECTIONS.items():
+        if everything or title.lower() in asked or ("default" in asked and title != "Commandstats"):
+            lines = "".join(f"{name}:{value}\r\n" for name, value in fill(engine).items())
+            parts.append(f"# {title}\r\n{lines}")
+    return Verbatim("\r\n".join(parts).encode())
+
+
+def _describe(spec: Command) -> Reply:
+    arity = spec.arity if spec.handler is not None else -2
+    subcommands = [_describe(sub) for sub in spec.subcommands.values()]
+    return Array(
+        [
+            bulk(spec.name.encode()),
+            integer(arity),
+            SetOf([simple(flag) for flag in sorted(spec.flags - {"intransaction"})]),
+            *(integer(position) for position in spec.keys),
+            SetOf([]),
+            Array([]),
+            Array([]),
+            Array(subcommands),
+        ]
+    )
+
+
+def _named(name: bytes) -> Command | None:
+    parent, bar, child = name.lower().partition(b"|")
+    spec = COMMANDS.get(parent)
+    return spec.subcommands.get(child) if spec is not None and bar else spec
+
+
+def _doc(spec: Command) -> Reply:
+    text = ((spec.handler.__doc__ if spec.handler is not None else None) or spec.name.upper()).split("\n")[0]
+    pairs: list[tuple[Reply, Reply]] = [
+        (bulk(b"summary"), bulk(text.encode())),
+        (bulk(b"since"), bulk(b"1.0.0")),
+        (bulk(b"group"), bulk(b"stream" if spec.name.startswith("x") else b"generic")),
+    ]
+    if spec.subcommands:
+        subs = [(bulk(sub.name.encode()), _doc(sub)) for sub in spec.subcommands.values()]
+        pairs.append((bulk(b"subcommands"), Map(subs)))
+    return Map(pairs)
+
+
+def command_root(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """COMMAND [COUNT | DOCS [name …] | INFO [name …] | LIST | GETKEYS command …]"""
+    if len(args) == 1:
+        return Array([_describe(spec) for spec in COMMANDS.values()])
+    sub, names = args[1].lower(), args[2:]
+    if sub == b"count" and not names:
+        return integer(len(COMMANDS))
+    if sub == b"info":
+        found = [_named(name) for name in names] if names else list(COMMANDS.values())
+        return Array([NIL_ARRAY if spec is None else _describe(spec) for spec in found])
+    if sub == b"docs":
+        wanted = [(name, _named(name)) for name in names or COMMANDS]
+        return Map([(bulk(name.lower()), _doc(spec)) for name, spec in wanted if spec is not None])
+    if sub == b"list" and not names:
+        return Array(bulks(COMMANDS))
+    if sub == b"getkeys" and names:
+        return _get_keys(engine, names)
+    raise CommandError(b"ERR unknown subcommand '%b'. Try COMMAND HELP." % args[1][:128])
+
+
+def _get_keys(engine: Engine, args: list[bytes]) -> Reply:
+    spec = _named(args[0])
+    if spec is not None and spec.subcommands and len(args) > 1:
+        spec = spec.subcommands.get(args[1].lower())
+    if spec is None:
+        raise CommandError("ERR Invalid command specified")
+    if spec.name in ("xread", "xreadgroup"):
+        at = next((i for i, arg in enumerate(args) if arg.lower() == b"streams"), len(args))
+        rest = args[at + 1 :]
+        return Array(bulks(rest[: len(rest) // 2]))
+    found = engine.keys_of(spec, args)
+    if not found:
+        raise CommandError("ERR The command has no key arguments")
+    return Array(bulks(found))
+
+
+command("command", -1, "loading stale")(command_root)
+
+
+@command("config|get", -3)
+def config_get(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CONFIG GET pattern …"""
+    found = engine.config.get([arg.decode("utf-8", "replace") for arg in args[2:]])
+    return Map([(bulk(name.encode()), bulk(value.encode())) for name, value in found.items()])
+
+
+@command("config|set", -4)
+def config_set(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CONFIG SET name value …"""
+    if len(args) % 2:
+        raise syntax_error()
+    texts = [arg.decode("utf-8", "replace") for arg in args[2:]]
+    engine.config.set([(name.lower(), value) for name, value in zip(texts[::2], texts[1::2], strict=True)])
+    return OK
+
+
+@command("config|resetstat", 2)
+def config_resetstat(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CONFIG RESETSTAT"""
+    for spec in _all_commands():
+        spec.calls = spec.rejected = spec.failed = 0
+    engine.errors.clear()
+    engine.error_replies = engine.commands_processed = engine.connections_received = 0
+    return OK

@@ -1,0 +1,302 @@
+"""Commands on keys of any type: EXISTS DEL TYPE KEYS SCAN RENAME EXPIRE… TTL… FLUSH… OBJECT MEMORY DBSIZE."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from spark_streams.engine.client import Client
+from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.table import command
+from spark_streams.engine.core import Engine
+from spark_streams.engine.keyspace import TYPE_NAMES, Value
+from spark_streams.engine.replies import NIL, OK, Array, CommandError, Reply, bulk, bulks, integer, simple
+from spark_streams.engine.stream import Stream
+
+
+@command("exists", -2, "readonly fast", (1, -1, 1))
+def exists(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """EXISTS key …"""
+    return integer(sum(client.db.get(key) is not None for key in args[1:]))
+
+
+def _delete(client: Client, args: list[bytes]) -> Reply:
+    removed = 0
+    for key in args[1:]:
+        if client.db.get(key) is not None:
+            client.db.remove(key)
+            removed += 1
+    return integer(removed)
+
+
+@command("del", -2, "write", (1, -1, 1))
+def del_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DEL key …"""
+    return _delete(client, args)
+
+
+@command("unlink", -2, "write fast", (1, -1, 1))
+def unlink(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """UNLINK key …"""
+    return _delete(client, args)
+
+
+@command("type", 2, "readonly fast", (1, 1, 1))
+def type_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """TYPE key"""
+    value = client.db.get(args[1])
+    return simple("none" if value is None else TYPE_NAMES[type(value)])
+
+
+def glob(pattern: bytes) -> re.Pattern[bytes]:
+    """A Redis glob (`* ? [a-c] [^a] \\x`) as a regular expression for `fullmatch`."""
+    out = bytearray()
+    at = 0
+    while at < len(pattern):
+        byte = pattern[at : at + 1]
+        if byte == b"*":
+            out += b".*"
+        elif byte == b"?":
+            out += b"."
+        elif byte == b"\\" and at + 1 < len(pattern):
+            at += 1
+            out += re.escape(pattern[at : at + 1])
+        elif byte == b"[" and (end := pattern.find(b"]", at + 1)) > 0:
+            inner = pattern[at + 1 : end]
+            negated = inner[:1] == b"^"
+            body = inner[1:] if negated else inner
+            safe = re.sub(rb"([\[\]\\^&|~])", rb"\\\1", body)
+            out += (b"[^" if negated else b"[") + safe + b"]" if body else b"(?!)"
+            at = end
+        else:
+            out += re.escape(byte)
+        at += 1
+    try:
+        return re.compile(bytes(out), re.DOTALL)
+    except re.error:
+        return re.compile(re.escape(pattern))
+
+
+@command("keys", 2, "readonly")
+def keys(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """KEYS pattern"""
+    matches = glob(args[1]).fullmatch
+    return Array(bulks(key for key in client.db.keys() if matches(key)))
+
+
+@command("scan", -2, "readonly")
+def scan(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]: the cursor counts keys in order of insertion."""
+    if not args[1].isdigit():
+        raise CommandError("ERR invalid cursor")
+    cursor, count, pattern, kind = int(args[1]), 10, b"*", b""
+    if len(args) % 2:
+        raise syntax_error()
+    for option, value in zip(args[2::2], args[3::2], strict=True):
+        match option.lower():
+            case b"match":
+                pattern = value
+            case b"count":
+                count = integer_of(value)
+                if count < 1:
+                    raise syntax_error()
+            case b"type":
+                kind = value.lower()
+            case _:
+                raise syntax_error()
+    names = list(client.db.keys())
+    page = names[cursor : cursor + count]
+    matches = glob(pattern).fullmatch
+    found = [
+        key for key in page if matches(key) and (not kind or TYPE_NAMES[type(client.db.values[key])].encode() == kind)
+    ]
+    following = cursor + count if cursor + count < len(names) else 0
+    return Array([bulk(b"%d" % following), Array(bulks(found))])
+
+
+def _rename(client: Client, args: list[bytes], only_new: bool) -> Reply:
+    db, old, new = client.db, args[1], args[2]
+    value = db.get(old)
+    if value is None:
+        raise CommandError("ERR no such key")
+    if only_new and db.get(new) is not None:
+        return integer(0)
+    if old != new:
+        due = db.expires.get(old)
+        db.remove(old)
+        db.remove(new)
+        db.set(new, value)
+        if due is not None:
+            db.expires[new] = due
+    return integer(1) if only_new else OK
+
+
+@command("rename", 3, "write", (1, 2, 1))
+def rename(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """RENAME key new"""
+    return _rename(client, args, only_new=False)
+
+
+@command("renamenx", 3, "write fast", (1, 2, 1))
+def renamenx(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """RENAMENX key new"""
+    return _rename(client, args, only_new=True)
+
+
+def _expire(engine: Engine, client: Client, args: list[bytes], unit: int, absolute: bool) -> Reply:
+    db, key = client.db, args[1]
+    name = args[0].decode().lower()
+    amount = integer_of(args[2])
+    flags = {option.lower() for option in args[3:]}
+    for option in args[3:]:
+        if option.lower() not in (b"nx", b"xx", b"gt", b"lt"):
+            raise CommandError(b"ERR Unsupported option %b" % option)
+    if b"nx" in flags and len(flags) > 1:
+        raise CommandError("ERR NX and XX, GT or LT options at the same time are not compatible")
+    if {b"gt", b"lt"} <= flags:
+        raise CommandError("ERR GT and LT options at the same time are not compatible")
+    due = amount * unit + (0 if absolute else engine.now)
+    if not -(1 << 63) <= due < 1 << 63:
+        raise CommandError(f"ERR invalid expire time in '{name}' command")
+    if db.get(key) is None:
+        return integer(0)
+    current = db.expires.get(key)
+    if (b"nx" in flags and current is not None) or (b"xx" in flags and current is None):
+        return integer(0)
+    if b"gt" in flags and (current is None or due <= current):
+        return integer(0)
+    if b"lt" in flags and current is not None and due >= current:
+        return integer(0)
+    if due <= engine.now:
+        db.remove(key)
+    else:
+        db.expires[key] = due
+        db.touch(key)
+    return integer(1)
+
+
+@command("expire", -3, "write fast", (1, 1, 1))
+def expire(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """EXPIRE key seconds [NX|XX|GT|LT]"""
+    return _expire(engine, client, args, 1000, absolute=False)
+
+
+@command("pexpire", -3, "write fast", (1, 1, 1))
+def pexpire(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """PEXPIRE key milliseconds [NX|XX|GT|LT]"""
+    return _expire(engine, client, args, 1, absolute=False)
+
+
+@command("expireat", -3, "write fast", (1, 1, 1))
+def expireat(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """EXPIREAT key unix-seconds [NX|XX|GT|LT]"""
+    return _expire(engine, client, args, 1000, absolute=True)
+
+
+@command("pexpireat", -3, "write fast", (1, 1, 1))
+def pexpireat(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """PEXPIREAT key unix-milliseconds [NX|XX|GT|LT]"""
+    return _expire(engine, client, args, 1, absolute=True)
+
+
+def _left(engine: Engine, client: Client, key: bytes) -> int:
+    if client.db.get(key) is None:
+        return -2
+    due = client.db.expires.get(key)
+    return -1 if due is None else max(due - engine.now, 0)
+
+
+@command("ttl", 2, "readonly fast", (1, 1, 1))
+def ttl(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """TTL key, in seconds"""
+    left = _left(engine, client, args[1])
+    return integer((left + 500) // 1000 if left >= 0 else left)
+
+
+@command("pttl", 2, "readonly fast", (1, 1, 1))
+def pttl(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """PTTL key, in milliseconds"""
+    return integer(_left(engine, client, args[1]))
+
+
+@command("persist", 2, "write fast", (1, 1, 1))
+def persist(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """PERSIST key"""
+    if client.db.get(args[1]) is None or client.db.expires.pop(args[1], None) is None:
+        return integer(0)
+    client.db.touch(args[1])
+    return integer(1)
+
+
+def _check_flush(args: list[bytes]) -> None:
+    if len(args) > 2 or (len(args) == 2 and args[1].lower() not in (b"sync", b"async")):
+        raise syntax_error()
+
+
+@command("flushall", -1, "write")
+def flushall(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """FLUSHALL [SYNC|ASYNC]"""
+    _check_flush(args)
+    for db in engine.databases:
+        db.clear()
+    return OK
+
+
+@command("flushdb", -1, "write")
+def flushdb(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """FLUSHDB [SYNC|ASYNC]"""
+    _check_flush(args)
+    client.db.clear()
+    return OK
+
+
+@command("dbsize", 1, "readonly fast")
+def dbsize(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DBSIZE"""
+    return integer(len(list(client.db.keys())))
+
+
+@command("object|encoding", 3, "readonly", (2, 2, 1))
+def object_encoding(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """OBJECT ENCODING key: the name that Redis would give for such a value."""
+    value = client.db.get(args[2])
+    return NIL if value is None else bulk(_encoding(value))
+
+
+def _encoding(value: Value) -> bytes:
+    if isinstance(value, Stream):
+        return b"stream"
+    if isinstance(value, bytes):
+        if re.fullmatch(rb"0|-?[1-9][0-9]{0,18}", value) and -(1 << 63) <= int(value) < 1 << 63:
+            return b"int"
+        return b"embstr" if len(value) <= 44 else b"raw"
+    if isinstance(value, set):
+        numbers = all(re.fullmatch(rb"0|-?[1-9][0-9]{0,18}", one) for one in value)
+        return b"intset" if numbers and len(value) <= 512 else b"hashtable"
+    if isinstance(value, dict):
+        small = len(value) <= 128 and all(len(k) <= 64 and len(v) <= 64 for k, v in value.items())
+        return b"listpack" if small else b"hashtable"
+    return b"quicklist"
+
+
+@command("memory|usage", -3, "readonly", (2, 2, 1))
+def memory_usage(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """MEMORY USAGE key [SAMPLES n]: an estimate of this process' own bytes."""
+    if len(args) > 3:
+        if len(args) != 5 or args[3].lower() != b"samples":
+            raise syntax_error()
+        if integer_of(args[4]) < 0:
+            raise syntax_error()
+    value = client.db.get(args[2])
+    return NIL if value is None else integer(sys.getsizeof(args[2]) + size_of(value))
+
+
+def size_of(value: Value) -> int:
+    """About how many bytes a value takes in this process."""
+    if isinstance(value, Stream):
+        return value.memory()
+    if isinstance(value, bytes):
+        return sys.getsizeof(value)
+    if isinstance(value, dict):
+        return sys.getsizeof(value) + sum(sys.getsizeof(k) + sys.getsizeof(v) for k, v in value.items())
+    return sys.getsizeof(value) + sum(map(sys.getsizeof, value))

@@ -1,0 +1,249 @@
+"""XPENDING, XCLAIM, XAUTOCLAIM: what was delivered and not acknowledged, and taking it over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_streams.engine import entryid
+from spark_streams.engine.client import Client
+from spark_streams.engine.commands.arguments import (
+    entry_id,
+    integer_of,
+    interval_end,
+    interval_start,
+    syntax_error,
+)
+from spark_streams.engine.commands.table import command
+from spark_streams.engine.core import Engine
+from spark_streams.engine.group import Consumer, Group
+from spark_streams.engine.pending import RunIndex
+from spark_streams.engine.replies import (
+    HEADERS,
+    NIL,
+    NIL_ARRAY,
+    Array,
+    CommandError,
+    Pieces,
+    Reply,
+    bulk,
+    bulks,
+    integer,
+)
+from spark_streams.engine.stream import Stream
+
+_MAX_CLAIM = (2**63 - 1) // 16
+
+
+def _group(client: Client, args: list[bytes]) -> tuple[Stream, Group]:
+    stream = client.db.stream(args[1])
+    group = stream.groups.get(args[2]) if stream is not None else None
+    if stream is None or group is None:
+        raise CommandError(b"NOGROUP No such key '%b' or consumer group '%b'" % (args[1], args[2]))
+    return stream, group
+
+
+@command("xpending", -3, "readonly", (1, 1, 1))
+def xpending(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """XPENDING key group [[IDLE ms] start end count [consumer]]"""
+    if len(args) != 3 and not 6 <= len(args) <= 9:
+        raise syntax_error()
+    if len(args) == 3:
+        return _summary(*_group(client, args))
+    at, min_idle = 3, 0
+    if args[3].lower() == b"idle":
+        min_idle = integer_of(args[4])
+        if len(args) < 8:
+            raise syntax_error()
+        at = 5
+    count = max(integer_of(args[at + 2]), 0)
+    start, end = interval_start(args[at]), interval_end(args[at + 1])
+    stream, group = _group(client, args)
+    index = group.pending.index
+    if len(args) > at + 3:
+        consumer = group.consumers.get(args[at + 3])
+        if consumer is None:
+            return Array([])
+        index = consumer.pending
+    return _extended(index, stream, start, end, count, min_idle, engine.now)
+
+
+def _summary(stream: Stream, group: Group) -> Reply:
+    runs = group.pending.index.runs
+    if not runs:
+        return Array([integer(0), NIL, NIL, NIL_ARRAY])
+    consumers = [
+        Array(bulks([name, b"%d" % consumer.pending.count]))
+        for name, consumer in sorted(group.consumers.items())
+        if consumer.pending.count
+    ]
+    first, last = entryid.text(runs[0].first), entryid.text(runs[-1].last)
+    return Array([integer(len(group.pending)), bulk(first), bulk(last), Array(consumers)])
+
+
+def _extended(index: RunIndex, stream: Stream, start: int, end: int, count: int, min_idle: int, now: int) -> Reply:
+    """Id, consumer, idle milliseconds, deliveries: within a run only the id differs, so runs are joined, not built."""
+    pieces: list[bytes] = []
+    total = 0
+    for run in index.runs[index.at(start) :]:
+        if run.first > end or total >= count:
+            break
+        idle = max(now - run.time, 0)
+        if min_idle and idle < min_idle:
+            continue
+        texts = run.id_texts(stream, start, count - total)
+        if run.last > end:
+            texts = texts[: len([one for one in run.id_list(stream, start, count - total) if one <= end])]
+        if not texts:
+            continue
+        total += len(texts)
+        name = run.consumer.name
+        tail = b"\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n" % (len(name), name, idle, run.deliveries)
+        if len(texts[0]) == len(texts[-1]) == len(min(texts, key=len)) == len(max(texts, key=len)):
+            head = b"*4\r\n%b\r\n" % HEADERS[len(texts[0])]
+            pieces += [head, (tail + head).join(texts), tail]
+        else:
+            pieces += [b"*4\r\n%b\r\n%b%b" % (HEADERS[len(text)], text, tail) for text in texts]
+    return Pieces(total, pieces)
+
+
+@dataclass
+class _Claim:
+    """Options of XCLAIM."""
+
+    min_idle: int
+    time: int
+    deliveries: int = -1
+    force: bool = False
+    just_id: bool = False
+    last_id: int = 0
+
+
+@command("xclaim", -6, "write fast", (1, 1, 1))
+def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """XCLAIM key group consumer min-idle id … [IDLE ms] [TIME unix-ms] [RETRYCOUNT n] [FORCE] [JUSTID] [LASTID id]"""
+    stream, group = _group(client, args)
+    min_idle = max(integer_of(args[4], "ERR Invalid min-idle-time argument for XCLAIM"), 0)
+    ids: list[int] = []
+    for text in args[5:]:
+        try:
+            ids.append(entryid.parse(text))
+        except entryid.BadEntryId:
+            break
+    claim = _claim_options(args, 5 + len(ids), min_idle, engine.now)
+    group.last_id = max(group.last_id, claim.last_id)
+    consumer = group.consumer(args[3], engine.now)
+    items: list[Reply] = []
+    for one in ids:
+        run = group.pending.get(one, stream)
+        entry = stream.find(one)
+        if entry is None:
+            if run is not None:
+                group.pending.take(one, stream)
+            continue
+        if run is None and not claim.force:
+            continue
+        if run is not None and claim.min_idle and engine.now - run.time < claim.min_idle:
+            continue
+        deliveries = run.deliveries if run is not None else 1
+        if claim.deliveries >= 0:
+            deliveries = claim.deliveries
+        elif not claim.just_id:
+            deliveries += 1
+        group.pending.take(one, stream)
+        group.pending.put(one, consumer, claim.time, deliveries, stream)
+        consumer.active = engine.now
+        items.append(bulk(entryid.text(one)) if claim.just_id else entry.wire())
+    client.db.touch(args[1])
+    return Array(items)
+
+
+def _claim_options(args: list[bytes], at: int, min_idle: int, now: int) -> _Claim:
+    claim = _Claim(min_idle, -1)
+    while at < len(args):
+        option, more = args[at].lower(), len(args) - at - 1
+        if option == b"force":
+            claim.force = True
+        elif option == b"justid":
+            claim.just_id = True
+        elif option == b"idle" and more:
+            claim.time = now - integer_of(args[at + 1], "ERR Invalid IDLE option argument for XCLAIM")
+            at += 1
+        elif option == b"time" and more:
+            claim.time = integer_of(args[at + 1], "ERR Invalid TIME option argument for XCLAIM")
+            at += 1
+        elif option == b"retrycount" and more:
+            claim.deliveries = integer_of(args[at + 1], "ERR Invalid RETRYCOUNT option argument for XCLAIM")
+            at += 1
+        elif option == b"lastid" and more:
+            claim.last_id = entry_id(args[at + 1])
+            at += 1
+        else:
+            raise CommandError(b"ERR Unrecognized XCLAIM option '%b'" % args[at])
+        at += 1
+    if not 0 <= claim.time <= now:
+        claim.time = now
+    return claim
+
+
+@command("xautoclaim", -6, "write fast", (1, 1, 1))
+def xautoclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """XAUTOCLAIM key group consumer min-idle start [COUNT n] [JUSTID]"""
+    min_idle = max(integer_of(args[4], "ERR Invalid min-idle-time argument for XAUTOCLAIM"), 0)
+    start = interval_start(args[5])
+    count, just_id = 100, False
+    at = 6
+    while at < len(args):
+        option = args[at].lower()
+        if option == b"count" and at + 1 < len(args):
+            count = integer_of(args[at + 1], "ERR COUNT must be > 0")
+            if not 1 <= count <= _MAX_CLAIM:
+                raise CommandError("ERR COUNT must be > 0")
+            at += 1
+        elif option == b"justid":
+            just_id = True
+        else:
+            raise syntax_error()
+        at += 1
+    stream, group = _group(client, args)
+    consumer = group.consumer(args[3], engine.now)
+    wanted, deleted, cursor = _pick(stream, group, start, count, min_idle, engine.now)
+    items: list[Reply] = []
+    for one, deliveries in wanted:
+        _take_over(group, stream, one, consumer, engine.now, deliveries if just_id else deliveries + 1)
+        entry = stream.find(one)
+        assert entry is not None  # _pick chose it because it exists
+        items.append(bulk(entryid.text(one)) if just_id else entry.wire())
+    for one in deleted:
+        group.pending.take(one, stream)
+    if wanted or deleted:
+        client.db.touch(args[1])
+    return Array([bulk(entryid.text(cursor)), Array(items), Array(bulks(map(entryid.text, deleted)))])
+
+
+def _take_over(group: Group, stream: Stream, one: int, consumer: Consumer, now: int, deliveries: int) -> None:
+    group.pending.take(one, stream)
+    group.pending.put(one, consumer, now, deliveries, stream)
+    consumer.active = now
+
+
+def _pick(
+    stream: Stream, group: Group, start: int, count: int, min_idle: int, now: int
+) -> tuple[list[tuple[int, int]], list[int], int]:
+    """Ids to claim with their deliveries, ids that no longer exist, and the cursor: looks at ten ids for each wanted."""
+    index = group.pending.index
+    attempts = count * 10
+    wanted: list[tuple[int, int]] = []
+    deleted: list[int] = []
+    for run in index.runs[index.at(start) :]:
+        due = not min_idle or now - run.time >= min_idle
+        for one in run.id_list(stream, start, attempts + 1):
+            if not attempts or not count:
+                return wanted, deleted, one
+            attempts -= 1
+            if stream.find(one) is None:
+                deleted.append(one)
+                count -= 1
+            elif due:
+                wanted.append((one, run.deliveries))
+                count -= 1
+    return wanted, deleted, 0

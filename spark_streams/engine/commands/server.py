@@ -1,0 +1,37 @@
+"""TIME WAIT SHUTDOWN."""
+
+from __future__ import annotations
+
+from spark_streams.engine.client import Client
+from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.table import command
+from spark_streams.engine.core import Engine
+from spark_streams.engine.replies import Array, CommandError, Reply, bulks, integer
+
+
+@command("time", 1, "fast")
+def time(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """TIME: seconds and microseconds; the clock is read in milliseconds."""
+    return Array(bulks([b"%d" % (engine.now // 1000), b"%d" % (engine.now % 1000 * 1000)]))
+
+
+@command("wait", 3)
+def wait(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """WAIT replicas timeout: there are no replicas, so none has acknowledged, and waiting would not change that."""
+    integer_of(args[1])
+    if integer_of(args[2], "ERR timeout is not an integer or out of range") < 0:
+        raise CommandError("ERR timeout is negative")
+    return integer(0)
+
+
+@command("shutdown", -1)
+def shutdown(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """SHUTDOWN [NOSAVE] [NOW] [FORCE]"""
+    options = {arg.lower() for arg in args[1:]}
+    if b"save" in options:
+        raise CommandError("ERR Errors trying to SHUTDOWN. Check logs.")
+    if options - {b"nosave", b"now", b"force"}:
+        raise syntax_error()
+    engine.stopping = True
+    client.closing = True
+    return b""

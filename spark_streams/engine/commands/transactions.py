@@ -1,0 +1,73 @@
+"""MULTI EXEC DISCARD WATCH UNWATCH."""
+
+from __future__ import annotations
+
+from spark_streams.engine.client import Client
+from spark_streams.engine.commands.table import command
+from spark_streams.engine.core import Engine
+from spark_streams.engine.replies import NIL_ARRAY, OK, Array, CommandError, Reply, encode
+
+
+@command("multi", 1, "fast intransaction")
+def multi(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """MULTI"""
+    if client.queue is not None:
+        raise CommandError("ERR MULTI calls can not be nested")
+    client.queue = []
+    return OK
+
+
+@command("discard", 1, "fast intransaction")
+def discard(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DISCARD"""
+    if client.queue is None:
+        raise CommandError("ERR DISCARD without MULTI")
+    client.leave_transaction()
+    return OK
+
+
+@command("exec", 1, "intransaction")
+def exec_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """EXEC"""
+    if client.queue is None:
+        raise CommandError("ERR EXEC without MULTI")
+    for db, key in client.watching:
+        db.expire_if_due(key)  # a watched key that has expired counts as changed
+    queue, broken, dirty = client.queue, client.broken, client.dirty
+    client.leave_transaction()
+    if broken:
+        raise CommandError("EXECABORT Transaction discarded because of previous errors.")
+    if dirty:
+        return NIL_ARRAY
+    replies: list[Reply] = []
+    engine.in_transaction = True
+    try:
+        for one in queue:
+            reply = engine.execute(client, one)
+            # Encoded at once: what it refers to may change by the next command, and so may the protocol.
+            replies.append(encode(reply if reply is not None else b"", client.resp))
+    finally:
+        engine.in_transaction = False
+    engine.serve_ready()
+    return Array(replies)
+
+
+@command("watch", -2, "fast intransaction", (1, -1, 1))
+def watch(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """WATCH key …"""
+    if client.queue is not None:
+        raise CommandError("ERR WATCH inside MULTI is not allowed")
+    for key in args[1:]:
+        client.db.expire_if_due(key)
+        watchers = client.db.watched.setdefault(key, set())
+        if client not in watchers:
+            watchers.add(client)
+            client.watching.append((client.db, key))
+    return OK
+
+
+@command("unwatch", 1, "fast")
+def unwatch(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """UNWATCH"""
+    client.unwatch()
+    return OK

@@ -1,0 +1,173 @@
+"""The engine without sockets: databases, clients, configuration, and running one command after the other.
+
+The server reads bytes, calls `run` with the commands of one socket read, and writes what `run` put out. Time comes in
+through `clock` and is read once per socket read, so all commands of a pipelined chunk share a millisecond.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from spark_streams.engine.blocking import Waiters
+from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client
+from spark_streams.engine.config import Config
+from spark_streams.engine.keyspace import Database
+from spark_streams.engine.replies import QUEUED, CommandError, Reply, error
+from spark_streams.engine.stream import NodeLimits
+
+if TYPE_CHECKING:
+    from spark_streams.engine.commands.table import Command
+
+REDIS_VERSION = "7.4.0"  # the newest version whose stream commands are all here
+DATABASES = 16
+
+log = logging.getLogger("rstream.engine")
+
+
+def unix_ms() -> int:
+    """Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Engine:
+    """All state of one engine process."""
+
+    def __init__(self, clock: Callable[[], int] = unix_ms) -> None:
+        # Imported here because the commands import this module for its types.
+        from spark_streams.engine.commands.table import COMMANDS, find, keys_of
+
+        self.clock = clock
+        self.now = clock()
+        self.started = self.now
+        self.node_limits = NodeLimits()
+        self.config = Config(self.node_limits)
+        self.databases = [Database(number, lambda: self.now) for number in range(DATABASES)]
+        self.clients: dict[int, Client] = {}
+        self.next_client = 1
+        self.waiters = Waiters(self.deliver)
+        self.send: Callable[[Client, Reply], None] = lambda client, reply: None  # set by the server
+        self.disconnect: Callable[[Client], None] = lambda client: None  # set by the server
+        self.in_transaction = False
+        self.stopping = False
+        self.run_id = os.urandom(20).hex()
+        self.commands = COMMANDS
+        self.commands_processed = 0
+        self.connections_received = 0
+        self.errors: dict[str, int] = {}
+        self.error_replies = 0
+        self._find = find
+        self._keys_of = keys_of
+        self._known: dict[bytes, Command] = {}
+
+    def tick(self) -> int:
+        """Read the clock."""
+        self.now = self.clock()
+        return self.now
+
+    def connect(self, address: str, laddr: str) -> Client:
+        """A new client."""
+        client = Client(self.next_client, self.databases[0], address, laddr, self.now)
+        self.next_client += 1
+        self.clients[client.id] = client
+        self.connections_received += 1
+        return client
+
+    def forget(self, client: Client) -> None:
+        """The client is gone."""
+        if client.waiter is not None:
+            self.waiters.remove(client.waiter)
+        client.unwatch()
+        self.clients.pop(client.id, None)
+
+    def run(self, client: Client, commands: list[list[bytes]], out: list[bytes]) -> int:
+        """Run commands in order, their replies appended to `out`; how many ran (a blocking one is the last)."""
+        client.last_seen = self.now
+        ran = 0
+        for args in commands:
+            ran += 1
+            reply = self.execute(client, args)
+            if client.reply_mode != REPLY_ON:
+                if client.reply_mode == REPLY_SKIP_NEXT:
+                    client.reply_mode = REPLY_SKIPPING
+                elif client.reply_mode == REPLY_SKIPPING and client.waiter is None:
+                    client.reply_mode = REPLY_ON
+            elif type(reply) is bytes:
+                out.append(reply)
+            elif reply is not None:
+                reply.write(out, client.resp)
+            if client.db.ready:
+                self.serve_ready()
+            if client.waiter is not None or client.closing:
+                break
+        return ran
+
+    def serve_ready(self) -> None:
+        """Serve the clients that wait for keys which have just changed."""
+        for db in self.databases:
+            if db.ready:
+                self.waiters.serve(db)
+
+    def deliver(self, client: Client, reply: Reply) -> None:
+        """A blocked client gets its reply now."""
+        if reply.__class__ is bytes and reply[:1] == b"-":
+            self.count_error(reply)
+        if client.reply_mode == REPLY_SKIPPING:
+            client.reply_mode = REPLY_ON
+            reply = b""
+        elif client.reply_mode == REPLY_OFF:
+            reply = b""
+        self.send(client, reply)
+
+    def execute(self, client: Client, args: list[bytes]) -> Reply | None:
+        """Run one command. The reply; None when it has blocked, or answers nothing by its nature."""
+        spec: Command | None = None
+        self.commands_processed += 1
+        try:
+            known = self._known.get(args[0])
+            if known is not None and (len(args) == known.arity or len(args) >= -known.arity > 0):
+                spec = known
+            else:
+                spec = self._look_up(args)
+            client.last_command = args[0]
+            if client.queue is not None and "intransaction" not in spec.flags:
+                if "nomulti" in spec.flags:
+                    raise CommandError("ERR Command not allowed inside a transaction")
+                client.queue.append(args)
+                return QUEUED
+            spec.calls += 1
+            assert spec.handler is not None
+            return spec.handler(self, client, args)
+        except CommandError as failure:
+            reply = error(failure.text)
+            if client.queue is not None and (spec is None or "intransaction" not in spec.flags):
+                client.broken = True
+            if spec is not None:
+                spec.failed += 1
+            self.count_error(reply)
+            return reply
+        except Exception:
+            if not all(type(arg) is bytes for arg in args):
+                client.closing = True
+                return error(b"ERR Protocol error: expected '$'")
+            log.exception("internal error in %r", args[0])
+            return error(b"ERR internal error, see the engine's log")
+
+    def _look_up(self, args: list[bytes]) -> Command:
+        spec = self._find(args)
+        if spec.name.encode() == args[0].lower():
+            self._known[args[0]] = spec
+        return spec
+
+    def keys_of(self, spec: Command, args: list[bytes]) -> list[bytes]:
+        """The key arguments of a command."""
+        return self._keys_of(spec, args)
+
+    def count_error(self, line: bytes) -> None:
+        """For INFO's errorstats."""
+        self.error_replies += 1
+        prefix = line[1:].split(None, 1)[0].decode("utf-8", "replace")
+        self.errors[prefix] = self.errors.get(prefix, 0) + 1

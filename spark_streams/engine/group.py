@@ -1,0 +1,217 @@
+"""Consumer groups: a position in the stream, consumers, and what was delivered and not acknowledged.
+
+    group   last_id       the newest entry delivered: `>` means after this one
+            entries_read  how many entries of the stream's whole life lie up to there; None when it cannot be told
+            pending       runs of all consumers (see pending.py)
+            consumers     name → consumer, each with the index of its own runs
+
+Source of the rules: XGROUP, XREADGROUP, XACK; the counter follows Redis' `streamEstimateDistanceFromFirstEverEntry`
+and `streamReplyWithRange`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spark_streams.engine import entryid
+from spark_streams.engine.pending import PendingList, Run, RunIndex
+
+if TYPE_CHECKING:
+    from spark_streams.engine.node import Node
+    from spark_streams.engine.stream import Slice, Stream
+
+
+class Consumer:
+    """One reader's name within a group."""
+
+    __slots__ = ("active", "name", "pending", "seen")
+
+    def __init__(self, name: bytes, now: int) -> None:
+        self.name = name
+        self.seen = now  # last attempt to read or claim, Unix milliseconds
+        self.active = -1  # last time that an entry was delivered or claimed; -1: never
+        self.pending = RunIndex()
+
+
+class Group:
+    """A consumer group of one stream, which is passed to every method that needs it."""
+
+    __slots__ = ("consumers", "entries_read", "last_id", "pending")
+
+    def __init__(self, last_id: int, entries_read: int | None) -> None:
+        self.last_id = last_id
+        self.entries_read = entries_read
+        self.pending = PendingList()
+        self.consumers: dict[bytes, Consumer] = {}
+
+    def consumer(self, name: bytes, now: int) -> Consumer:
+        """The consumer of this name, made on first mention."""
+        found = self.consumers.get(name)
+        if found is None:
+            found = self.consumers[name] = Consumer(name, now)
+        found.seen = now
+        return found
+
+    def drop_consumer(self, name: bytes) -> int:
+        """Forget a consumer with all that is pending for it; how many entries that was."""
+        consumer = self.consumers.pop(name, None)
+        if consumer is None:
+            return 0
+        count = consumer.pending.count
+        for run in list(consumer.pending.runs):
+            self.pending.remove(run)
+        return count
+
+    def deliver(self, slices: Sequence[Slice], consumer: Consumer | None, now: int, stream: Stream) -> None:
+        """Move on over these new entries and make them pending for the consumer (None: NOACK)."""
+        first = slices[0].node.id_at(slices[0].low)
+        last = slices[-1].node.id_at(slices[-1].high - 1)
+        self._count_read(slices, last, stream)
+        self.last_id = last
+        if consumer is None:
+            return
+        index = self.pending.index
+        if index.runs and index.runs[-1].last >= first:
+            at = index.at(first)
+            if at < len(index.runs) and index.firsts[at] <= last:
+                self._deliver_again(slices, consumer, now, stream)
+                return
+        run: Run | None = None
+        above: Node | None = None
+        for node, low, high in slices:
+            unbroken = low == 0 and above is not None if node is not above else False
+            if run is not None and unbroken:
+                run.last = node.id_at(high - 1)
+                run.count += high - low
+            else:
+                if run is not None:
+                    self._add_new(run, stream)
+                run = Run(node.id_at(low), node.id_at(high - 1), high - low, consumer, now, 1)
+            above = node if high == node.slots else None
+        if run is not None:
+            self._add_new(run, stream)
+
+    def _add_new(self, run: Run, stream: Stream) -> None:
+        """Add a run of fresh entries, joining it to the newest run where the two are alike (small reads, same clock)."""
+        if run.count == 1:
+            self.pending.put(run.first, run.consumer, run.time, 1, stream)
+        else:
+            self.pending.add(run)
+
+    def _deliver_again(self, slices: Sequence[Slice], consumer: Consumer, now: int, stream: Stream) -> None:
+        """Some are pending already, because the group was set back: they move to this consumer, counted afresh."""
+        for node, low, high in slices:
+            for entry_id in node.id_list(low, high):
+                self.pending.take(entry_id, stream)
+                self.pending.put(entry_id, consumer, now, 1, stream)
+
+    def _count_read(self, slices: Sequence[Slice], last: int, stream: Stream) -> None:
+        """Bring entries_read past these entries, as Redis does one by one, in constant time.
+
+        While a tombstone lies ahead of an entry the counter cannot be told; behind the last tombstone it is known
+        again at the stream's first and last entry, and goes on counting from there.
+        """
+        deleted = stream.max_deleted_id
+        total = sum(high - low for _node, low, high in slices)
+        before = sum(min(high, max(low, node.index(deleted + 1))) - low for node, low, high in slices) if deleted else 0
+        if before:
+            self.entries_read = None
+        after = total - before
+        if not after:
+            return
+        if self.entries_read is not None:
+            self.entries_read += after
+            return
+        skipped = before
+        first = last
+        for node, low, high in slices:
+            if skipped < high - low:
+                first = node.id_at(low + skipped)
+                break
+            skipped -= high - low
+        read = distance(stream, first)
+        if read is not None:
+            self.entries_read = read + after - 1
+        elif last == stream.last_id:
+            self.entries_read = stream.entries_added
+
+    def lag(self, stream: Stream) -> int | None:
+        """How many entries are still to be delivered; None when tombstones make it unknowable (XINFO GROUPS)."""
+        if not stream.entries_added:
+            return 0
+        if self.entries_read is not None and not has_tombstone(stream, self.last_id):
+            return stream.entries_added - self.entries_read
+        read = distance(stream, self.last_id)
+        return None if read is None else stream.entries_added - read
+
+    def acknowledge(self, texts: Sequence[bytes], stream: Stream) -> int:
+        """Drop these ids from the pending list (XACK); how many were in it.
+
+        Raises BadEntryId before anything is dropped. Ids that come in the order in which they were delivered are
+        compared as text with those of their run, and dropped as one range without being parsed.
+        """
+        ranges: list[tuple[int, int]] = []
+        index = self.pending.index
+        at = 0
+        while at < len(texts):
+            entry_id = entryid.parse(texts[at])
+            run = index.around(entry_id) if len(texts) - at > 1 else None
+            matched = 1
+            last = entry_id
+            if run is not None and run.count > 1 and run.holds(entry_id, stream):
+                matched, last = _match(run, entry_id, texts, at, stream)
+            ranges.append((entry_id, last))
+            at += matched
+        dropped = 0
+        for first, last in ranges:
+            if first != last or self.pending.get(first, stream) is not None:
+                dropped += self.pending.discard(first, last, stream)
+        return dropped
+
+    def keep_ids(self, stream: Stream, node: Node) -> None:
+        """The stream is about to drop this node: write down those of its ids that are pending."""
+        if len(self.pending):
+            self.pending.keep_ids(node.first, node.last, stream)
+
+
+def _match(run: Run, entry_id: int, texts: Sequence[bytes], at: int, stream: Stream) -> tuple[int, int]:
+    """How many of `texts` from `at` on are the run's own ids from `entry_id` on, in order; and the last of them."""
+    step = 16
+    matched, last = 1, entry_id
+    while at + matched < len(texts):
+        expected = run.id_texts(stream, last + 1, min(step, len(texts) - at - matched))
+        given = texts[at + matched : at + matched + len(expected)]
+        if not expected:
+            break
+        if given != expected:
+            same = next(i for i, (one, two) in enumerate(zip(given, expected, strict=True)) if one != two)
+            if same:
+                matched, last = matched + same, entryid.parse(expected[same - 1])
+            break
+        matched, last = matched + len(expected), entryid.parse(expected[-1])
+        step = min(step * 4, 4096)
+    return matched, last
+
+
+def has_tombstone(stream: Stream, start: int) -> bool:
+    """Whether XDEL removed an entry at or above `start` (`streamRangeHasTombstones`)."""
+    return bool(stream.length and stream.max_deleted_id and start <= stream.max_deleted_id)
+
+
+def distance(stream: Stream, entry_id: int) -> int | None:
+    """How many entries were ever added up to this id; None if unknown (`streamEstimateDistanceFromFirstEverEntry`)."""
+    if not stream.entries_added:
+        return 0
+    if not stream.length and entry_id <= stream.last_id:
+        return stream.entries_added
+    if entry_id == stream.last_id:
+        return stream.entries_added
+    if entry_id > stream.last_id:
+        return None
+    if not stream.max_deleted_id or stream.max_deleted_id < stream.first_id:
+        if entry_id < stream.first_id:
+            return stream.entries_added - stream.length
+        if entry_id == stream.first_id:
+            return stream.entries_added - stream.length + 1
+    return None

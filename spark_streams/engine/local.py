@@ -1,0 +1,68 @@
+"""A private engine for as long as a `with` block lasts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from spark_streams.engine.process import check_length, start, unix_url, wait_until_ready
+
+
+class LocalEngine:
+    """`with LocalEngine() as engine: redis.Redis.from_url(engine.url)`.
+
+    A process of its own with an address of its own, empty, in memory. It ends with the block, and when this process
+    dies. Raises EngineStartError.
+    """
+
+    def __init__(self) -> None:
+        self._directory: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = ""  # set while it runs
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running engine."""
+        if self._process is None:
+            raise RuntimeError("the engine is not running: use it in a with block")
+        return self._process.pid
+
+    def __enter__(self) -> LocalEngine:
+        base = tempfile.gettempdir()
+        # A long TMPDIR (macOS, CI) leaves no room for a socket's name.
+        self._directory = Path(tempfile.mkdtemp(prefix="rstream-", dir=base if len(base) < 60 else "/tmp"))
+        path, log = self._directory / "engine.sock", self._directory / "engine.log"
+        try:
+            check_length(path)
+            arguments = ["--port", "0", "--unixsocket", str(path), "--parent", str(os.getpid())]
+            self._process = start(arguments, log, detached=False)
+            wait_until_ready(self._process, path, log)
+        except BaseException:
+            self.stop()
+            raise
+        self.url = unix_url(path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the process and remove its directory; harmless when it has ended already."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+        self.url = ""

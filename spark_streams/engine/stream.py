@@ -1,0 +1,337 @@
+"""A stream: entries in order of their ids, append-only, in nodes.
+
+    nodes   [ sealed ][ sealed ][ sealed ][ open ]     each about stream-node-max-entries slots
+    firsts    id        id        id        id         for bisecting: from an id to its node in log n
+    exact   |<------- frontier ------->|               nodes that begin and end where Redis' would
+
+Approximate trimming drops whole nodes and must drop those that Redis would drop. Redis closes a node by entries (a
+count, cheap) or by bytes of its listpack (which has to be computed value by value). So a node is closed by count, and
+carries an upper bound of its bytes; as long as the bound stays below stream-node-max-bytes the node is exact. Past it,
+this node and all after it are inexact, and are cut exactly (`_refine`) only when a trim arrives at them: a stream that
+is never trimmed never pays for it.
+
+What consumer groups hold as pending refers to slots, not to copies of ids. Before a node goes, the groups are told, and
+write down those of its ids that they still need.
+
+No clock and no socket: whoever calls passes ids, counts and limits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import hiredis
+
+from spark_streams.engine import entryid
+from spark_streams.engine.group import Group
+from spark_streams.engine.listpack import NodeSize
+from spark_streams.engine.node import Node
+
+# An inexact node is closed at this many bytes on the wire, so that offsets fit in 32 bits.
+_MAX_WIRE_BYTES = 1 << 20
+
+
+@dataclass
+class NodeLimits:
+    """`stream-node-max-entries` and `stream-node-max-bytes`; 0 is no limit. One object, shared by all streams."""
+
+    entries: int = 100
+    bytes: int = 4096
+
+
+class Slice(NamedTuple):
+    """Neighbouring live slots of one node: low … high-1."""
+
+    node: Node
+    low: int
+    high: int
+
+    def wire(self) -> bytes:
+        """Their reply bytes."""
+        return self.node.wire(self.low, self.high)
+
+
+class Stream:
+    """The value of a key of type stream. Ids are packed integers (see entryid.py)."""
+
+    __slots__ = ("entries_added", "first_id", "firsts", "groups", "last_id", "length", "limits", "max_deleted_id",
+                 "next_slot", "nodes")  # fmt: skip
+
+    def __init__(self, limits: NodeLimits) -> None:
+        self.limits = limits
+        self.nodes: list[Node] = []
+        self.firsts: list[int] = []
+        self.length = 0  # live entries
+        self.last_id = 0  # the greatest id ever given, or set by XSETID
+        self.first_id = 0  # of the oldest live entry; 0 when there is none
+        self.max_deleted_id = 0  # the greatest id that XDEL removed
+        self.entries_added = 0  # ever, or set by XSETID
+        self.next_slot = 0  # ordinal of the next slot
+        self.groups: dict[bytes, Group] = {}
+
+    def append(self, entry_id: int, wire: bytes) -> None:
+        """Add an entry whose id is above `last_id` and whose reply bytes are `wire`."""
+        nodes = self.nodes
+        node = nodes[-1] if nodes else None
+        if node is None:
+            node = self._open()
+        else:
+            limits = self.limits
+            if limits.entries and node.slots >= limits.entries:
+                node = self._open()
+            elif limits.bytes and node.size + len(wire) >= limits.bytes:
+                node.exact = False
+                if node.size + len(wire) > _MAX_WIRE_BYTES:
+                    node = self._open()
+        if not node.slots:
+            self.firsts.append(entry_id)
+        node.append(entry_id, wire)
+        self.next_slot += 1
+        if not self.length:
+            self.first_id = entry_id
+        self.length += 1
+        self.entries_added += 1
+        self.last_id = entry_id
+
+    def _open(self) -> Node:
+        node = Node(self.next_slot)
+        if self.nodes:
+            top = self.nodes[-1]
+            node.exact = top.exact
+            if top.starts is None:
+                top.seal()
+        self.nodes.append(node)
+        return node
+
+    # Reading
+
+    def _node_at(self, entry_id: int) -> int:
+        """The index of the node that holds this id if any does; -1 when it is below the first."""
+        return bisect_right(self.firsts, entry_id) - 1
+
+    def slices(self, start: int, end: int, count: int | None = None) -> tuple[list[Slice], int]:
+        """The live entries with start ≤ id ≤ end, at most `count`, oldest first; and how many they are."""
+        found: list[Slice] = []
+        left = self.length if count is None else min(count, self.length)
+        wanted = left
+        if start > end or left <= 0:
+            return found, 0
+        at = max(self._node_at(start), 0)
+        while at < len(self.nodes) and left:
+            node = self.nodes[at]
+            if node.first > end:
+                break
+            low = node.index(start)
+            high = node.slots if node.last <= end else node.index(end + 1)
+            for one, two in node.spans(low, high):
+                upto = min(two, one + left)
+                found.append(Slice(node, one, upto))
+                left -= upto - one
+                if not left:
+                    break
+            at += 1
+        return found, wanted - left
+
+    def entries_backwards(self, start: int, end: int, count: int | None = None) -> list[bytes]:
+        """The reply bytes of each live entry with start ≤ id ≤ end, newest first, at most `count`."""
+        found: list[bytes] = []
+        left = self.length if count is None else min(count, self.length)
+        at = self._node_at(end)
+        while at >= 0 and left > 0 and start <= end:
+            node = self.nodes[at]
+            low = node.index(start)
+            high = node.slots if node.last <= end else node.index(end + 1)
+            for one, two in reversed(list(node.spans(low, high))):
+                take = min(left, two - one)
+                found.extend(node.wire(index, index + 1) for index in range(two - 1, two - 1 - take, -1))
+                left -= take
+            if low > 0 or node.first <= start:
+                break
+            at -= 1
+        return found
+
+    def find(self, entry_id: int) -> Slice | None:
+        """The live entry of exactly this id."""
+        at = self._node_at(entry_id)
+        if at < 0:
+            return None
+        node = self.nodes[at]
+        index = node.index(entry_id)
+        if index == node.slots or node.id_at(index) != entry_id or node.is_dead(index):
+            return None
+        return Slice(node, index, index + 1)
+
+    # Slots, dead or alive: what pending runs refer to
+
+    def slot(self, entry_id: int) -> int:
+        """The ordinal of the first slot whose id is not below this one."""
+        at = self._node_at(entry_id)
+        if at < 0:
+            return self.nodes[0].base if self.nodes else self.next_slot
+        node = self.nodes[at]
+        return node.base + node.index(entry_id)
+
+    def slot_id(self, entry_id: int) -> int | None:
+        """The smallest id of a slot, dead or alive, that is not below this one."""
+        at = max(self._node_at(entry_id), 0)
+        while at < len(self.nodes):
+            node = self.nodes[at]
+            index = node.index(entry_id)
+            if index < node.slots:
+                return node.id_at(index)
+            at += 1
+        return None
+
+    def slot_id_below(self, entry_id: int) -> int:
+        """The greatest id of a slot, dead or alive, below this one; the caller knows that there is one."""
+        node = self.nodes[self._node_at(entry_id - 1)]
+        return node.id_at(node.index(entry_id) - 1)
+
+    def slot_ranges(self, start: int, end: int) -> Iterator[Slice]:
+        """All slots with start ≤ id ≤ end, dead ones included, node by node."""
+        at = max(self._node_at(start), 0)
+        while at < len(self.nodes) and self.nodes[at].first <= end:
+            node = self.nodes[at]
+            low = node.index(start)
+            high = node.slots if node.last <= end else node.index(end + 1)
+            if low < high:
+                yield Slice(node, low, high)
+            at += 1
+
+    # Removing
+
+    def delete(self, entry_id: int) -> bool:
+        """Remove one entry (XDEL). False when there is no such entry."""
+        found = self.find(entry_id)
+        if found is None:
+            return False
+        found.node.kill(found.low)
+        self.length -= 1
+        if not found.node.live:
+            self._drop(self._node_at(entry_id))
+        self.max_deleted_id = max(self.max_deleted_id, entry_id)
+        if entry_id == self.first_id:
+            self._find_first()
+        return True
+
+    def trim(self, keep: int | None, min_id: int, approximate: bool, limit: int) -> int:
+        """Remove old entries: down to `keep` entries, or (keep None) all below `min_id`. Returns how many went.
+
+        Approximate trimming removes whole nodes only, and looks at no more than `limit` entries (0: all).
+        """
+        removed = 0
+        while self.nodes:
+            if keep is not None and self.length <= keep:
+                break
+            if approximate and not self.nodes[0].exact:
+                self._refine()
+            node = self.nodes[0]
+            if limit and removed + node.live > limit:
+                break
+            whole = self.length - node.live >= keep if keep is not None else self._last_live(node) < min_id
+            if whole:
+                self.length -= node.live
+                removed += node.live
+                self._drop(0)
+                continue
+            if approximate:
+                break
+            stop = node.slots if keep is not None else node.index(min_id)
+            for one, two in list(node.spans(0, stop)):
+                take = two - one if keep is None else min(two - one, self.length - keep)
+                for index in range(one, one + take):
+                    node.kill(index)
+                self.length -= take
+                removed += take
+            break
+        if removed:
+            self._find_first()
+        return removed
+
+    @staticmethod
+    def _last_live(node: Node) -> int:
+        index = node.slots - 1
+        while node.is_dead(index):
+            index -= 1
+        return node.id_at(index)
+
+    def memory(self) -> int:
+        """About how many bytes the stream takes in this process, groups included."""
+        entries = sum(node.size + 16 * node.slots + 400 for node in self.nodes)
+        pending = sum(len(group.pending.index.runs) * 200 + 500 for group in self.groups.values())
+        return 500 + entries + pending
+
+    def top_id(self) -> int:
+        """The id of the newest live entry; 0 when there is none (`streamLastValidID`)."""
+        return self._last_live(self.nodes[-1]) if self.nodes else 0
+
+    def _find_first(self) -> None:
+        for node in self.nodes:
+            for low, _high in node.spans(0, node.slots):
+                self.first_id = node.id_at(low)
+                return
+        self.first_id = 0
+
+    def _drop(self, at: int) -> None:
+        node = self.nodes[at]
+        for group in self.groups.values():
+            group.keep_ids(self, node)
+        del self.nodes[at], self.firsts[at]
+        if at and at == len(self.nodes):
+            self.nodes[-1].unseal()
+
+    # Node borders
+
+    def _refine(self) -> None:
+        """Cut the first exact node off the inexact ones at the head."""
+        size = NodeSize()
+        head = Node(self.nodes[0].base)
+        for used, node in enumerate(self.nodes):
+            for index in range(node.slots):
+                wire = node.wire(index, index + 1)
+                pairs = fields_of(wire)
+                if not size.takes(pairs, self.limits.entries, self.limits.bytes):
+                    self._split_head(head, used, index)
+                    return
+                size.add(node.id_at(index), pairs)
+                _move(node, index, head, wire)
+        head.size = size.bytes
+        self.nodes, self.firsts = [head], [head.first]
+
+    def _split_head(self, head: Node, used: int, index: int) -> None:
+        head.seal()
+        rest = self.nodes[used:]
+        if index:
+            node = rest[0]
+            tail = Node(node.base + index)
+            tail.exact = False
+            for i in range(index, node.slots):
+                _move(node, i, tail, node.wire(i, i + 1))
+            if len(rest) > 1:
+                tail.seal()
+            rest[0] = tail
+        self.nodes = [head, *rest]
+        self.firsts = [node.first for node in self.nodes]
+
+
+def _move(source: Node, index: int, target: Node, wire: bytes) -> None:
+    target.append(source.id_at(index), wire)
+    if source.is_dead(index):
+        target.kill(target.slots - 1)
+
+
+def fields_of(wire: bytes) -> Sequence[bytes]:
+    """Fields and values, alternating, of an entry's reply bytes."""
+    reader = hiredis.Reader()
+    reader.feed(wire)
+    pairs: Sequence[bytes] = reader.gets()[1]
+    return pairs
+
+
+def entry_wire(entry_id: int, fields: bytes) -> bytes:
+    """The reply bytes of an entry from its id and its field section `*<n>\\r\\n$…`."""
+    text = entryid.text(entry_id)
+    return b"*2\r\n$%d\r\n%b\r\n%b" % (len(text), text, fields)
