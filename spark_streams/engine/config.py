@@ -68,6 +68,7 @@ def _number(name: str, value: str) -> int:
     unit = _UNITS.get(value[len(digits) :].lower())
     if not (digits.isascii() and digits.isdigit()) or unit is None:
         raise CommandError(
-            f"ERR CONFIG SET failed (possibly related to argument '{name}') - argument couldn't be parsed into an integer"
+            f"ERR CONFIG SET failed (possibly related to argument '{name}') - argument couldn't be parsed into an "
+            "integer"
         )
     return int(digits) * unit

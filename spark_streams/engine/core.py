@@ -95,7 +95,7 @@ class Engine:
                     client.reply_mode = REPLY_SKIPPING
                 elif client.reply_mode == REPLY_SKIPPING and client.waiter is None:
                     client.reply_mode = REPLY_ON
-            elif type(reply) is bytes:
+            elif isinstance(reply, bytes):
                 out.append(reply)
             elif reply is not None:
                 reply.write(out, client.resp)

@@ -33,7 +33,7 @@ _LOG_LIMIT = 1 << 20
 
 
 def locate(directory: Path | None = None, idle: float = 600.0) -> str:
-    """The URL of the user's shared engine, which is started if it does not run (`idle`: seconds it outlives its clients).
+    """The URL of the user's shared engine, started if it does not run; it outlives its last client by `idle` seconds.
 
     `directory` is where an engine with an append-only file would keep it; there are none yet. Raises EngineStartError.
     """

@@ -17,27 +17,27 @@ HIGHEST = (U64_MAX << 64) | U64_MAX
 _LENIENT = re.compile(rb"[ \t\n\v\f\r]*\+?([0-9]+)")
 
 
-class BadEntryId(ValueError):
+class EntryIdError(ValueError):
     """The text is not an entry id."""
 
 
 def number(digits: bytes) -> int:
-    """An unsigned 64-bit number. Raises BadEntryId."""
+    """An unsigned 64-bit number. Raises EntryIdError."""
     if not digits.isdigit():
         match = _LENIENT.fullmatch(digits)
         if match is None:
-            raise BadEntryId(digits)
+            raise EntryIdError(digits)
         digits = match[1]
     value = int(digits) if len(digits) <= 64 else U64_MAX + 1
     if value > U64_MAX:
-        raise BadEntryId(digits)
+        raise EntryIdError(digits)
     return value
 
 
 def parse(text: bytes, missing_seq: int = 0) -> int:
-    """`b"5-3"`, or `b"5"` whose sequence is then `missing_seq`. `-` and `+` are not taken. Raises BadEntryId."""
+    """`b"5-3"`, or `b"5"` whose sequence is then `missing_seq`. `-` and `+` are not taken. Raises EntryIdError."""
     if len(text) > 127:
-        raise BadEntryId(text)
+        raise EntryIdError(text)
     ms, dash, seq = text.partition(b"-")
     return (number(ms) << 64) | (number(seq) if dash else missing_seq)
 

@@ -93,7 +93,7 @@ class Group:
             self._add_new(run, stream)
 
     def _add_new(self, run: Run, stream: Stream) -> None:
-        """Add a run of fresh entries, joining it to the newest run where the two are alike (small reads, same clock)."""
+        """Add a run of fresh entries; a single one joins the newest run where the two are alike."""
         if run.count == 1:
             self.pending.put(run.first, run.consumer, run.time, 1, stream)
         else:
@@ -112,13 +112,15 @@ class Group:
         While a tombstone lies ahead of an entry the counter cannot be told; behind the last tombstone it is known
         again at the stream's first and last entry, and goes on counting from there.
         """
-        deleted = stream.max_deleted_id
+        deleted = stream.max_deleted_id if has_tombstone(stream, 0) else 0
         total = sum(high - low for _node, low, high in slices)
         before = sum(min(high, max(low, node.index(deleted + 1))) - low for node, low, high in slices) if deleted else 0
         if before:
             self.entries_read = None
         after = total - before
         if not after:
+            if last == stream.last_id:  # XSETID can put the top below a deleted entry
+                self.entries_read = stream.entries_added
             return
         if self.entries_read is not None:
             self.entries_read += after
@@ -148,7 +150,7 @@ class Group:
     def acknowledge(self, texts: Sequence[bytes], stream: Stream) -> int:
         """Drop these ids from the pending list (XACK); how many were in it.
 
-        Raises BadEntryId before anything is dropped. Ids that come in the order in which they were delivered are
+        Raises EntryIdError before anything is dropped. Ids that come in the order in which they were delivered are
         compared as text with those of their run, and dropped as one range without being parsed.
         """
         ranges: list[tuple[int, int]] = []
@@ -163,11 +165,7 @@ class Group:
                 matched, last = _match(run, entry_id, texts, at, stream)
             ranges.append((entry_id, last))
             at += matched
-        dropped = 0
-        for first, last in ranges:
-            if first != last or self.pending.get(first, stream) is not None:
-                dropped += self.pending.discard(first, last, stream)
-        return dropped
+        return self.pending.discard_all(ranges, stream)
 
     def keep_ids(self, stream: Stream, node: Node) -> None:
         """The stream is about to drop this node: write down those of its ids that are pending."""
@@ -196,7 +194,9 @@ def _match(run: Run, entry_id: int, texts: Sequence[bytes], at: int, stream: Str
 
 def has_tombstone(stream: Stream, start: int) -> bool:
     """Whether XDEL removed an entry at or above `start` (`streamRangeHasTombstones`)."""
-    return bool(stream.length and stream.max_deleted_id and start <= stream.max_deleted_id)
+    if not stream.length or not stream.max_deleted_id or stream.max_deleted_id < stream.first_id:
+        return False
+    return start <= stream.max_deleted_id
 
 
 def distance(stream: Stream, entry_id: int) -> int | None:

@@ -2,7 +2,7 @@
 
 An entry is kept as the bytes of its own reply, built once when it arrives:
 
-    *2\\r\\n $15\\r\\n1526919030474-0\\r\\n *4\\r\\n $4\\r\\nyear\\r\\n $4\\r\\n2013\\r\\n $3\\r\\nday\\r\\n $1\\r\\n1\\r\\n
+    *2\\r\\n $15\\r\\n1526919030474-0\\r\\n *4\\r\\n $4\\r\\nyear\\r\\n $4\\r\\n2013\\r\\n $3\\r\\nday\\r\\n …
     pair    id                         fields, byte for byte as in the XADD that brought them
 
 The newest node of a stream is *open*: a list of ids and a list of entries. When the next node is begun it is *sealed*:

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from spark_streams.engine.stream import Stream
 
 
+# Acknowledged ranges in one run from which on it is rewritten rather than opened for each.
+_SCATTERED = 8
+
+
 class Run:
     """Pending entries first … last of one consumer, delivered at the same time, equally often."""
 
@@ -184,6 +188,47 @@ class PendingList:
             self.remove(run)
         return sum(run.count for run in runs)
 
+    def discard_all(self, ranges: list[tuple[int, int]], stream: Stream) -> int:
+        """`discard` for each range; a range of one id may be one that is not pending.
+
+        Many ranges in one run (somebody acknowledged every other entry) do not open it again and again: what is left of
+        it becomes one run with its ids written down.
+        """
+        dropped = 0
+        ranges.sort()
+        at = 0
+        while at < len(ranges):
+            first, last = ranges[at]
+            run = self.index.around(first)
+            end = at + 1
+            if run is not None and run.count > _SCATTERED:
+                end = bisect_right(ranges, (run.last, run.last), at)
+            if run is not None and end - at > _SCATTERED:
+                dropped += self._thin(run, ranges[at:end], stream)
+                at = end
+                continue
+            if first != last or (run is not None and run.holds(first, stream)):
+                dropped += self.discard(first, last, stream)
+            at += 1
+        return dropped
+
+    def _thin(self, run: Run, ranges: list[tuple[int, int]], stream: Stream) -> int:
+        """Drop sorted ranges of ids that lie within one run."""
+        ids = run.id_list(stream)
+        kept: list[int] = []
+        at = 0
+        for first, last in ranges:
+            low = bisect_left(ids, first, at)
+            kept += ids[at:low]
+            at = bisect_right(ids, last, low)
+        kept += ids[at:]
+        self.remove(run)
+        if kept:
+            rest = Run(kept[0], kept[-1], len(kept), run.consumer, run.time, run.deliveries)
+            rest.ids = kept
+            self.add(rest)
+        return run.count - len(kept)
+
     def take(self, entry_id: int, stream: Stream) -> Run | None:
         """Take one entry out and return it as a run of its own; None when it is not pending."""
         if self.get(entry_id, stream) is None:
@@ -197,13 +242,13 @@ class PendingList:
         at = bisect_left(self.index.firsts, entry_id) - 1
         if at >= 0:
             left = self.index.runs[at]
-            if left.consumer is consumer and left.time == time and left.deliveries == deliveries:
-                if left.ids is None and stream.slot_id(left.last + 1) == entry_id and _has_slot(left.last, stream):
-                    left.last = entry_id
-                    left.count += 1
-                    self.index.count += 1
-                    consumer.pending.count += 1
-                    return
+            alike = left.consumer is consumer and left.time == time and left.deliveries == deliveries
+            if alike and left.ids is None and _are_neighbours(left.last, entry_id, stream):
+                left.last = entry_id
+                left.count += 1
+                self.index.count += 1
+                consumer.pending.count += 1
+                return
         self.add(Run(entry_id, entry_id, 1, consumer, time, deliveries))
 
     def keep_ids(self, first: int, last: int, stream: Stream) -> None:
@@ -217,5 +262,6 @@ class PendingList:
                 run.ids = run.id_list(stream)
 
 
-def _has_slot(entry_id: int, stream: Stream) -> bool:
-    return stream.slot_id(entry_id) == entry_id
+def _are_neighbours(first: int, second: int, stream: Stream) -> bool:
+    """Whether both ids have slots in the stream, one right after the other."""
+    return stream.slot_id(first) == first and stream.slot_id(first + 1) == second

@@ -33,7 +33,7 @@ def entry_id(text: bytes, missing_seq: int = 0) -> int:
     """An id that must be a real one, neither `-` nor `+`. Raises CommandError."""
     try:
         return entryid.parse(text, missing_seq)
-    except entryid.BadEntryId:
+    except entryid.EntryIdError:
         raise CommandError(BAD_ID) from None
 
 
@@ -68,7 +68,7 @@ def _bound(text: bytes, missing_seq: int) -> tuple[int, bool]:
         if exclusive:
             return entryid.parse(text[1:], missing_seq), True
         return entryid.parse_bound(text, missing_seq), False
-    except entryid.BadEntryId:
+    except entryid.EntryIdError:
         raise CommandError(BAD_ID) from None
 
 

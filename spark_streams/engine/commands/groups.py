@@ -37,8 +37,8 @@ def _stream(client: Client, args: list[bytes]) -> Stream:
     stream = client.db.stream(args[2])
     if stream is None:
         raise CommandError(
-            "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM "
-            "option to create an empty stream automatically."
+            "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the "
+            "MKSTREAM option to create an empty stream automatically."
         )
     return stream
 
@@ -141,7 +141,7 @@ def xack(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         return integer(0)
     try:
         dropped = group.acknowledge(args[3:], stream)
-    except entryid.BadEntryId:
+    except entryid.EntryIdError:
         raise CommandError(BAD_ID) from None
     if dropped:
         client.db.touch(args[1])

@@ -81,7 +81,7 @@ def glob(pattern: bytes) -> re.Pattern[bytes]:
 def keys(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """KEYS pattern"""
     matches = glob(args[1]).fullmatch
-    return Array(bulks(key for key in client.db.keys() if matches(key)))
+    return Array(bulks(key for key in list(client.db.keys()) if matches(key)))
 
 
 @command("scan", -2, "readonly")

@@ -127,7 +127,7 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     for text in args[5:]:
         try:
             ids.append(entryid.parse(text))
-        except entryid.BadEntryId:
+        except entryid.EntryIdError:
             break
     claim = _claim_options(args, 5 + len(ids), min_idle, engine.now)
     group.last_id = max(group.last_id, claim.last_id)
@@ -229,7 +229,7 @@ def _take_over(group: Group, stream: Stream, one: int, consumer: Consumer, now: 
 def _pick(
     stream: Stream, group: Group, start: int, count: int, min_idle: int, now: int
 ) -> tuple[list[tuple[int, int]], list[int], int]:
-    """Ids to claim with their deliveries, ids that no longer exist, and the cursor: looks at ten ids for each wanted."""
+    """Ids to claim with their deliveries, ids that no longer exist, and the cursor; looks at ten ids per wanted one."""
     index = group.pending.index
     attempts = count * 10
     wanted: list[tuple[int, int]] = []

@@ -16,7 +16,6 @@ from spark_streams.engine.group import Consumer, Group
 from spark_streams.engine.keyspace import Database
 from spark_streams.engine.pending import Run
 from spark_streams.engine.replies import (
-    EMPTY_ARRAY,
     NIL_ARRAY,
     Array,
     CommandError,
@@ -59,7 +58,8 @@ def _parse(args: list[bytes], grouped: bool) -> _Options:
             if len(rest) % 2:
                 name, symbol = ("xreadgroup", ">") if grouped else ("xread", "$")
                 raise CommandError(
-                    f"ERR Unbalanced '{name}' list of streams: for each stream key an ID or '{symbol}' must be specified."
+                    f"ERR Unbalanced '{name}' list of streams: for each stream key an ID or '{symbol}' must be "
+                    "specified."
                 )
             half = len(rest) // 2
             options.keys, options.ids = rest[:half], rest[half:]
@@ -147,7 +147,9 @@ def xreadgroup(engine: Engine, client: Client, args: list[bytes]) -> Reply | Non
                     "history of this consumer by specifying a proper ID, or use the > ID to get new messages. The "
                     f"{sign.decode()} ID would just return an empty result set."
                 )
-        after.append(None if text == b">" else entry_id(text))
+        last = None if text == b">" else entry_id(text)
+        # The highest id is how Redis itself spells `>`.
+        after.append(None if last == entryid.HIGHEST else last)
 
     def attempt(count: int | None) -> Reply | None:
         found: list[tuple[Reply, Reply]] = []
@@ -195,8 +197,6 @@ def _read_history(
     engine: Engine, stream: Stream, group: Group, consumer: Consumer, after: int, count: int | None
 ) -> Reply:
     """What is pending for this consumer above an id; each entry that still exists counts one more delivery."""
-    if after == entryid.HIGHEST:
-        return EMPTY_ARRAY
     items: list[Reply] = []
     left = count if count is not None else consumer.pending.count
     start = after + 1

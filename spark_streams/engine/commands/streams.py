@@ -110,7 +110,7 @@ def _parse_new_id(text: bytes) -> _Id:
     if dash and seq == b"*" and len(text) <= 127:
         try:
             return _Id(entryid.number(ms))
-        except entryid.BadEntryId:
+        except entryid.EntryIdError:
             raise CommandError(BAD_ID) from None
     value = entry_id(text)
     return _Id(value >> 64, value & U64_MAX)
@@ -254,8 +254,6 @@ def xsetid(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     stream = client.db.stream(args[1])
     if stream is None:
         raise CommandError("ERR no such key")
-    if last < stream.max_deleted_id:
-        raise CommandError("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
     if stream.length:
         if last < stream.top_id():
             raise CommandError("ERR The ID specified in XSETID is smaller than the target stream top item")

@@ -95,7 +95,7 @@ def _full_group(stream: Stream, name: bytes, group: Group, count: int | None) ->
         ("entries-read", _number(group.entries_read)),
         ("lag", _number(group.lag(stream))),
         ("pel-count", integer(len(group.pending))),
-        ("pel", Array(pending)),
+        ("pending", Array(pending)),
         ("consumers", Array([_full_consumer(stream, one, count) for _, one in sorted(group.consumers.items())])),
     )
 
@@ -110,7 +110,7 @@ def _full_consumer(stream: Stream, consumer: Consumer, count: int | None) -> Rep
         ("seen-time", integer(consumer.seen)),
         ("active-time", integer(consumer.active)),
         ("pel-count", integer(consumer.pending.count)),
-        ("pel", Array(pending)),
+        ("pending", Array(pending)),
     )
 
 
