@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
+import re
 import shutil
 import sys
 import time
@@ -29,9 +31,10 @@ try:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from spark_streams import register
-    from spark_streams.errors import OptionError, RStreamError, find_in_text
+    from spark_streams.errors import ConfigError, OptionError, RStreamError, find_in_text
     from spark_streams.monitor.groups import view_streams
-    from spark_streams.wire.address import Address, default_url
+    from spark_streams.options import Option, Options, parse_options
+    from spark_streams.wire.address import default_url
     from spark_streams.wire.connection import Connection
 except ImportError as error:
     sys.exit(
@@ -71,6 +74,10 @@ class Job:
         """A config table as options of format("rstream"); the job's url is the default one."""
         return {"url": self.url, **self.plain_options(table)}
 
+    def check_options(self, table: str, known: Iterable[Option], side: str) -> Options:
+        """A table's options, checked before anything is started. Raises OptionError."""
+        return parse_options(self.options(table), known, side)
+
     def plain_options(self, table: str) -> dict[str, str]:
         """A config table as options of any format: Spark takes texts."""
         return {key: _as_option(value) for key, value in self.get(table, {}).items()}
@@ -94,6 +101,10 @@ def main(name: str, doc: str, shape: _config.Shape, required: Iterable[str], bod
     parser.add_argument("--summary", metavar="FILE", help="write the summary there too, as JSON")
     parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
     arguments = parser.parse_args()
+    if not arguments.traceback:
+        # Spark's Python side logs an error that it raises, with the whole Java stack.
+        for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
     console = Console(highlight=False, soft_wrap=True)
     try:
         config = _config.load(arguments.config, arguments.set, {"url": str, **shape}, required)
@@ -218,24 +229,27 @@ def run_query(query: Any, bar: Bar) -> None:
     look()
 
 
-def waiting(job: Job) -> int | None:
-    """Entries that the group has yet to settle, as far as the server can count them."""
-    names = job.get("source.streams")
-    streams = names if isinstance(names, list) else [name.strip() for name in str(names).split(",")]
-    with Connection(Address.parse(job.url)) as server:
-        views = view_streams(server, streams)
-    waiting = 0
+def waiting(source: Options) -> int | None:
+    """Entries that the source's group has yet to settle; None where the server cannot count them, or there are none."""
+    with Connection(source.address) as server:
+        views = view_streams(server, source["streams"])
+    entries = 0
     for view in views:
-        group = next((g for g in view.groups if g.group == job.get("source.group")), None)
+        group = next((g for g in view.groups if g.group == source["group"]), None)
         if group is not None and group.lag is None:
             return None
-        waiting += view.length if group is None else group.pending + (group.lag or 0)
-    return waiting or None
+        entries += view.length if group is None else group.pending + (group.lag or 0)
+    return entries or None
+
+
+_INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
 
 
 def trigger(job: Job) -> Mapping[str, Any]:
-    """`job.trigger`: "available-now" (the default), "once", or an interval such as "10 seconds"."""
+    """`job.trigger`: "available-now" (the default), "once", or an interval such as "10 seconds". Raises ConfigError."""
     wanted = str(job.get("job.trigger", "available-now"))
+    if wanted not in ("available-now", "once") and not _INTERVAL.match(wanted):
+        raise ConfigError(f'job.trigger must be "available-now", "once" or like "10 seconds", not {wanted!r}')
     if wanted == "available-now":
         return {"availableNow": True}
     if wanted == "once":

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import ConfigError
+from spark_streams.options import SINK, SOURCE
 
 SHAPE = {
     "source": FREE,
@@ -29,6 +30,10 @@ REQUIRED = [
 
 
 def body(job: Job) -> None:
+    source = job.check_options("source", SOURCE, "source")
+    job.check_options("sink", SINK, "sink")
+    when = trigger(job)
+    total = waiting(source)
     spark = job.session()
     columns = StructType.fromDDL(", ".join(f"`{name}` {kind}" for name, kind in job.get("columns").items()))
     entries = spark.readStream.format("rstream").schema(columns).options(**job.options("source")).load()
@@ -43,13 +48,13 @@ def body(job: Job) -> None:
         finally:
             changed.unpersist()
 
-    with Bar(job.console, "aggregate", waiting(job)) as bar:
+    with Bar(job.console, "aggregate", total) as bar:
         query = (
             groups(job, entries)
             .writeStream.foreachBatch(batch)
             .outputMode("update")
             .option("checkpointLocation", job.get("job.checkpoint"))
-            .trigger(**trigger(job))
+            .trigger(**when)
             .start()
         )
         run_query(query, bar)

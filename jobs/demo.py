@@ -17,11 +17,13 @@ import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.dataset
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -61,7 +63,7 @@ def main() -> None:
 
 
 def run(server: Connection, url: str) -> None:
-    console.print(f"[bold]336,776 departures of 2013 through a Redis stream[/]  ({server.address})\n")
+    console.print(f"[bold]336,776 departures of 2013 through a Redis stream[/] at {server.address}\n")
     start_over(server)
     data = flights_folder()
     unpack(data / "flights.csv.zip")
@@ -110,7 +112,7 @@ def unpack(archive: Path) -> None:
 # -- the jobs ------------------------------------------------------------------------------------------------------
 
 
-def submit(job: str, url: str) -> dict[str, object]:
+def submit(job: str, url: str) -> dict[str, Any]:
     """spark-submit one job; its summary. Raises DemoError when it fails, after it has said why."""
     summary = OUT / "summary" / f"{job}.json"
     command = [
@@ -124,14 +126,10 @@ def submit(job: str, url: str) -> dict[str, object]:
     environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if console.is_terminal:  # spark-submit stands between the job and the terminal; rich asks these
         environment.update(TTY_COMPATIBLE="1", COLUMNS=str(console.width))
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as finished:
-        assert finished.stderr is not None
-        for line in finished.stderr:
-            if not line.startswith("WARNING: Using incubator modules"):  # Java says so each time it starts Spark
-                sys.stderr.write(line)
+    finished = subprocess.run(command, env=environment, check=False)
     if finished.returncode:
         raise DemoError(f"the {job} job ended with exit code {finished.returncode}; what it said stands above")
-    loaded: dict[str, object] = json.loads(summary.read_text(encoding="utf-8"))
+    loaded: dict[str, Any] = json.loads(summary.read_text(encoding="utf-8"))
     return loaded
 
 
@@ -146,7 +144,7 @@ class Check:
     holds: bool
 
 
-def report(server: Connection, data: Path, summaries: dict[str, dict[str, object]]) -> None:
+def report(server: Connection, data: Path, summaries: dict[str, dict[str, Any]]) -> None:
     views = {view.stream: view for view in view_streams(server, STREAMS)}
     carriers, checks = compare(server, data, views)
     console.print()
@@ -154,7 +152,7 @@ def report(server: Connection, data: Path, summaries: dict[str, dict[str, object
     console.print(counts_table(views, summaries))
     for check in checks:
         console.print(f"  {'[green]✓[/]' if check.holds else '[red]✗[/]'} {check.claim}")
-    where_next(server, views)
+    where_next(server)
     if not all(check.holds for check in checks):
         raise DemoError("the counts do not agree: see the ✗ above")
 
@@ -179,7 +177,7 @@ def compare(server: Connection, data: Path, views: dict[str, StreamView]) -> tup
             parquet + dead == came and parquet == len(departed),
         ),
         Check(
-            f"pending: group etl {groups['etl'].pending}, group aggregate {groups['aggregate'].pending}",
+            f"nothing pending: group etl {groups['etl'].pending}, group aggregate {groups['aggregate'].pending}",
             groups["etl"].pending == 0 and groups["aggregate"].pending == 0,
         ),
         Check("count and mean delay of every carrier are what the file gives", same),
@@ -218,50 +216,57 @@ def by_carrier(flights: pa.Table) -> pa.Table:
 
 def carrier_table(carriers: pa.Table, data: Path) -> Table:
     names = dict(zip(*pa.csv.read_csv(data / "airlines.csv").to_pydict().values(), strict=True))
-    table = Table(title="Mean departure delay, read back from stream [bold]delays[/]", title_justify="left")
-    table.add_column("carrier")
-    table.add_column("")
+    table = _table("Mean departure delay per carrier, read back from stream [bold]delays[/]")
+    table.add_column("carrier", no_wrap=True)
     table.add_column("departed", justify="right")
     table.add_column("mean delay", justify="right")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     rows = carriers.sort_by([("mean", "descending")]).to_pylist()
     longest = max(row["mean"] for row in rows)
     for row in rows:
-        bar = "█" * round(24 * max(row["mean"], 0) / longest)
-        table.add_row(
-            row["carrier"], names.get(row["carrier"], ""), f"{row['flights']:,}", f"{row['mean']:.2f} min", bar
-        )
+        name = names.get(row["carrier"], "").removesuffix(" Inc.").removesuffix(" Co.").removesuffix(" Corporation")
+        bar = "█" * round(20 * max(row["mean"], 0) / longest)
+        table.add_row(f"{row['carrier']} {name}", f"{row['flights']:,}", f"{row['mean']:.2f} min", f"[cyan]{bar}[/]")
     return table
 
 
-def counts_table(views: dict[str, StreamView], summaries: dict[str, dict[str, object]]) -> Table:
-    table = Table(title="What went where", title_justify="left")
-    for name in ("job", "in", "out", "entries/s", "seconds"):
+def counts_table(views: dict[str, StreamView], summaries: dict[str, dict[str, Any]]) -> Table:
+    table = _table("What went where")
+    for name in ("job", "entries in", "out", "entries/s", "seconds"):
         table.add_column(name, justify="left" if name in ("job", "out") else "right")
     etl, aggregate = summaries["etl"], summaries["aggregate"]
-    out: dict[str, str] = {
-        "load": f"{views['flights'].length:,} entries in stream flights",
-        "etl": f"{etl['parquet']:,} rows in out/flights, {etl['dead']:,} letters in stream flights:dead",
-        "aggregate": f"{aggregate['groups']:,} groups in stream delays",
+    reasons = ", ".join(f"{count:,} × {reason}" for reason, count in etl["reasons"].items())
+    out = {
+        "load": f"stream flights: {views['flights'].length:,}",
+        "etl": f"Parquet: {etl['parquet']:,}\nstream flights:dead: {etl['dead']:,}\n  ({reasons})",
+        "aggregate": f"stream delays: {aggregate['groups']:,}",
     }
     for job in JOBS:
         facts = summaries[job]
-        table.add_row(
-            job, f"{facts['entries']:,}", out[job], f"{facts['entries_per_second']:,}", f"{facts['seconds']:,}"
-        )
+        rate, seconds = facts["entries_per_second"], facts["seconds"]
+        table.add_row(job, f"{facts['entries']:,}", out[job], f"{rate:,}", f"{seconds:,}")
     return table
 
 
-def where_next(server: Connection, views: dict[str, StreamView]) -> None:
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def where_next(server: Connection) -> None:
     client = _redis_cli(server.address.resolve())
-    console.print(
-        "\n[bold]Where to look next[/]\n"
-        f"  {client} XINFO GROUPS flights           who reads the stream, and how far\n"
-        f"  {client} XRANGE flights:dead - + COUNT 1  a dead letter, with its reason\n"
-        "  .venv/bin/rstream groups flights          the same as a table\n"
-        "  out/flights                               Parquet by month, for anything that reads it\n"
-        "  conf/etl.toml, jobs/etl.py                the job; README.md says how to move it to a cluster"
-    )
+    lines = [
+        (f"{client} XINFO GROUPS flights", "who reads the stream, and how far"),
+        (f"{client} XRANGE flights:dead - + COUNT 1", "a dead letter, with its reason"),
+        (".venv/bin/rstream groups", "lag and pending of all groups"),
+        ("out/flights", "Parquet by month, for anything that reads it"),
+        ("conf/etl.toml and jobs/etl.py", "the job; README.md says how to move it to a cluster"),
+    ]
+    wide = max(len(command) for command, _ in lines)
+    console.print("\n[bold]Where to look next[/]")
+    for command, what in lines:
+        console.print(f"  {command:<{wide}}  [dim]{what}[/]")
+    if server.address.url.startswith("embedded:"):
+        console.print("\nThe engine keeps the streams in memory and ends ten minutes after its last client.")
 
 
 def _redis_cli(url: str) -> str:

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.deadletter.envelope import Origin, envelope
 from spark_streams.errors import ConfigError
+from spark_streams.options import SINK, SOURCE
 
 SHAPE = {
     "source": FREE,
@@ -28,6 +29,10 @@ REQUIRED = ["source.streams", "source.group", "columns", "parquet.path", "dead_l
 
 
 def body(job: Job) -> None:
+    source = job.check_options("source", SOURCE, "source")
+    job.check_options("dead_letters", SINK, "sink")
+    when = trigger(job)
+    total = waiting(source)
     spark = job.session()
     types: dict[str, str] = job.get("columns")
     raw = StructType.fromDDL(", ".join(f"`{name}` STRING" for name in types) + ", `_stream` STRING, `_id` STRING")
@@ -36,7 +41,7 @@ def body(job: Job) -> None:
     split.check(entries)
 
     read: Counter[str] = Counter()
-    origin = Origin(job.get("source.group"), job.get("source.consumer", "spark"), stage="etl")
+    origin = Origin(source["group"], source["consumer"], stage="etl")
 
     def batch(rows: DataFrame, number: int) -> None:
         query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "query"
@@ -52,11 +57,11 @@ def body(job: Job) -> None:
         for row in counts:
             read["" if row["_reason"] is None else row["_reason"]] += row["count"]
 
-    with Bar(job.console, "etl", waiting(job)) as bar:
+    with Bar(job.console, "etl", total) as bar:
         query = (
             entries.writeStream.foreachBatch(batch)
             .option("checkpointLocation", job.get("job.checkpoint"))
-            .trigger(**trigger(job))
+            .trigger(**when)
             .start()
         )
         run_query(query, bar)

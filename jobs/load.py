@@ -12,6 +12,7 @@ from _job import Bar, Job, JobError, main
 
 from spark_streams.errors import RStreamError
 from spark_streams.monitor.groups import view_streams
+from spark_streams.options import SINK
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 
@@ -22,6 +23,7 @@ SHAPE = {
 
 
 def body(job: Job) -> None:
+    job.check_options("sink", SINK, "sink")
     path = job.get("input.path")
     if "://" not in path and not Path(path).exists():
         raise JobError(f"input.path {path!r} does not exist (seen from {Path.cwd()})")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_streams.errors import DataLossError, GroupMissingError
@@ -58,7 +58,7 @@ def create_groups(server: Connection, member: Membership, starting: StartingOffs
 
 def first_positions(server: Connection, member: Membership) -> dict[str, StreamId]:
     """Where a query without a checkpoint begins: just below our oldest pending entry, else at the group's position."""
-    states = group_states(server, member, member.streams)
+    _, states = look(server, member, member.streams)
     commands = [("XPENDING", stream, member.group, "-", "+", 1, member.consumer) for stream in member.streams]
     positions: dict[str, StreamId] = {}
     for command, reply in zip(commands, server.pipeline(commands), strict=True):
@@ -69,16 +69,28 @@ def first_positions(server: Connection, member: Membership) -> dict[str, StreamI
     return positions
 
 
-def group_states(server: Connection, member: Membership, streams: Sequence[str]) -> dict[str, GroupState]:
-    """The group's state on each of these streams, in one round trip. Raises GroupMissingError, DataLossError."""
+def look(
+    server: Connection, member: Membership, streams: Sequence[str]
+) -> tuple[dict[str, StreamState], dict[str, GroupState]]:
+    """Each stream and its group, in one round trip. Raises GroupMissingError, DataLossError.
+
+    A group that has read nothing yet has no entries-read; then it is what was added less the lag. A producer that adds
+    between the two questions makes that number too small, never too large.
+    """
     commands: list[tuple[str, ...]] = []
     for stream in streams:
-        commands += [("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, member.group)]
+        commands += [("XINFO", "STREAM", stream), ("XINFO", "GROUPS", stream)]
+        commands += [("XINFO", "CONSUMERS", stream, member.group)]
     replies = server.pipeline(commands)
-    return {
-        stream: read_group_state(server, member, stream, replies[2 * at], replies[2 * at + 1])
-        for at, stream in enumerate(streams)
-    }
+    heads: dict[str, StreamState] = {}
+    states: dict[str, GroupState] = {}
+    for at, stream in enumerate(streams):
+        state = read_group_state(server, member, stream, replies[3 * at + 1], replies[3 * at + 2])
+        head = _read_stream_state(server, stream, replies[3 * at])
+        if state.entries_read is None and head.added is not None and state.lag is not None:
+            state = replace(state, entries_read=head.added - state.lag)
+        heads[stream], states[stream] = head, state
+    return heads, states
 
 
 def read_group_state(
@@ -112,17 +124,17 @@ def read_group_state(
 
 def stream_states(server: Connection, streams: Sequence[str]) -> dict[str, StreamState]:
     """What each stream holds, in one round trip; a stream that does not exist holds nothing."""
-    commands = [("XINFO", "STREAM", stream) for stream in streams]
-    states = {}
-    for command, reply in zip(commands, server.pipeline(commands), strict=True):
-        if isinstance(reply, ReplyError):
-            if "no such key" not in str(reply):
-                raise server.error_of(reply, command)
-            states[command[2]] = StreamState(MIN_ID, 0)
-            continue
-        info = _pairs(reply)
-        states[command[2]] = StreamState(StreamId.parse(info[b"last-generated-id"]), info.get(b"entries-added"))
-    return states
+    replies = server.pipeline([("XINFO", "STREAM", stream) for stream in streams])
+    return {s: _read_stream_state(server, s, reply) for s, reply in zip(streams, replies, strict=True)}
+
+
+def _read_stream_state(server: Connection, stream: str, reply: Reply) -> StreamState:
+    if isinstance(reply, ReplyError):
+        if "no such key" in str(reply):
+            return StreamState(MIN_ID, 0)
+        raise server.error_of(reply, ("XINFO", "STREAM", stream))
+    info = _pairs(reply)
+    return StreamState(StreamId.parse(info[b"last-generated-id"]), info.get(b"entries-added"))
 
 
 def _pairs(reply: Sequence[Any]) -> Mapping[bytes, Any]:

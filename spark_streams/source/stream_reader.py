@@ -29,7 +29,7 @@ from spark_streams.source.group import (
     StreamState,
     create_groups,
     first_positions,
-    group_states,
+    look,
     stream_states,
 )
 from spark_streams.source.offsets import Offset
@@ -87,8 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = Offset.from_json(start)
         server = self._connection()
         self._settle(begin)
-        states = group_states(server, self._member, self._member.streams)
-        self._heads = stream_states(server, self._member.streams)
+        self._heads, states = look(server, self._member, self._member.streams)
         self._check_not_reset(begin, states)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         runs = self._leftovers(begin, states, most) or self._new_entries(states, most)

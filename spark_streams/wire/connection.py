@@ -162,7 +162,9 @@ class Connection:
                 f"key {key!r} at {self.address} holds something that is not a stream; name another key ({words[0]})"
             )
         if text.startswith("NOGROUP"):
-            return GroupMissingError(f"{where}: {text}")
+            return GroupMissingError(
+                f"{where}: the stream or its consumer group is gone ({text}); restore it, or start with a new checkpoint"
+            )
         return ServerReplyError(f"{where} was answered with: {text}")
 
     def _receive_some(self) -> bytes:

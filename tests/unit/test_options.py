@@ -64,9 +64,9 @@ def test_a_value_that_does_not_fit_is_an_error_that_names_it(name: str, value: s
 
 
 def test_starting_offsets_per_stream() -> None:
-    starting = parse_options(
-        {**GOOD, "startingOffsets": '{"a": "earliest", "b": "5-1"}'}, SOURCE, "source"
-    )["startingOffsets"]
+    starting = parse_options({**GOOD, "startingOffsets": '{"a": "earliest", "b": "5-1"}'}, SOURCE, "source")[
+        "startingOffsets"
+    ]
     assert (starting.of("a"), starting.of("b"), starting.of("c")) == ("0", "5-1", "$")
 
 

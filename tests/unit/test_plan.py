@@ -1,5 +1,7 @@
 """Planning: runs joined to tasks, a limit shared between streams."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +32,7 @@ def test_no_entry_is_lost_or_doubled_by_joining(counts: list[int], size: int) ->
     runs = [run("a", 10 * i, 10 * (i + 1), count) for i, count in enumerate(counts)]
     joined = tasks(runs, size)
     assert sum(task.count for task in joined) == sum(counts)
-    for before, after in zip(joined, joined[1:], strict=False):
+    for before, after in itertools.pairwise(joined):
         assert before.last <= after.after
 
 

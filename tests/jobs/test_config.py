@@ -1,0 +1,63 @@
+"""A job's configuration: what is wrong is said in one line that names the key."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))
+
+import _config
+
+from spark_streams.errors import ConfigError
+
+PARQUET = {"path": str, "files": int, "partition_by": list}
+SHAPE: dict[str, Any] = {"source": _config.FREE, "parquet": PARQUET, "dry": bool}
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "job.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_set_goes_over_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, '[parquet]\npath = "a"\nfiles = 1\n[source]\nanything = 1\n')
+    config = _config.load(path, ["parquet.files=2", "parquet.path=b c", "source.group=g", "dry=true"], SHAPE, [])
+    assert config == {"parquet": {"path": "b c", "files": 2}, "source": {"anything": 1, "group": "g"}, "dry": True}
+
+
+def test_a_variable_of_the_environment_is_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RSTREAM_TEST_SECRET", "s3")
+    path = write(tmp_path, '[source]\nurl = "redis://:${RSTREAM_TEST_SECRET}@h"\n')
+    assert _config.load(path, [], SHAPE, [])["source"]["url"] == "redis://:s3@h"
+    monkeypatch.delenv("RSTREAM_TEST_SECRET")
+    with pytest.raises(ConfigError, match="RSTREAM_TEST_SECRET is not set"):
+        _config.load(path, [], SHAPE, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "message"),
+    [
+        ("[parquett]\n", [], "unknown key parquett; did you mean parquet"),
+        ("[parquet]\npaht = 1\n", [], "unknown key parquet.paht; did you mean parquet.path"),
+        ("[parquet]\npath = 1\n", [], "parquet.path must be a string, not 1"),
+        ("[parquet]\nfiles = true\n", [], "parquet.files must be a whole number, not True"),
+        ("parquet = 1\n", [], "parquet must be a table"),
+        ("[parquet\n", [], "is not TOML"),
+        ("", [], "parquet.path is missing"),
+        ("", ["parquet.path"], "is not KEY=VALUE"),
+        ("dry = true\n", ["dry.deeper=1"], "'dry' is a value, not a table"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _config.load(write(tmp_path, text), overrides, SHAPE, ["parquet.path"])
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no config file"):
+        _config.load(str(tmp_path / "none.toml"), [], SHAPE, [])

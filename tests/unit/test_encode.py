@@ -1,0 +1,100 @@
+"""Columns to XADD bytes: the same bytes as packing row by row, and how each type is written."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_streams.errors import SchemaError
+from spark_streams.sink.fields import check_writable, text_columns
+from spark_streams.wire.connection import ReplyError, pack
+from spark_streams.wire.encode import encode_xadd
+from spark_streams.wire.replies import first_error
+
+values = st.one_of(st.none(), st.binary(max_size=12), st.binary(min_size=95, max_size=105))
+
+
+@given(st.lists(st.tuples(values, values, values), min_size=1, max_size=20), st.binary(min_size=1, max_size=5))
+def test_the_bytes_are_those_of_packing_row_by_row(rows: list[tuple[bytes | None, ...]], stream: bytes) -> None:
+    names = [b"a", b"longer-name", b"c\r\n"]
+    columns = [pa.array(column, pa.binary()) for column in zip(*rows, strict=True)]
+    requests, filled = encode_xadd(stream, names, columns)
+    for at, row in enumerate(rows):
+        pairs = [part for pair in zip(names, row, strict=True) if pair[1] is not None for part in pair]
+        assert bytes(requests.slice(at, at + 1)) == pack("XADD", stream, "*", *[p for p in pairs if p is not None])
+        assert filled[at].as_py() == len(pairs) // 2
+
+
+def test_a_sliced_batch_is_encoded_from_its_own_rows() -> None:
+    column = pa.array([b"a", b"b", b"c", b"d"], pa.binary()).slice(1, 2)
+    requests, _ = encode_xadd(b"s", [b"f"], [column])
+    assert bytes(requests.slice(0, 2)) == pack("XADD", "s", "*", "f", "b") + pack("XADD", "s", "*", "f", "c")
+
+
+TYPES = {
+    "long": pa.array([-(2**63)], pa.int64()),
+    "double": pa.array([0.1], pa.float64()),
+    "big": pa.array([1e300], pa.float64()),
+    "decimal": pa.array([Decimal("-0.50")], pa.decimal128(10, 2)),
+    "yes": pa.array([True]),
+    "date": pa.array([datetime.date(2013, 1, 31)]),
+    "at": pa.array([datetime.datetime(2013, 1, 31, 10, 0, 0, 5, tzinfo=datetime.UTC)], pa.timestamp("us", tz="UTC")),
+    "local": pa.array([datetime.datetime(2013, 1, 31, 10)], pa.timestamp("us")),
+    "text": pa.array(["é\r\n"]),
+    "raw": pa.array([b"\xff\x00"], pa.binary()),
+    "list": pa.array([[1, None, 2]], pa.list_(pa.int32())),
+    "struct": pa.array([{"a": 1, "d": datetime.date(2013, 1, 31)}], pa.struct([("a", pa.int32()), ("d", pa.date32())])),
+    "map": pa.array([[("k", b"\x00")]], pa.map_(pa.string(), pa.binary())),
+}
+WRITTEN = {
+    "long": b"-9223372036854775808",
+    "double": b"0.1",
+    "big": b"1e+300",
+    "decimal": b"-0.50",
+    "yes": b"true",
+    "date": b"2013-01-31",
+    "at": b"2013-01-31T10:00:00.000005Z",
+    "local": b"2013-01-31T10:00:00.000000",
+    "text": "é\r\n".encode(),
+    "raw": b"\xff\x00",
+    "list": b"[1, null, 2]",
+    "struct": b'{"a": 1, "d": "2013-01-31"}',
+    "map": b'{"k": "AA=="}',
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_how_a_type_is_written(name: str) -> None:
+    _, columns = text_columns(pa.RecordBatch.from_arrays([TYPES[name]], [name]), "omit")
+    assert columns[0].to_pylist() == [WRITTEN[name]]
+
+
+@given(st.floats(allow_nan=False))
+def test_a_double_reads_back_as_the_same_number(number: float) -> None:
+    _, columns = text_columns(pa.RecordBatch.from_arrays([pa.array([number])], ["n"]), "omit")
+    assert float(columns[0][0].as_py()) == number
+
+
+def test_nulls_are_left_out_or_empty() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([None, 1], pa.int32())], ["n"])
+    assert text_columns(batch, "omit")[1][0].to_pylist() == [None, b"1"]
+    assert text_columns(batch, "empty")[1][0].to_pylist() == [b"", b"1"]
+
+
+@pytest.mark.parametrize("schema", [[], [("d", pa.duration("us"))], [("_id", pa.string())]])
+def test_columns_that_cannot_be_written_are_refused(schema: list[tuple[str, pa.DataType]]) -> None:
+    with pytest.raises(SchemaError, match="RSTREAM_SCHEMA"):
+        check_writable(pa.schema(schema))
+
+
+def test_the_first_error_among_many_replies_is_found() -> None:
+    good = b"$3\r\n1-0\r\n:5\r\n+OK\r\n"
+    assert first_error(memoryview(good)) is None
+    assert first_error(memoryview(good + b"-ERR no\r\n" + good)) == (3, "ERR no")
+    assert first_error(memoryview(b"-OOM full\r\n")) == (0, "OOM full")
+    assert str(ReplyError("x")) == "x"
