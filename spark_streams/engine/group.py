@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from spark_streams.engine.stream import Slice, Stream
 
 
+# After so many ids in a row that do not follow one another in a run, XACK takes the rest one by one.
+_MISSES = 8
+
+
 class Consumer:
     """One reader's name within a group."""
 
@@ -156,13 +160,16 @@ class Group:
         ranges: list[tuple[int, int]] = []
         index = self.pending.index
         at = 0
+        misses = 0
         while at < len(texts):
             entry_id = entryid.parse(texts[at])
-            run = index.around(entry_id) if len(texts) - at > 1 else None
-            matched = 1
-            last = entry_id
-            if run is not None and run.count > 1 and run.holds(entry_id, stream):
-                matched, last = _match(run, entry_id, texts, at, stream)
+            matched, last = 1, entry_id
+            # Ids that keep not following one another are not compared any more.
+            if misses < _MISSES and at + 1 < len(texts):
+                run = index.around(entry_id)
+                if run is not None and run.count > 1 and run.holds(entry_id, stream):
+                    matched, last = _match(run, entry_id, texts, at, stream)
+                misses = 0 if matched > 1 else misses + 1
             ranges.append((entry_id, last))
             at += matched
         return self.pending.discard_all(ranges, stream)

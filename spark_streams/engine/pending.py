@@ -239,6 +239,8 @@ class PendingList:
 
     def put(self, entry_id: int, consumer: Consumer, time: int, deliveries: int, stream: Stream) -> None:
         """Make one entry pending that is not; it joins its left neighbour where the two are alike."""
+        # A run with its ids written down may span an id that is not in it.
+        self.open(entry_id, stream)
         at = bisect_left(self.index.firsts, entry_id) - 1
         if at >= 0:
             left = self.index.runs[at]

@@ -231,7 +231,8 @@ class Stream:
             node = self.nodes[0]
             if limit and removed + node.live > limit:
                 break
-            whole = self.length - node.live >= keep if keep is not None else self._last_live(node) < min_id
+            # By its last slot, even a dead one, as Redis does.
+            whole = self.length - node.live >= keep if keep is not None else node.last < min_id
             if whole:
                 self.length -= node.live
                 removed += node.live
@@ -280,8 +281,13 @@ class Stream:
         for group in self.groups.values():
             group.keep_ids(self, node)
         del self.nodes[at], self.firsts[at]
-        if at and at == len(self.nodes):
-            self.nodes[-1].unseal()
+        if at:
+            # Slots are counted without gaps: two ordinals tell how many slots lie between.
+            for later in self.nodes[at:]:
+                later.base -= node.slots
+            self.next_slot -= node.slots
+            if at == len(self.nodes):
+                self.nodes[-1].unseal()
 
     # Node borders
 

@@ -37,6 +37,14 @@ def entry_id(text: bytes, missing_seq: int = 0) -> int:
         raise CommandError(BAD_ID) from None
 
 
+def any_entry_id(text: bytes) -> int:
+    """An id, `-` or `+`. Raises CommandError."""
+    try:
+        return entryid.parse_bound(text)
+    except entryid.EntryIdError:
+        raise CommandError(BAD_ID) from None
+
+
 def interval(start: bytes, end: bytes) -> tuple[int, int]:
     """The two ends of a range of ids, both included; `(` excludes. Raises CommandError."""
     return interval_start(start), interval_end(end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_streams.engine import entryid
 from spark_streams.engine.client import Client
-from spark_streams.engine.commands.arguments import BAD_ID, entry_id, help_lines, integer_of
+from spark_streams.engine.commands.arguments import BAD_ID, any_entry_id, entry_id, help_lines, integer_of
 from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
 from spark_streams.engine.group import Group
@@ -71,7 +71,7 @@ def setid(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XGROUP SETID key group id|$ [ENTRIESREAD n]"""
     entries_read = _options(args, creating=False)[1]
     stream, group = _group(client, args)
-    group.last_id = stream.last_id if args[4] == b"$" else entry_id(args[4])
+    group.last_id = stream.last_id if args[4] == b"$" else any_entry_id(args[4])
     group.entries_read = entries_read
     client.db.touch(args[2])
     return OK
