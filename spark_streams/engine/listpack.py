@@ -50,6 +50,21 @@ def string_size(value: bytes) -> int:
     return encoded + (4 if encoded < 268435455 else 5)
 
 
+class _Sizes(dict[bytes, int]):
+    """`string_size`, remembered: fields and most values come again and again."""
+
+    def __missing__(self, value: bytes) -> int:
+        size = string_size(value)
+        if len(value) <= 64:
+            if len(self) > 20_000:
+                self.clear()
+            self[value] = size
+        return size
+
+
+_size_of = _Sizes().__getitem__
+
+
 class NodeSize:
     """The running listpack size of one node, entry by entry."""
 
@@ -77,13 +92,13 @@ class NodeSize:
         fields = pairs[::2]
         if not self.count:
             self._first_id, self._first_fields = entry_id, fields
-            self._rest = 7 + 2 + integer_size(len(fields)) + sum(map(string_size, fields)) + 2
+            self._rest = 7 + 2 + integer_size(len(fields)) + sum(map(_size_of, fields)) + 2
         ms = (entry_id >> 64) - (self._first_id >> 64)
         seq = (entry_id & 0xFFFFFFFFFFFFFFFF) - (self._first_id & 0xFFFFFFFFFFFFFFFF)
-        size = 2 + integer_size(ms) + integer_size(seq) + sum(map(string_size, pairs[1::2]))
+        size = 2 + integer_size(ms) + integer_size(seq) + sum(map(_size_of, pairs[1::2]))
         elements = len(fields) + 3
         if fields != self._first_fields:
-            size += integer_size(len(fields)) + sum(map(string_size, fields))
+            size += integer_size(len(fields)) + sum(map(_size_of, fields))
             elements += len(fields) + 1
         self._rest += size + integer_size(elements)
         self.count += 1

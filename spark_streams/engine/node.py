@@ -78,6 +78,14 @@ class Node:
             self.parts = [self.blob[self.starts[i] : self.starts[i + 1]] for i in range(self.slots)]
             self.blob, self.starts, self.id_width = b"", None, 0
 
+    def cut(self, slots: int) -> None:
+        """Keep only so many slots, at least one; those that go are dead."""
+        self.unseal()
+        del self.ids[slots:], self.parts[slots:]
+        self.slots = slots
+        self.last = self.ids[-1]
+        self.dead = {index for index in self.dead or () if index < slots} or None
+
     def id_at(self, index: int) -> int:
         """The id of one slot."""
         if self.starts is None:

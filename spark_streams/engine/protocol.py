@@ -64,6 +64,8 @@ class RequestParser:
         return found
 
     def _strict(self, data: bytes) -> list[list[bytes]]:
+        if data[0] == 42 and not self._buffer and (arguments := _one_command(data)) is not None:
+            return [arguments]
         found: list[list[bytes]] = []
         start = 0
         self._wanted = 0
@@ -122,6 +124,18 @@ def _looks_pipelined(data: bytes) -> bool:
         return False
     line = data.find(b"\r\n", 0, 12)
     return line > 1 and data[1:line].isdigit() and data[line + 2 : line + 3] == b"$"
+
+
+def _one_command(data: bytes) -> list[bytes] | None:
+    """The arguments, if this is exactly one command in canonical form; None says nothing.
+
+    Split at the line ends, every second line must be the very header of the line after it: that proves the shape.
+    """
+    lines = data.split(b"\r\n", 64)
+    arguments = lines[2:-1:2]
+    if lines[-1] or not arguments or lines[0] != b"*%d" % len(arguments):
+        return None
+    return arguments if lines[1:-1:2] == [HEADERS[len(argument)] for argument in arguments] else None
 
 
 def _length(digits: bytes) -> int | None:

@@ -19,7 +19,7 @@ No clock and no socket: whoever calls passes ids, counts and limits.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -265,6 +265,20 @@ class Stream:
         pending = sum(len(group.pending.index.runs) * 200 + 500 for group in self.groups.values())
         return 500 + entries + pending
 
+    def set_last_id(self, last_id: int) -> None:
+        """Where the next id must be above (XSETID); not below the newest live entry.
+
+        Dead slots above it go, so that slots stay in the order of their ids when such an id comes again.
+        """
+        if self.nodes and self.nodes[-1].last > last_id:
+            node = self.nodes[-1]
+            keep = node.index(last_id + 1)
+            for group in self.groups.values():
+                group.pending.keep_ids(node.id_at(keep), node.last, self)
+            self.next_slot -= node.slots - keep
+            node.cut(keep)
+        self.last_id = last_id
+
     def top_id(self) -> int:
         """The id of the newest live entry; 0 when there is none (`streamLastValidID`)."""
         return self._last_live(self.nodes[-1]) if self.nodes else 0
@@ -296,9 +310,11 @@ class Stream:
         size = NodeSize()
         head = Node(self.nodes[0].base)
         for used, node in enumerate(self.nodes):
+            reader = hiredis.Reader()
+            reader.feed(node.wire(0, node.slots))
             for index in range(node.slots):
+                pairs = reader.gets()[1]
                 wire = node.wire(index, index + 1)
-                pairs = fields_of(wire)
                 if not size.takes(pairs, self.limits.entries, self.limits.bytes):
                     self._split_head(head, used, index)
                     return
@@ -327,14 +343,6 @@ def _move(source: Node, index: int, target: Node, wire: bytes) -> None:
     target.append(source.id_at(index), wire)
     if source.is_dead(index):
         target.kill(target.slots - 1)
-
-
-def fields_of(wire: bytes) -> Sequence[bytes]:
-    """Fields and values, alternating, of an entry's reply bytes."""
-    reader = hiredis.Reader()
-    reader.feed(wire)
-    pairs: Sequence[bytes] = reader.gets()[1]
-    return pairs
 
 
 def entry_wire(entry_id: int, fields: bytes) -> bytes:

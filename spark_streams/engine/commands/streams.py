@@ -259,7 +259,7 @@ def xsetid(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             raise CommandError("ERR The ID specified in XSETID is smaller than the target stream top item")
         if added is not None and added < stream.length:
             raise CommandError("ERR The entries_added specified in XSETID is smaller than the target stream length")
-    stream.last_id = last
+    stream.set_last_id(last)
     if added is not None:
         stream.entries_added = added
     if deleted:
