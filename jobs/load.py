@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from _config import FREE
-from _job import Bar, Job, JobError, main
+from _job import Bar, Job, main
 
-from spark_streams.errors import RStreamError
+from spark_streams.errors import ConfigError, RStreamError
 from spark_streams.monitor.groups import view_streams
 from spark_streams.options import SINK
 from spark_streams.wire.address import Address
@@ -26,7 +26,7 @@ def body(job: Job) -> None:
     job.check_options("sink", SINK, "sink")
     path = job.get("input.path")
     if "://" not in path and not Path(path).exists():
-        raise JobError(f"input.path {path!r} does not exist (seen from {Path.cwd()})")
+        raise ConfigError(f"input.path {path!r} does not exist (seen from {Path.cwd()})")
     stream = job.get("sink.stream")
     with Connection(Address.parse(job.url)) as server:
         before = _added(server, stream)

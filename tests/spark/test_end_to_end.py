@@ -1,0 +1,172 @@
+"""format("rstream") inside Spark, on both servers: what goes in comes out, typed, once, with nothing pending."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.servers import Server
+
+pytestmark = pytest.mark.spark
+
+SAMPLE = Path(__file__).resolve().parents[1] / "data" / "flights_sample.csv"
+SCHEMA = (
+    "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT, "
+    "arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, "
+    "distance INT, hour INT, minute INT, time_hour TIMESTAMP"
+)
+
+
+@pytest.fixture
+def flights(spark: SparkSession) -> DataFrame:
+    """842 departures of 2013, some of them cancelled."""
+    return spark.read.csv(str(SAMPLE), schema=SCHEMA, header=True, nullValue="NA").coalesce(1).cache()
+
+
+def append(frame: DataFrame, server: Server, stream: str, **options: str) -> None:
+    frame.write.format("rstream").mode("append").options(url=server.url, stream=stream, **options).save()
+
+
+def read_stream(spark: SparkSession, server: Server, schema: str | None, **options: str) -> DataFrame:
+    reader = spark.readStream.format("rstream")
+    reader = reader if schema is None else reader.schema(schema)
+    given = {"url": server.url, "group": "g", "startingOffsets": "earliest", **options}
+    return reader.options(**given).load()
+
+
+def drain(frame: DataFrame, folder: Path) -> DataFrame:
+    """Run the query to the end of what is there; what it wrote."""
+    query = (
+        frame.writeStream.format("parquet")
+        .option("path", str(folder / "out"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return frame.sparkSession.read.parquet(str(folder / "out"))
+
+
+def test_a_frame_equals_itself_after_a_stream(
+    spark: SparkSession, server: Server, flights: DataFrame, tmp_path: Path
+) -> None:
+    append(flights, server, "flights", chunkSize="100")
+    back = drain(read_stream(spark, server, SCHEMA, streams="flights", maxEntriesPerTrigger="300"), tmp_path)
+    assert_df_equality(back, flights, ignore_row_order=True, ignore_nullable=True)
+    with server.client() as client:
+        assert client.xlen("flights") == flights.count() == 842
+        assert client.xpending("flights", "g")["pending"] == 0
+        # NA is left out: a cancelled flight has no departure time at all.
+        fields = [entry for _, entry in client.xrange("flights")]
+        assert sum(b"dep_time" not in entry for entry in fields) == flights.where("dep_time IS NULL").count() > 0
+
+
+def test_a_query_goes_on_from_its_checkpoint(
+    spark: SparkSession, server: Server, flights: DataFrame, tmp_path: Path
+) -> None:
+    first, second = flights.where("month <= 6"), flights.where("month > 6")
+    append(first, server, "flights")
+    drain(read_stream(spark, server, SCHEMA, streams="flights"), tmp_path)
+    append(second, server, "flights")
+    back = drain(read_stream(spark, server, SCHEMA, streams="flights"), tmp_path)
+    assert_df_equality(back, flights, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_rows_without_a_schema_and_metadata_columns(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    with server.client() as client:
+        client.xadd("a", {"k": "v", "é": "ü"}, id="1500000000000-0")
+        client.xadd("b", {"k": "2"}, id="1500000000001-7")
+    plain = drain(read_stream(spark, server, None, streams="a,b"), tmp_path / "plain")
+    at = F.to_timestamp(F.lit("2017-07-14 02:40:00")).alias("timestamp")
+    expected = spark.range(1).select(
+        F.lit("a").alias("stream"),
+        F.lit("1500000000000-0").alias("id"),
+        at,
+        F.create_map(F.lit("k"), F.lit("v"), F.lit("é"), F.lit("ü")).alias("fields"),
+    )
+    assert plain.columns == ["stream", "id", "timestamp", "fields"]
+    assert plain.where("stream = 'a'").collect() == expected.collect()
+    declared = "k INT, _stream STRING, _id STRING, _timestamp TIMESTAMP, _fields MAP<STRING, STRING>"
+    rows = drain(read_stream(spark, server, declared, streams="a,b", group="h"), tmp_path / "declared")
+    assert [tuple(row)[:3] for row in rows.orderBy("_id").collect()] == [
+        (None, "a", "1500000000000-0"),
+        (2, "b", "1500000000001-7"),
+    ]
+
+
+def test_one_stream_into_the_next(spark: SparkSession, server: Server, flights: DataFrame, tmp_path: Path) -> None:
+    append(flights, server, "flights")
+    source = read_stream(spark, server, SCHEMA, streams="flights", entriesPerPartition="200")
+    query = (
+        source.where("dep_time IS NOT NULL")
+        .writeStream.format("rstream")
+        .options(url=server.url, stream="departed", maxlen="100000")
+        .option("checkpointLocation", str(tmp_path / "next"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    back = drain(read_stream(spark, server, SCHEMA, streams="departed"), tmp_path)
+    assert_df_equality(back, flights.where("dep_time IS NOT NULL"), ignore_row_order=True, ignore_nullable=True)
+
+
+def test_the_progress_says_where_the_stream_ends(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    with server.client() as client:
+        last = [client.xadd("s", {"n": str(n)}) for n in range(10)][-1].decode()
+    frame = read_stream(spark, server, "n INT", streams="s", maxEntriesPerTrigger="4")
+    query = (
+        frame.writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    read = [progress for progress in query.recentProgress if progress.numInputRows]
+    assert [progress.numInputRows for progress in read] == [4, 4, 2]
+    assert last in read[0].sources[0].latestOffset
+    assert last in read[-1].sources[0].endOffset
+
+
+def test_columns_that_the_query_does_not_use_may_hold_anything(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    with server.client() as client:
+        client.xadd("s", {"n": "1", "x": b"\xff\r\n"})
+    rows = drain(read_stream(spark, server, "n INT, x STRING", streams="s").select("n"), tmp_path)
+    assert [row.n for row in rows.collect()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"streams": "s", "gruop": "g"}, "RSTREAM_UNKNOWN_OPTION.*did you mean 'group'"),
+        ({"streams": "s", "maxEntriesPerTrigger": "0"}, "RSTREAM_INVALID_OPTION.*maxEntriesPerTrigger='0'"),
+        ({"streams": "text"}, "RSTREAM_WRONG_KEY_TYPE.*key 'text'"),
+        ({"streams": "s", "url": "redis://127.0.0.1:1"}, "RSTREAM_SERVER_UNREACHABLE.*redis://127.0.0.1:1"),
+        ({"streams": "s", "url": "127.0.0.1"}, "RSTREAM_INVALID_OPTION.*is not a server address"),
+    ],
+)
+def test_bad_input_is_named(
+    spark: SparkSession, server: Server, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with server.client() as client:
+        client.set("text", "no stream")
+    with pytest.raises(Exception, match=message):
+        drain(read_stream(spark, server, "n INT", **options), tmp_path)
+
+
+def test_what_a_stream_cannot_do_is_named(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    frame = spark.range(3)
+    with pytest.raises(Exception, match="RSTREAM_UNSUPPORTED.*is not overwritten"):
+        frame.write.format("rstream").mode("overwrite").options(url=server.url, stream="s").save()
+    with pytest.raises(Exception, match="RSTREAM_UNSUPPORTED.*readStream"):
+        spark.read.format("rstream").options(url=server.url, streams="s", group="g").load().collect()
+    with pytest.raises(Exception, match="RSTREAM_SCHEMA.*column 'tags' is declared"):
+        drain(read_stream(spark, server, "tags ARRAY<STRING>", streams="s"), tmp_path)
+    with server.client() as client:
+        assert client.exists("s") == 0
