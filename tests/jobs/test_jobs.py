@@ -143,7 +143,7 @@ def test_load_etl_killed_and_restarted_then_aggregate(work: Work) -> None:
             "etl",
             ["source.gruop=x"],
             2,
-            "etl: [RSTREAM_UNKNOWN_OPTION] the rstream source has no option 'gruop'; did you",
+            "etl: [RSTREAM_UNKNOWN_OPTION] the rstream source has no option 'gruop'; did",
         ),
         ("etl", ["parquet.pth=x"], 2, "etl: [RSTREAM_CONFIG] conf/etl.toml: unknown key parquet.pth; did you mean"),
         ("etl", ["job.trigger=often"], 2, "etl: [RSTREAM_CONFIG] job.trigger must be"),
@@ -153,16 +153,20 @@ def test_load_etl_killed_and_restarted_then_aggregate(work: Work) -> None:
             "etl",
             [f"url=redis://:secret@127.0.0.1:{free_port()}"],
             1,
-            "etl: [RSTREAM_SERVER_UNREACHABLE] no stream server",
+            "etl: [RSTREAM_SERVER_UNREACHABLE] no stream",
         ),
         ("load", ["input.path=nowhere.csv"], 2, "load: [RSTREAM_CONFIG] input.path 'nowhere.csv' does not exist"),
         ("load", ["sink.stream=text"], 1, "load: [RSTREAM_WRONG_KEY_TYPE] key 'text' at"),
         ("aggregate", ["sink.delivery=exactly-twice"], 2, "aggregate: [RSTREAM_INVALID_OPTION] sink option delivery="),
     ],
 )
-def test_bad_input_is_one_line(work: Work, job: str, settings: list[str], code: int, message: str) -> None:
+def test_bad_input_is_one_line(
+    tmp_path: Path, engine_server: Server, job: str, settings: list[str], code: int, message: str
+) -> None:
     """Found before Spark is started, so no spark-submit is needed to see it."""
+    work = Work(tmp_path, engine_server)
     with work.server.client() as client:
+        client.flushall()
         client.set("text", "no stream")
     command = work.command(job, *settings, submit=False)
     ended = subprocess.run(command, cwd=ROOT, env=work.environment(), capture_output=True, text=True, check=False)
@@ -172,7 +176,8 @@ def test_bad_input_is_one_line(work: Work, job: str, settings: list[str], code: 
     assert "secret" not in ended.stderr + ended.stdout
 
 
-def test_a_missing_jdk_and_a_missing_config_are_one_line(work: Work) -> None:
+def test_a_missing_jdk_and_a_missing_config_are_one_line(tmp_path: Path, engine_server: Server) -> None:
+    work = Work(tmp_path, engine_server)
     bare = {**work.environment(), "PATH": str(work.folder)}
     bare.pop("JAVA_HOME", None)
     command = work.command("etl", submit=False)
