@@ -1,0 +1,12 @@
+"""README says what the code says."""
+
+from pathlib import Path
+
+from spark_streams.options import SINK, SOURCE, table_of
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_option_tables_are_the_code_s_own() -> None:
+    assert table_of(SOURCE) in README
+    assert table_of(SINK) in README
