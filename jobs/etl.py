@@ -9,7 +9,7 @@ from typing import Any
 
 from _config import FREE
 from _job import Bar, Job, main, run_query, trigger, waiting
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -37,6 +37,7 @@ def body(job: Job) -> None:
     total = waiting(source)
     spark = job.session()
     raw = StructType.fromDDL(", ".join(f"`{name}` STRING" for name in types) + ", `_stream` STRING, `_id` STRING")
+    _sweep(spark, job.get("parquet.path"))
     entries = spark.readStream.format("rstream").schema(raw).options(**job.options("source")).load()
     split.check(entries)
 
@@ -83,6 +84,15 @@ def _write_parquet(job: Job, rows: DataFrame, batch: str) -> None:
         .partitionBy(*job.get("parquet.partition_by", []), "batch")
         .parquet(job.get("parquet.path"))
     )
+
+
+def _sweep(spark: SparkSession, path: str) -> None:
+    """Remove what a killed run left half-written; readers pass over it, but it takes up room."""
+    jvm = spark.sparkContext._jvm
+    left = jvm.org.apache.hadoop.fs.Path(path, ".spark-staging-*")
+    store = left.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    for found in store.globStatus(left) or []:
+        store.delete(found.getPath(), True)
 
 
 class Split:
