@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.errors import DecodeError
+from spark_streams.errors import DecodeError, SchemaError, UnsupportedError
 from spark_streams.source.cast import cast_values, check_castable
 from spark_streams.wire.decode import EntryPage
 
@@ -37,9 +37,16 @@ class Columns:
     mode: str
 
     def check(self) -> None:
-        """Raises SchemaError where a declared column can never be filled."""
-        if self.declared:
-            check_castable(self.schema, _META)
+        """Raises SchemaError where a declared column can never be filled, UnsupportedError for `_deliveries`."""
+        if not self.declared:
+            return
+        check_castable(self.schema, _META)
+        for field in self.schema:
+            if field.name == "_deliveries":
+                raise UnsupportedError("column '_deliveries' (how often an entry was delivered) is not available yet")
+            expected = _META_TYPES.get(field.name.removeprefix("_")) if field.name in _META else None
+            if expected is not None and field.type != expected:
+                raise SchemaError(f"column {field.name!r} is {expected}, and is declared {field.type}: declare it so")
 
     def batch(self, stream: str, page: EntryPage, rows: int) -> pa.RecordBatch:
         """The page's first `rows` rows under the schema. Raises DecodeError in mode FAILFAST."""
@@ -48,7 +55,7 @@ class Columns:
         for field in self.schema:
             meta = field.name.removeprefix("_") if not self.declared or field.name in _META else None
             if meta is not None:
-                arrays.append(_META_COLUMNS[meta](stream, page).slice(0, rows).cast(field.type))
+                arrays.append(_META_COLUMNS[meta](stream, page).slice(0, rows))
                 continue
             column, bad = cast_values(page.field(field.name.encode()).slice(0, rows), field.type)
             arrays.append(column)

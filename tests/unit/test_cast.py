@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.errors import DecodeError, SchemaError
+from spark_streams.errors import DecodeError, SchemaError, UnsupportedError
 from spark_streams.source.cast import cast_values
 from spark_streams.source.columns import Columns
 from spark_streams.wire.decode import ExactPage
@@ -135,6 +135,14 @@ def test_default_columns() -> None:
     row = Columns(schema, False, "PERMISSIVE").batch("orders", PAGE, 1).to_pylist()[0]
     assert row["stream"] == "orders"
     assert row["fields"] == [("n", "1"), ("s", "x")]
+
+
+def test_metadata_columns_have_their_types() -> None:
+    Columns(DECLARED, True, "PERMISSIVE").check()
+    with pytest.raises(SchemaError, match="column '_id' is string, and is declared int32"):
+        Columns(pa.schema([("_id", pa.int32())]), True, "PERMISSIVE").check()
+    with pytest.raises(UnsupportedError, match="_deliveries"):
+        Columns(pa.schema([("_deliveries", pa.int64())]), True, "PERMISSIVE").check()
 
 
 def test_a_nested_column_is_refused_by_name() -> None:
