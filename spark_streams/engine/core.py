@@ -150,9 +150,6 @@ class Engine:
             self.count_error(reply)
             return reply
         except Exception:
-            if not all(type(arg) is bytes for arg in args):
-                client.closing = True
-                return error(b"ERR Protocol error: expected '$'")
             log.exception("internal error in %r", args[0])
             return error(b"ERR internal error, see the engine's log")
 

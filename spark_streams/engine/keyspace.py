@@ -97,10 +97,14 @@ class Database:
 
     def touch(self, key: bytes) -> None:
         """The value of this key has changed."""
-        self.changes += 1
         if self.watched and key in self.watched:
             for client in self.watched[key]:
                 client.dirty = True
+        self.touch_groups(key)
+
+    def touch_groups(self, key: bytes) -> None:
+        """Only groups or counters of this stream have changed: for WATCH, as in Redis, that is no change of the key."""
+        self.changes += 1
         if self.waiting and key in self.waiting:
             self.ready[key] = None
 

@@ -3,14 +3,16 @@
 A connection starts with the strict parser, which knows where each command begins: it takes inline commands, refuses
 malformed ones with Redis' own words, and is exact. When a long pipelined chunk arrives at the beginning of a command,
 the connection is handed to hiredis' C reader for good, which parses four times as fast. hiredis does not say where a
-command ended, so from there on inline commands are refused, and elements of a type that no client sends (`+`, `:`) are
-only refused when they are not byte strings.
+command ended and knows more types than a request may hold, so from there on inline commands are refused, the words of
+an error are hiredis', and an argument sent as a simple string (`+`), which no client does, passes.
 
 Sizes are bounded as in Redis: 1,048,576 arguments… of 512 MB each, 64 KB for an inline command. Source: the RESP
 specification, Redis' `processInlineBuffer`, `processMultibulkBuffer`.
 """
 
 from __future__ import annotations
+
+from itertools import chain
 
 import hiredis
 
@@ -19,6 +21,7 @@ from spark_streams.engine.replies import HEADERS
 MAX_ARGUMENTS = 2**31 - 1
 MAX_BULK = 512 * 1024 * 1024
 MAX_INLINE = 64 * 1024
+MAX_HELD = 1 << 30  # bytes of one request, as Redis' client-query-buffer-limit
 PIPELINED = 4096  # bytes at hand from which on hiredis takes over
 
 
@@ -29,11 +32,12 @@ class ProtocolError(Exception):
 class RequestParser:
     """One connection's parser. `feed` bytes, then take `commands`."""
 
-    __slots__ = ("_buffer", "_reader", "_wanted", "failure")
+    __slots__ = ("_buffer", "_held", "_reader", "_wanted", "failure")
 
     def __init__(self) -> None:
         self._buffer = b""
         self._wanted = 0  # bytes without which the buffered command cannot be complete
+        self._held = 0  # bytes given to hiredis since the last command came out
         self._reader: hiredis.Reader | None = None
         self.failure: ProtocolError | None = None  # set once; the commands before it are still good
 
@@ -50,18 +54,28 @@ class RequestParser:
                 return self._strict(data)
             reader = self._reader = hiredis.Reader()
             self._buffer = b""
+        return self._fast(reader, data)
+
+    def _fast(self, reader: hiredis.Reader, data: bytes) -> list[list[bytes]]:
         reader.feed(data)
         found: list[list[bytes]] = []
         gets = reader.gets
         try:
             while (command := gets()) is not False:
-                if type(command) is not list:
-                    self.failure = ProtocolError("inline commands are not taken on a pipelined connection")
-                    break
                 found.append(command)
         except hiredis.ProtocolError as problem:
             self.failure = ProtocolError(str(problem).removeprefix("Protocol error, ").replace('"', "'"))
-        return found
+        self._held = 0 if found else self._held + len(data)
+        if self._held > MAX_HELD:
+            self.failure = ProtocolError("too big request")
+        try:
+            # The cheapest test there is that all arguments are byte strings.
+            b"".join(chain.from_iterable(found))
+        except TypeError:
+            sound = [_is_command(command) for command in found].index(False)
+            self.failure = ProtocolError("expected '$'")
+            return found[:sound]
+        return found if all(found) else [command for command in found if command]
 
     def _strict(self, data: bytes) -> list[list[bytes]]:
         if data[0] == 42 and not self._buffer and (arguments := _one_command(data)) is not None:
@@ -118,11 +132,15 @@ class RequestParser:
         return at
 
 
+def _is_command(found: object) -> bool:
+    return isinstance(found, list) and all(isinstance(argument, bytes) for argument in found)
+
+
 def _looks_pipelined(data: bytes) -> bool:
     """Whether this begins as commands of a client library do: `*<n>\\r\\n$<n>\\r\\n` and a sound argument count."""
     if data[0] != 42:
         return False
-    line = data.find(b"\r\n", 0, 12)
+    line = data.find(b"\r\n", 0, 9)  # up to 999,999 arguments: hiredis makes room for all of them at once
     return line > 1 and data[1:line].isdigit() and data[line + 2 : line + 3] == b"$"
 
 

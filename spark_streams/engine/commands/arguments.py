@@ -86,5 +86,5 @@ def help_lines(name: str, lines: str) -> list[str]:
         f"{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
         *lines.strip("\n").split("\n"),
         "HELP",
-        "    Print this help.",
+        "    Prints this help.",
     ]

@@ -58,11 +58,12 @@ def create(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     stream = client.db.stream(args[2]) if make else _stream(client, args)
     last = (stream.last_id if stream is not None else 0) if args[4] == b"$" else entry_id(args[4])
     if stream is None:
-        stream = client.db.values[args[2]] = Stream(engine.node_limits)
+        stream = Stream(engine.node_limits)
+        client.db.set(args[2], stream)
     elif args[3] in stream.groups:
         raise CommandError("BUSYGROUP Consumer Group name already exists")
     stream.groups[args[3]] = Group(last, entries_read)
-    client.db.touch(args[2])
+    client.db.touch_groups(args[2])
     return OK
 
 
@@ -73,7 +74,7 @@ def setid(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     stream, group = _group(client, args)
     group.last_id = stream.last_id if args[4] == b"$" else any_entry_id(args[4])
     group.entries_read = entries_read
-    client.db.touch(args[2])
+    client.db.touch_groups(args[2])
     return OK
 
 
@@ -82,7 +83,7 @@ def destroy(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XGROUP DESTROY key group"""
     if _stream(client, args).groups.pop(args[3], None) is None:
         return integer(0)
-    client.db.touch(args[2])
+    client.db.touch_groups(args[2])
     return integer(1)
 
 
@@ -93,7 +94,7 @@ def createconsumer(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if args[4] in group.consumers:
         return integer(0)
     group.consumer(args[4], engine.now)
-    client.db.touch(args[2])
+    client.db.touch_groups(args[2])
     return integer(1)
 
 
@@ -104,7 +105,7 @@ def delconsumer(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     known = args[4] in group.consumers
     dropped = group.drop_consumer(args[4])
     if known:
-        client.db.touch(args[2])
+        client.db.touch_groups(args[2])
     return integer(dropped)
 
 
@@ -144,5 +145,5 @@ def xack(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     except entryid.EntryIdError:
         raise CommandError(BAD_ID) from None
     if dropped:
-        client.db.touch(args[1])
+        client.db.touch_groups(args[1])
     return integer(dropped)

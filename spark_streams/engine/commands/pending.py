@@ -153,7 +153,7 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         group.pending.put(one, consumer, claim.time, deliveries, stream)
         consumer.active = engine.now
         items.append(bulk(entryid.text(one)) if claim.just_id else entry.wire())
-    client.db.touch(args[1])
+    client.db.touch_groups(args[1])
     return Array(items)
 
 
@@ -216,7 +216,7 @@ def xautoclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     for one in deleted:
         group.pending.take(one, stream)
     if wanted or deleted:
-        client.db.touch(args[1])
+        client.db.touch_groups(args[1])
     return Array([bulk(entryid.text(cursor)), Array(items), Array(bulks(map(entryid.text, deleted)))])
 
 

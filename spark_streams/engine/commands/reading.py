@@ -56,10 +56,9 @@ def _parse(args: list[bytes], grouped: bool) -> _Options:
         elif option == b"streams" and more:
             rest = args[at + 1 :]
             if len(rest) % 2:
-                name, symbol = ("xreadgroup", ">") if grouped else ("xread", "$")
+                # Redis 7.0 says XREAD and $ of XREADGROUP, too.
                 raise CommandError(
-                    f"ERR Unbalanced '{name}' list of streams: for each stream key an ID or '{symbol}' must be "
-                    "specified."
+                    "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified."
                 )
             half = len(rest) // 2
             options.keys, options.ids = rest[:half], rest[half:]
@@ -162,7 +161,7 @@ def xreadgroup(engine: Engine, client: Client, args: list[bytes]) -> Reply | Non
                 new = _read_new(engine, stream, group, None if options.no_ack else consumer, count)
                 if new is not None:
                     consumer.active = engine.now
-                    db.touch(key)
+                    db.touch_groups(key)
                     found.append((bulk(key), new))
             else:
                 found.append((bulk(key), _read_history(engine, stream, group, consumer, last, count)))

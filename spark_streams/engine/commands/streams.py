@@ -264,5 +264,5 @@ def xsetid(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         stream.entries_added = added
     if deleted:
         stream.max_deleted_id = deleted
-    client.db.touch(args[1])
+    client.db.touch_groups(args[1])
     return b"+OK\r\n"

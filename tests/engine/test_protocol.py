@@ -1,0 +1,110 @@
+"""How requests are read: inline commands, malformed ones, pieces of any size, long pipelines."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_streams.engine.protocol import PIPELINED, RequestParser, fields_wire, split_quoted
+from tests.engine.wire import Wire, command, wire
+from tests.servers import Server
+
+MALFORMED = [
+    (b"*x\r\n", "invalid multibulk length"),
+    (b"*2147483648\r\n", "invalid multibulk length"),
+    (b"*03\r\n", "invalid multibulk length"),
+    (b"*1\r\n+PING\r\n", "expected '$', got '+'"),
+    (b"*1\r\n$x\r\n", "invalid bulk length"),
+    (b"*1\r\n$-1\r\n", "invalid bulk length"),
+    (b"*1\r\n$999999999999\r\n", "invalid bulk length"),
+    (b'SET "a\r\n', "unbalanced quotes in request"),
+    (b"GET 'a'b\r\n", "unbalanced quotes in request"),
+    (b"x" * 70000, "too big inline request"),
+    (b"*" + b"1" * 70000, "too big mbulk count string"),
+]
+
+
+@pytest.mark.parametrize(("request_bytes", "problem"), MALFORMED, ids=[row[1] for row in MALFORMED])
+def test_malformed_requests_are_refused_and_the_connection_closed(
+    server: Server, request_bytes: bytes, problem: str
+) -> None:
+    """The commands before are answered, then comes Redis' own error line, then the end."""
+    client = Wire(server)
+    assert client.call("PING") == b"PONG"
+    client.socket.sendall(request_bytes)
+    assert client.rest() == b"-ERR Protocol error: " + problem.encode() + b"\r\n"
+    client.close()
+
+
+def test_inline_commands(server: Server) -> None:
+    """Words on a line are a command; quotes and escapes are those of redis-cli; blank lines and `*0` are nothing."""
+    with wire(server) as client:
+        client.socket.sendall(b'\r\n*0\r\n*-1\r\nSET "\\x41\\n" \'it\\\'s\'\nGET "A\\n"\r\n')
+        assert client.reply() == b"OK"
+        assert client.reply() == b"it's"
+
+
+def test_a_command_in_single_bytes(server: Server) -> None:
+    """However the bytes arrive, the command is the same."""
+    with wire(server) as client:
+        for byte in command("ECHO", "a\r\nb*3\r\n$"):
+            client.socket.sendall(bytes([byte]))
+        assert client.reply() == b"a\r\nb*3\r\n$"
+
+
+def test_a_long_pipeline_of_awkward_values(server: Server) -> None:
+    """Values that look like protocol, empty ones and long ones come back as they were, in order."""
+    values = [b"", b"\r\n", b"*3\r\n$3\r\nSET\r\n", b"$5\r\nhello\r\n", b"x" * 100_000, bytes(range(256))] * 20
+    with wire(server) as client:
+        client.socket.sendall(b"".join(command("XADD", "s", f"{i + 1}-0", b"f", v) for i, v in enumerate(values)))
+        assert [client.reply() for _ in values] == [b"%d-0" % (i + 1) for i in range(len(values))]
+        assert [entry[1][1] for entry in client.call("XRANGE", "s", "-", "+")] == values
+
+
+def test_wrong_types_in_a_long_pipeline_do_no_harm(engine_server: Server) -> None:
+    """Where the fast parser lets something odd through, the command is refused and the engine lives on."""
+    client = Wire(engine_server)
+    client.socket.sendall(command("SET", "k", "x" * PIPELINED) + b"*2\r\n$3\r\nGET\r\n:5\r\n")
+    answer = client.rest()
+    assert answer.startswith(b"+OK\r\n-ERR Protocol error")
+    with wire(engine_server) as other:
+        assert other.call("PING") == b"PONG"
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=40), min_size=1, max_size=6), min_size=1, max_size=12),
+    st.lists(st.integers(1, 60), min_size=1, max_size=30),
+    st.booleans(),
+)
+def test_pieces_of_any_size_give_the_same_commands(
+    commands: list[list[bytes]], sizes: list[int], long_first: bool
+) -> None:
+    """The strict parser and the fast one find the same commands wherever the pieces are cut."""
+    parser = RequestParser()
+    found: list[list[bytes]] = []
+    if long_first:
+        first = [b"ECHO", b"x" * PIPELINED]
+        found += parser.feed(command(*first))
+        assert found.pop() == first
+    data = b"".join(command(*one) for one in commands)
+    turn = 0
+    while data:
+        size = sizes[turn % len(sizes)]
+        turn += 1
+        found += parser.feed(data[:size])
+        data = data[size:]
+    assert found == commands
+    assert parser.failure is None
+
+
+def test_fields_are_the_bytes_of_the_request() -> None:
+    """The stored field section is byte for byte what a client sent."""
+    pairs = [b"year", b"2013", b"", b"x" * 5000]
+    assert fields_wire(pairs) == command(*pairs)
+
+
+def test_quoted_words() -> None:
+    """As `sdssplitargs`."""
+    assert split_quoted(b" set  k \"a b\" 'c d' \"\\x00\\t\" ") == [b"set", b"k", b"a b", b"c d", b"\x00\t"]
+    assert split_quoted(b'"open') is None
