@@ -124,7 +124,7 @@ def _finish(job: Job, path: str | None) -> None:
     facts = {**job.summary, "seconds": round(seconds, 1)}
     job.console.print(
         f"[bold]{job.name}[/] "
-        + " · ".join(f"{key.replace('_per_', '/')} {_shown(value)}" for key, value in facts.items())
+        + " · ".join(f"{key.replace('_per_second', '/s')} {_shown(value)}" for key, value in facts.items())
     )
     if path:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
