@@ -1,0 +1,200 @@
+"""The stream and its pending lists as plain values: no server, no clock."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_streams.engine import entryid
+from spark_streams.engine.group import Consumer, Group
+from spark_streams.engine.listpack import string_size
+from spark_streams.engine.protocol import fields_wire
+from spark_streams.engine.stream import NodeLimits, Stream, entry_wire
+
+FIELDS = fields_wire([b"f", b"v"])
+
+
+def make(count: int, entries: int = 10) -> Stream:
+    """A stream of ids 1-0 … count-0 in nodes of so many entries."""
+    stream = Stream(NodeLimits(entries, 4096))
+    for number in range(1, count + 1):
+        stream.append(number << 64, entry_wire(number << 64, FIELDS))
+    return stream
+
+
+def ids_of(stream: Stream, start: int = 0, end: int = entryid.HIGHEST, count: int | None = None) -> list[int]:
+    """The milliseconds of the entries in a range."""
+    slices, total = stream.slices(start, end, count)
+    found = [one >> 64 for node, low, high in slices for one in node.id_list(low, high)]
+    assert len(found) == total
+    return found
+
+
+def test_entries_are_stored_in_the_form_in_which_they_are_sent() -> None:
+    """A read of a whole node is its blob, not a copy of it."""
+    stream = make(25)
+    slices, total = stream.slices(0, entryid.HIGHEST)
+    assert total == 25
+    assert [(piece.low, piece.high) for piece in slices] == [(0, 10), (0, 10), (0, 5)]
+    assert slices[0].wire() is slices[0].node.blob
+    assert slices[2].wire().startswith(b"*2\r\n$4\r\n21-0\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n")
+
+
+def test_a_range_cuts_at_most_two_nodes() -> None:
+    """Reading from the middle to the middle."""
+    stream = make(40)
+    assert ids_of(stream, 5 << 64, 35 << 64) == list(range(5, 36))
+    assert ids_of(stream, (5 << 64) + 1, 35 << 64, 3) == [6, 7, 8]
+    assert len(stream.slices(5 << 64, 35 << 64)[0]) == 4
+
+
+def test_deleted_entries_leave_tombstones_until_their_node_goes() -> None:
+    """XDEL keeps slots, counters tell, and an empty node is dropped."""
+    stream = make(30)
+    for number in range(11, 21):
+        assert stream.delete(number << 64)
+        assert not stream.delete(number << 64)
+    assert len(stream.nodes) == 2
+    assert (stream.length, stream.entries_added, stream.max_deleted_id >> 64) == (20, 30, 20)
+    stream.delete(1 << 64)
+    assert stream.first_id >> 64 == 2
+    assert stream.nodes[0].live == 9
+    assert ids_of(stream) == [*range(2, 11), *range(21, 31)]
+
+
+def test_approximate_trimming_drops_whole_nodes_only() -> None:
+    """MAXLEN ~ stops before it would fall below the wanted length; LIMIT bounds the work."""
+    stream = make(95)
+    assert stream.trim(72, 0, True, 0) == 20
+    assert stream.trim(0, 0, True, 15) == 10
+    assert stream.trim(60, 0, False, 0) == 5
+    assert stream.trim(None, 70 << 64, True, 0) == 25
+    assert ids_of(stream)[0] == 61
+    assert stream.trim(0, 0, False, 0) == 35
+    assert (stream.length, stream.first_id, stream.last_id >> 64) == (0, 0, 95)
+
+
+def test_the_newest_node_takes_entries_again_after_the_one_above_it_is_gone() -> None:
+    """Deleting all of the newest node opens the one before."""
+    stream = make(15)
+    for number in range(11, 16):
+        stream.delete(number << 64)
+    stream.append(16 << 64, entry_wire(16 << 64, FIELDS))
+    assert ids_of(stream, 9 << 64) == [9, 10, 16]
+
+
+def test_ids_in_text() -> None:
+    """Equally long ids are cut out of the blob, others are formatted."""
+    stream = Stream(NodeLimits(4, 0))
+    texts = [b"1526919030474-8", b"1526919030474-9", b"1526919030474-10", b"1526919030475-0"]
+    texts += [b"1526919030476-%d" % number for number in range(5)]
+    for text in texts:
+        stream.append(entryid.parse(text), entry_wire(entryid.parse(text), FIELDS))
+    assert [node.id_width for node in stream.nodes] == [0, 15, 0]
+    assert [text for node in stream.nodes for text in node.id_texts(0, node.slots)] == texts
+
+
+def test_sizes_of_listpack_elements() -> None:
+    """Integers in their short forms, strings with header and back length."""
+    sizes = {b"0": 2, b"127": 2, b"128": 3, b"-4096": 3, b"-4097": 4, b"40000": 5, b"8388608": 6, b"2147483648": 10,
+             b"": 2, b"007": 5, b"+1": 4, b"x" * 63: 65, b"x" * 64: 67, b"x" * 126: 130, b"x" * 5000: 5007,
+             b"9223372036854775807": 10, b"9223372036854775808": 21}  # fmt: skip
+    assert {text: string_size(text) for text in sizes} == sizes
+
+
+def test_a_read_of_a_thousand_is_one_run() -> None:
+    """Delivering makes runs, not entries; a whole acknowledgement drops them, a part opens one."""
+    stream, group = make(3000, 100), Group(0, None)
+    consumer = Consumer(b"c", 0)
+    for turn in range(3):
+        slices, _ = stream.slices(group.last_id + 1, entryid.HIGHEST, 1000)
+        group.deliver(slices, consumer, turn, stream)
+    assert [run.count for run in group.pending.index.runs] == [1000, 1000, 1000]
+    texts = [b"%d-0" % number for number in range(1, 1501)]
+    assert group.acknowledge(texts, stream) == 1500
+    assert [run.count for run in group.pending.index.runs] == [500, 1000]
+    assert group.acknowledge([b"%d-0" % number for number in range(2001, 3001, 2)], stream) == 500
+    assert [run.count for run in group.pending.index.runs] == [500, 500]
+    assert group.acknowledge(texts, stream) == 0
+    assert (len(group.pending), consumer.pending.count) == (1000, 1000)
+
+
+def test_pending_entries_survive_the_trimming_of_their_stream() -> None:
+    """Before a node goes, its pending ids are written down."""
+    stream, group = make(50), Group(0, None)
+    stream.groups[b"g"] = group
+    group.deliver(stream.slices(0, entryid.HIGHEST)[0], Consumer(b"c", 0), 0, stream)
+    stream.trim(15, 0, False, 0)
+    found = [one >> 64 for run in group.pending.index.runs for one in run.id_list(stream)]
+    assert found == list(range(1, 51))
+    assert group.acknowledge([b"7-0", b"36-0", b"99-0"], stream) == 2
+
+
+actions = st.one_of(
+    st.tuples(st.just("add"), st.integers(1, 12)),
+    st.tuples(st.just("read"), st.integers(1, 9)),
+    st.tuples(st.just("ack"), st.lists(st.integers(1, 60), min_size=1, max_size=25)),
+    st.tuples(st.just("claim"), st.lists(st.integers(1, 60), min_size=1, max_size=5)),
+    st.tuples(st.just("delete"), st.lists(st.integers(1, 60), min_size=1, max_size=12)),
+    st.tuples(st.just("trim"), st.integers(0, 30)),
+    st.tuples(st.just("back"), st.integers(0, 60)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(actions, max_size=40))
+def test_runs_hold_what_a_plain_dictionary_would(program: list[tuple[str, object]]) -> None:
+    """Delivery, acknowledgement, claims, deletion and trimming in any order, against one dictionary of entries."""
+    stream, group = Stream(NodeLimits(5, 4096)), Group(0, None)
+    stream.groups[b"g"] = group
+    names = [Consumer(b"a", 0), Consumer(b"b", 0)]
+    expected: dict[int, tuple[Consumer, int, int]] = {}
+    alive: list[int] = []
+    top = 0
+    for clock, (action, value) in enumerate(program):
+        if action == "add":
+            assert isinstance(value, int)
+            for _ in range(value):
+                top += 1
+                alive.append(top)
+                stream.append(top << 64, entry_wire(top << 64, FIELDS))
+        elif action == "read":
+            assert isinstance(value, int)
+            slices, total = stream.slices(group.last_id + 1, entryid.HIGHEST, value)
+            if total:
+                new = [one for one in alive if one > group.last_id >> 64][:value]
+                group.deliver(slices, names[clock % 2], clock // 3, stream)
+                expected.update(dict.fromkeys(new, (names[clock % 2], clock // 3, 1)))
+        elif action == "back":
+            assert isinstance(value, int)
+            group.last_id = min(value, top) << 64
+        elif action == "trim":
+            assert isinstance(value, int)
+            stream.trim(value, 0, clock % 2 == 0, 0)
+            alive = alive[-stream.length :] if stream.length else []
+        else:
+            assert isinstance(value, list)
+            if action == "ack":
+                known = {one for one in value if one in expected}
+                assert group.acknowledge([b"%d-0" % one for one in value], stream) == len(known)
+                for one in known:
+                    del expected[one]
+            for one in value:
+                if action == "claim" and one in expected:
+                    group.pending.take(one << 64, stream)
+                    group.pending.put(one << 64, names[clock % 2], 77, 5, stream)
+                    expected[one] = (names[clock % 2], 77, 5)
+                elif action == "delete":
+                    assert stream.delete(one << 64) == (one in alive)
+                    alive = [other for other in alive if other != one]
+        found = {
+            one >> 64: (run.consumer, run.time, run.deliveries)
+            for run in group.pending.index.runs
+            for one in run.id_list(stream)
+        }
+        assert found == expected
+        assert list(found) == sorted(found)
+        assert len(group.pending) == len(expected)
+        for consumer in names:
+            assert consumer.pending.count == sum(owner is consumer for owner, _, _ in expected.values())
+        assert ids_of(stream) == alive
