@@ -106,5 +106,5 @@ def test_fields_are_the_bytes_of_the_request() -> None:
 
 def test_quoted_words() -> None:
     """As `sdssplitargs`."""
-    assert split_quoted(b" set  k \"a b\" 'c d' \"\\x00\\t\" ") == [b"set", b"k", b"a b", b"c d", b"\x00\t"]
+    assert split_quoted(b' set  k "a b" \'c d\' "\\x00\\t" ') == [b"set", b"k", b"a b", b"c d", b"\x00\t"]
     assert split_quoted(b'"open') is None
