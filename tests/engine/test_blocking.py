@@ -74,7 +74,7 @@ def test_a_transaction_wakes_readers_once_at_its_end(server: Server) -> None:
 
 
 def test_an_entry_deleted_at_once_wakes_nobody(engine_server: Server) -> None:
-    """XADD and XDEL in one MULTI: there is nothing to read, so the reader goes on waiting (7.0 sends an empty reply)."""
+    """XADD and XDEL in one MULTI: nothing to read, so the reader waits on (7.0 sends an empty reply)."""
     with wire(engine_server) as reader, wire(engine_server) as client:
         client.call("FLUSHALL")
         client.call("XADD", "s", "1-0", "a", "0")

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a reply is shown on one line, as it comes
 """Replies of single commands, byte for byte, on the bundled engine and on a real Redis."""
 
 from __future__ import annotations
