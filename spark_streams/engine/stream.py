@@ -8,7 +8,10 @@ Approximate trimming drops whole nodes and must drop those that Redis would drop
 count, cheap) or by bytes of its listpack (which has to be computed value by value). So a node is closed by count, and
 carries an upper bound of its bytes; as long as the bound stays below stream-node-max-bytes the node is exact. Past it,
 this node and all after it are inexact, and are cut exactly (`_refine`) only when a trim arrives at them: a stream that
-is never trimmed never pays for it.
+is never trimmed never pays for it. A stream whose newest node has been cut exactly goes on counting (`tail_size`).
+
+Two things are not followed to the byte, because they would cost every stream: where XDEL or exact trimming has emptied
+an inexact node, the borders after it may differ from Redis'.
 
 What consumer groups hold as pending refers to slots, not to copies of ids. Before a node goes, the groups are told, and
 write down those of its ids that they still need.
@@ -58,7 +61,7 @@ class Stream:
     """The value of a key of type stream. Ids are packed integers (see entryid.py)."""
 
     __slots__ = ("entries_added", "first_id", "firsts", "groups", "last_id", "length", "limits", "max_deleted_id",
-                 "next_slot", "nodes")  # fmt: skip
+                 "next_slot", "nodes", "tail_size")  # fmt: skip
 
     def __init__(self, limits: NodeLimits) -> None:
         self.limits = limits
@@ -70,31 +73,43 @@ class Stream:
         self.max_deleted_id = 0  # the greatest id that XDEL removed
         self.entries_added = 0  # ever, or set by XSETID
         self.next_slot = 0  # ordinal of the next slot
+        self.tail_size: NodeSize | None = None  # bytes of the newest node, where they are counted exactly
         self.groups: dict[bytes, Group] = {}
 
     def append(self, entry_id: int, wire: bytes) -> None:
         """Add an entry whose id is above `last_id` and whose reply bytes are `wire`."""
         nodes = self.nodes
-        node = nodes[-1] if nodes else None
-        if node is None:
-            node = self._open()
+        node = nodes[-1] if nodes else self._open()
+        if self.tail_size is not None:
+            node = self._append_sized(node, self.tail_size, entry_id, wire)
         else:
             limits = self.limits
             if limits.entries and node.slots >= limits.entries:
                 node = self._open()
-            elif limits.bytes and node.size + len(wire) >= limits.bytes:
+            elif limits.bytes and node.size + len(wire) >= limits.bytes and node.slots:
                 node.exact = False
                 if node.size + len(wire) > _MAX_WIRE_BYTES:
                     node = self._open()
-        if not node.slots:
+            node.append(entry_id, wire)
+        if node.slots == 1:
             self.firsts.append(entry_id)
-        node.append(entry_id, wire)
         self.next_slot += 1
         if not self.length:
             self.first_id = entry_id
         self.length += 1
         self.entries_added += 1
         self.last_id = entry_id
+
+    def _append_sized(self, node: Node, size: NodeSize, entry_id: int, wire: bytes) -> Node:
+        """Append where the bytes of the newest node are counted exactly; the node that took the entry."""
+        pairs = fields_of(wire)
+        if not size.takes(pairs, self.limits.entries, self.limits.bytes):
+            node = self._open()
+            size = self.tail_size = NodeSize()
+        size.add(entry_id, pairs)
+        node.append(entry_id, wire)
+        node.size = size.bytes
+        return node
 
     def _open(self) -> Node:
         node = Node(self.next_slot)
@@ -277,6 +292,7 @@ class Stream:
                 group.pending.keep_ids(node.id_at(keep), node.last, self)
             self.next_slot -= node.slots - keep
             node.cut(keep)
+            self.tail_size = None
         self.last_id = last_id
 
     def top_id(self) -> int:
@@ -295,6 +311,8 @@ class Stream:
         for group in self.groups.values():
             group.keep_ids(self, node)
         del self.nodes[at], self.firsts[at]
+        if at == len(self.nodes):
+            self.tail_size = None
         if at:
             # Slots are counted without gaps: two ordinals tell how many slots lie between.
             for later in self.nodes[at:]:
@@ -321,6 +339,7 @@ class Stream:
                 size.add(node.id_at(index), pairs)
                 _move(node, index, head, wire)
         head.size = size.bytes
+        self.tail_size = size
         self.nodes, self.firsts = [head], [head.first]
 
     def _split_head(self, head: Node, used: int, index: int) -> None:
@@ -343,6 +362,14 @@ def _move(source: Node, index: int, target: Node, wire: bytes) -> None:
     target.append(source.id_at(index), wire)
     if source.is_dead(index):
         target.kill(target.slots - 1)
+
+
+def fields_of(wire: bytes) -> list[bytes]:
+    """Fields and values, alternating, of an entry's reply bytes."""
+    reader = hiredis.Reader()
+    reader.feed(wire)
+    pairs: list[bytes] = reader.gets()[1]
+    return pairs
 
 
 def entry_wire(entry_id: int, fields: bytes) -> bytes:

@@ -158,11 +158,13 @@ def test_approximate_trimming_removes_the_same_nodes(
     for client in both:
         client.call("FLUSHALL")
         client.call("CONFIG", "SET", "stream-node-max-entries", "100", "stream-node-max-bytes", node_bytes)
+    top = 0
     for keep in sorted(keeps, reverse=True):
         for number, other_fields, value in entries:
+            top += number + 1
             shape = ("n", number, "v", value) if other_fields else ("number", number, "text", value, "x", "")
             for client in both:
-                client.send("XADD", "s", "*", *shape)
+                client.send("XADD", "s", f"{top}-{number % 3}", *shape)
         for client in both:
             for _ in entries:
                 client.reply()
