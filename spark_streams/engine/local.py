@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
@@ -45,6 +46,7 @@ class LocalEngine:
             self.stop()
             raise
         self.url = unix_url(path)
+        atexit.register(self.stop)
         return self
 
     def __exit__(
@@ -54,6 +56,7 @@ class LocalEngine:
 
     def stop(self) -> None:
         """End the process and remove its directory; harmless when it has ended already."""
+        atexit.unregister(self.stop)
         if self._process is not None:
             self._process.terminate()
             try:

@@ -10,10 +10,12 @@ A connection whose command blocks keeps the commands behind it until its reply h
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import selectors
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,11 +50,12 @@ class Server:
 
     def __init__(self, engine: Engine, idle: float | None = None, until: Callable[[], bool] = lambda: False) -> None:
         self.engine = engine
-        self._idle_ms = None if idle is None else int(idle * 1000)
+        self._idle = idle
         self._until = until  # asked once a second: has the reason to live gone?
         self._selector = selectors.DefaultSelector()
         self._listeners: list[socket.socket] = []
         self._connections: dict[int, Connection] = {}  # by client id
+        self._resumable: list[Connection] = []  # unblocked, with commands behind the one that blocked
         self._pipe = (-1, -1)
         self.unix_path: Path | None = None
         self._unix_inode = 0
@@ -72,7 +75,7 @@ class Server:
         """Listen on a Unix socket, removed again at the end; a dead one in its place is replaced. Raises OSError."""
         with contextlib.suppress(FileNotFoundError, ConnectionRefusedError), socket.socket(socket.AF_UNIX) as probe:
             probe.connect(str(path))
-            raise OSError(98, "Address already in use")
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(path))
@@ -99,7 +102,8 @@ class Server:
         os.set_blocking(self._pipe[0], False)
         self._selector.register(self._pipe[0], selectors.EVENT_READ, self._drain_pipe)
         engine = self.engine
-        last_used = checked = engine.tick()
+        engine.tick()
+        last_used = checked = time.monotonic()
         try:
             while not engine.stopping:
                 events = self._selector.select(self._patience())
@@ -110,13 +114,17 @@ class Server:
                     else:
                         key.data(key.fileobj)
                 engine.waiters.expire(now)
+                if self._resumable:
+                    self._resume()
+                # The wall clock may jump; how long nobody was there must not.
+                moment = time.monotonic()
                 if self._connections:
-                    last_used = now
-                elif self._idle_ms is not None and now - last_used >= self._idle_ms:
-                    log.info("no client for %s s: stopping", self._idle_ms / 1000)
+                    last_used = moment
+                elif self._idle is not None and moment - last_used >= self._idle:
+                    log.info("no client for %g s: stopping", self._idle)
                     break
-                if now - checked >= 1000 or now < checked:
-                    checked = now
+                if moment - checked >= 1:
+                    checked = moment
                     if self._until():
                         break
                     for db in engine.databases:
@@ -127,7 +135,7 @@ class Server:
             self._close()
 
     def _patience(self) -> float:
-        wait = 1.0 if self._idle_ms is None else min(1.0, self._idle_ms / 4000)
+        wait = 1.0 if self._idle is None else min(1.0, self._idle / 4)
         deadline = self.engine.waiters.next_deadline()
         if deadline is not None:
             # Rounded up: waking before the time would spin.
@@ -172,7 +180,7 @@ class Server:
 
     def _take(self, connection: Connection, data: bytes) -> None:
         commands = connection.parser.feed(data)
-        if connection.client.waiter is not None:
+        if connection.client.waiter is not None or connection.backlog:
             connection.backlog += commands
             if len(connection.backlog) > 1_000_000:
                 self._drop(connection)
@@ -191,16 +199,23 @@ class Server:
         self._flush(connection)
 
     def _send_later(self, client: Client, reply: Reply) -> None:
-        """A blocked client has its reply: send it, and run what came behind."""
+        """A blocked client has its reply: send it. What came behind is run after the command that woke it."""
         connection = self._connections.get(client.id)
         if connection is None:
             return
         connection.out.append(encode(reply, client.resp))
-        if connection.backlog:
-            commands, connection.backlog = connection.backlog, []
-            self._run(connection, commands)
+        if connection.backlog or connection.parser.failure is not None:
+            self._resumable.append(connection)
         else:
             self._flush(connection)
+
+    def _resume(self) -> None:
+        """Run the commands of those who were unblocked, which may unblock others."""
+        for connection in self._resumable:  # grows meanwhile
+            if connection.client.id in self._connections and connection.client.waiter is None:
+                commands, connection.backlog = connection.backlog, []
+                self._run(connection, commands)
+        self._resumable.clear()
 
     def _flush(self, connection: Connection) -> None:
         if connection.out:

@@ -63,6 +63,20 @@ def test_commands_behind_a_blocked_one_wait(server: Server) -> None:
         assert reader.reply() == 1
 
 
+def test_one_unblocked_client_unblocks_the_next(server: Server) -> None:
+    """A chain of a hundred readers, each with an XADD for the next one behind its XREAD."""
+    with ExitStack() as stack:
+        client, *readers = [stack.enter_context(wire(server)) for _ in range(101)]
+        for number, reader in enumerate(readers):
+            reader.send("XREAD", "BLOCK", "0", "STREAMS", f"s{number}", "0")
+            reader.send("XADD", f"s{number + 1}", "1-1", "a", "1")
+        wait_blocked(client, 100)
+        client.call("XADD", "s0", "1-1", "a", "1")
+        for number, reader in enumerate(readers):
+            assert reader.reply() == [[b"s%d" % number, [[b"1-1", [b"a", b"1"]]]]]
+            assert reader.reply() == b"1-1"
+
+
 def test_a_transaction_wakes_readers_once_at_its_end(server: Server) -> None:
     """A reader sees both entries of a MULTI at once."""
     with wire(server) as reader, wire(server) as client:
