@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+__all__ = ["EngineStartError", "LocalEngine"]
+
 if TYPE_CHECKING:
     from spark_streams.engine.local import LocalEngine
     from spark_streams.engine.process import EngineStartError
+else:
 
-__all__ = ["EngineStartError", "LocalEngine"]
+    def __getattr__(name):
+        if name == "LocalEngine":
+            from spark_streams.engine.local import LocalEngine
 
+            return LocalEngine
+        if name == "EngineStartError":
+            from spark_streams.engine.process import EngineStartError
 
-def __getattr__(name: str) -> object:
-    if name == "LocalEngine":
-        from spark_streams.engine.local import LocalEngine
-
-        return LocalEngine
-    if name == "EngineStartError":
-        from spark_streams.engine.process import EngineStartError
-
-        return EngineStartError
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return EngineStartError
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

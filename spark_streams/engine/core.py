@@ -83,8 +83,11 @@ class Engine:
         client.unwatch()
         self.clients.pop(client.id, None)
 
-    def run(self, client: Client, commands: list[list[bytes]], out: list[bytes]) -> int:
-        """Run commands in order, their replies appended to `out`; how many ran (a blocking one is the last)."""
+    def run(self, client: Client, commands: list[list[bytes]], out: list[bytes], room: int) -> int:
+        """Run commands in order, their replies appended to `out`; how many ran.
+
+        The last is one that blocks or closes, or the one whose reply makes them more than `room` bytes.
+        """
         client.last_seen = self.now
         ran = 0
         for args in commands:
@@ -97,11 +100,14 @@ class Engine:
                     client.reply_mode = REPLY_ON
             elif isinstance(reply, bytes):
                 out.append(reply)
+                room -= len(reply)
             elif reply is not None:
+                before = len(out)
                 reply.write(out, client.resp)
+                room -= sum(map(len, out[before:]))
             if client.db.ready:
                 self.serve_ready()
-            if client.waiter is not None or client.closing:
+            if client.waiter is not None or client.closing or room < 0:
                 break
         return ran
 

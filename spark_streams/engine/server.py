@@ -2,7 +2,8 @@
 
 Per turn: read what a socket has (up to 256 KB), parse it, run its commands, and write all their replies with one send.
 What the kernel does not take stays in the connection's output buffer, and nothing more is read from that connection
-until the buffer is small again: a slow reader holds up nobody and cannot make the engine grow without limit.
+until the buffer is small again; nor are more of its pipelined commands run. A slow reader holds up nobody and cannot
+make the engine grow without limit.
 
 A connection whose command blocks keeps the commands behind it until its reply has come.
 """
@@ -166,6 +167,9 @@ class Server:
             return  # closed by another one's command in this turn
         if mask & selectors.EVENT_WRITE:
             self._flush(connection)
+            if connection.backlog and connection.client.waiter is None and len(connection.unsent) <= PAUSE_ABOVE:
+                commands, connection.backlog = connection.backlog, []
+                self._run(connection, commands)
         if mask & selectors.EVENT_READ and connection.client.id in self._connections:
             try:
                 data = connection.socket.recv(READ_SIZE)
@@ -189,9 +193,20 @@ class Server:
 
     def _run(self, connection: Connection, commands: list[list[bytes]]) -> None:
         client = connection.client
-        ran = self.engine.run(client, commands, connection.out)
+        out = connection.out
+        ran = 0
+        while ran < len(commands):
+            ran += self.engine.run(client, commands[ran:] if ran else commands, out, PAUSE_ABOVE)
+            if client.waiter is not None or client.closing:
+                break
+            if ran < len(commands):
+                self._flush(connection)
+                if len(connection.unsent) > PAUSE_ABOVE or client.id not in self._connections:
+                    break  # the rest when this has been read, or never
         if ran < len(commands):
             connection.backlog = commands[ran:]
+            self._flush(connection)
+            return
         failure = connection.parser.failure
         if failure is not None and client.waiter is None and not client.closing:
             client.closing = True
@@ -218,6 +233,8 @@ class Server:
         self._resumable.clear()
 
     def _flush(self, connection: Connection) -> None:
+        if connection.client.id not in self._connections:
+            return
         if connection.out:
             fresh = b"".join(connection.out)
             connection.out.clear()

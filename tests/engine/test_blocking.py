@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 
-from tests.engine.wire import Failed, Wire, wire
+from tests.engine.wire import Failed, Wire, command, wire
 from tests.servers import Server
 
 
@@ -152,4 +152,20 @@ def test_a_slow_reader_holds_up_nobody(server: Server) -> None:
             assert client.call("PING") == b"PONG"
             assert time.monotonic() - begun < 1
         for _ in range(10):
+            assert len(slow.reply()) == 10
+
+
+def test_a_slow_reader_does_not_make_the_engine_grow(engine_server: Server) -> None:
+    """Two thousand pipelined reads of 10 MB each are not answered ahead of their reader, and all are answered."""
+    with wire(engine_server) as client, wire(engine_server) as slow:
+        client.call("FLUSHALL")
+        for _ in range(10):
+            client.call("XADD", "s", "*", "f", b"x" * 1_000_000)
+        slow.socket.sendall(command("XRANGE", "s", "-", "+") * 2000 + command("PING"))
+        for _ in range(100):
+            assert client.call("PING") == b"PONG"
+        info = client.call("INFO", "memory").decode().split("\r\n")
+        used = next(int(line.partition(":")[2]) for line in info if line.startswith("used_memory_rss:"))
+        assert used < 300_000_000
+        for _ in range(20):
             assert len(slow.reply()) == 10
