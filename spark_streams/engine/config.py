@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
+from spark_streams.engine.borders import NodeLimits
 from spark_streams.engine.replies import CommandError
-from spark_streams.engine.stream import NodeLimits
 
 _UNITS = {"": 1, "b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3}
 

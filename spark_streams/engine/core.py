@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_streams.engine.blocking import Waiters
+from spark_streams.engine.borders import NodeLimits
 from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client
 from spark_streams.engine.config import Config
 from spark_streams.engine.keyspace import Database
 from spark_streams.engine.replies import QUEUED, CommandError, Reply, error
-from spark_streams.engine.stream import NodeLimits
 
 if TYPE_CHECKING:
     from spark_streams.engine.commands.table import Command
@@ -109,6 +109,7 @@ class Engine:
                 self.serve_ready()
             if client.waiter is not None or client.closing or room < 0:
                 break
+        self.commands_processed += ran
         return ran
 
     def serve_ready(self) -> None:
@@ -131,7 +132,6 @@ class Engine:
     def execute(self, client: Client, args: list[bytes]) -> Reply | None:
         """Run one command. The reply; None when it has blocked, or answers nothing by its nature."""
         spec: Command | None = None
-        self.commands_processed += 1
         try:
             known = self._known.get(args[0])
             if known is not None and (len(args) == known.arity or len(args) >= -known.arity > 0):

@@ -21,6 +21,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
 
+import hiredis
+
 from spark_streams.engine import entryid
 from spark_streams.ids import U64_MAX
 
@@ -152,3 +154,17 @@ class Node:
                 low = index + 1
         if low < high:
             yield low, high
+
+
+def fields_of(wire: bytes) -> list[bytes]:
+    """Fields and values, alternating, of an entry's reply bytes."""
+    reader = hiredis.Reader()
+    reader.feed(wire)
+    pairs: list[bytes] = reader.gets()[1]
+    return pairs
+
+
+def entry_wire(entry_id: int, fields: bytes) -> bytes:
+    """The reply bytes of an entry from its id and its field section `*<n>\\r\\n$…`."""
+    text = entryid.text(entry_id)
+    return b"*2\r\n$%d\r\n%b\r\n%b" % (len(text), text, fields)

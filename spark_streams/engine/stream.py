@@ -7,7 +7,7 @@
 Approximate trimming drops whole nodes and must drop those that Redis would drop. Redis closes a node by entries (a
 count, cheap) or by bytes of its listpack (which has to be computed value by value). So a node is closed by count, and
 carries an upper bound of its bytes; as long as the bound stays below stream-node-max-bytes the node is exact. Past it,
-this node and all after it are inexact, and are cut exactly (`_refine`) only when a trim arrives at them: a stream that
+this node and all after it are inexact, and are cut exactly (borders.py) only when a trim arrives at them: a stream that
 is never trimmed never pays for it. A stream whose newest node has been cut exactly goes on counting (`tail_size`).
 
 Two things are not followed to the byte, because they would cost every stream: where XDEL or exact trimming has emptied
@@ -16,6 +16,8 @@ an inexact node, the borders after it may differ from Redis'.
 What consumer groups hold as pending refers to slots, not to copies of ids. Before a node goes, the groups are told, and
 write down those of its ids that they still need.
 
+The file is longer than others because reading, removing and telling slots walk the same nodes by the same bisection.
+
 No clock and no socket: whoever calls passes ids, counts and limits.
 """
 
@@ -23,26 +25,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
-import hiredis
-
-from spark_streams.engine import entryid
+from spark_streams.engine.borders import NodeLimits, cut_head
 from spark_streams.engine.group import Group
 from spark_streams.engine.listpack import NodeSize
-from spark_streams.engine.node import Node
+from spark_streams.engine.node import Node, fields_of
 
 # An inexact node is closed at this many bytes on the wire, so that offsets fit in 32 bits.
 _MAX_WIRE_BYTES = 1 << 20
-
-
-@dataclass
-class NodeLimits:
-    """`stream-node-max-entries` and `stream-node-max-bytes`; 0 is no limit. One object, shared by all streams."""
-
-    entries: int = 100
-    bytes: int = 4096
 
 
 class Slice(NamedTuple):
@@ -242,7 +233,8 @@ class Stream:
             if keep is not None and self.length <= keep:
                 break
             if approximate and not self.nodes[0].exact:
-                self._refine()
+                self.nodes, self.tail_size = cut_head(self.nodes, self.limits)
+                self.firsts = [node.first for node in self.nodes]
             node = self.nodes[0]
             if limit and removed + node.live > limit:
                 break
@@ -320,59 +312,3 @@ class Stream:
             self.next_slot -= node.slots
             if at == len(self.nodes):
                 self.nodes[-1].unseal()
-
-    # Node borders
-
-    def _refine(self) -> None:
-        """Cut the first exact node off the inexact ones at the head."""
-        size = NodeSize()
-        head = Node(self.nodes[0].base)
-        for used, node in enumerate(self.nodes):
-            reader = hiredis.Reader()
-            reader.feed(node.wire(0, node.slots))
-            for index in range(node.slots):
-                pairs = reader.gets()[1]
-                wire = node.wire(index, index + 1)
-                if not size.takes(pairs, self.limits.entries, self.limits.bytes):
-                    self._split_head(head, used, index)
-                    return
-                size.add(node.id_at(index), pairs)
-                _move(node, index, head, wire)
-        head.size = size.bytes
-        self.tail_size = size
-        self.nodes, self.firsts = [head], [head.first]
-
-    def _split_head(self, head: Node, used: int, index: int) -> None:
-        head.seal()
-        rest = self.nodes[used:]
-        if index:
-            node = rest[0]
-            tail = Node(node.base + index)
-            tail.exact = False
-            for i in range(index, node.slots):
-                _move(node, i, tail, node.wire(i, i + 1))
-            if len(rest) > 1:
-                tail.seal()
-            rest[0] = tail
-        self.nodes = [head, *rest]
-        self.firsts = [node.first for node in self.nodes]
-
-
-def _move(source: Node, index: int, target: Node, wire: bytes) -> None:
-    target.append(source.id_at(index), wire)
-    if source.is_dead(index):
-        target.kill(target.slots - 1)
-
-
-def fields_of(wire: bytes) -> list[bytes]:
-    """Fields and values, alternating, of an entry's reply bytes."""
-    reader = hiredis.Reader()
-    reader.feed(wire)
-    pairs: list[bytes] = reader.gets()[1]
-    return pairs
-
-
-def entry_wire(entry_id: int, fields: bytes) -> bytes:
-    """The reply bytes of an entry from its id and its field section `*<n>\\r\\n$…`."""
-    text = entryid.text(entry_id)
-    return b"*2\r\n$%d\r\n%b\r\n%b" % (len(text), text, fields)

@@ -6,10 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.engine import entryid
+from spark_streams.engine.borders import NodeLimits
 from spark_streams.engine.group import Consumer, Group
 from spark_streams.engine.listpack import string_size
+from spark_streams.engine.node import entry_wire
 from spark_streams.engine.protocol import fields_wire
-from spark_streams.engine.stream import NodeLimits, Stream, entry_wire
+from spark_streams.engine.stream import Stream
 
 FIELDS = fields_wire([b"f", b"v"])
 

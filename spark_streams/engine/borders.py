@@ -1,0 +1,66 @@
+"""Where nodes end: cutting an inexact chain of nodes where Redis would have closed them.
+
+    before   [ 100 slots, inexact ][ 100 slots, inexact ][ 37 slots, open ]
+    after    [ 45, exact ][ 55 slots, inexact ][ 100 slots, inexact ][ 37 slots, open ]
+
+Only the head is cut off, as much as one trim looks at; so each entry is measured once in its life. An inexact node may
+be split and its rest joined to the next node, but never moves over a border that is already exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import hiredis
+
+from spark_streams.engine.listpack import NodeSize
+from spark_streams.engine.node import Node
+
+
+@dataclass
+class NodeLimits:
+    """`stream-node-max-entries` and `stream-node-max-bytes`; 0 is no limit. One object, shared by all streams."""
+
+    entries: int = 100
+    bytes: int = 4096
+
+
+def cut_head(nodes: list[Node], limits: NodeLimits) -> tuple[list[Node], NodeSize | None]:
+    """The nodes with an exact one at the head, where the first was inexact.
+
+    If all entries fit into that one, it stays open, and its size comes with it so that it can be counted on.
+    """
+    size = NodeSize()
+    head = Node(nodes[0].base)
+    for used, node in enumerate(nodes):
+        reader = hiredis.Reader()
+        reader.feed(node.wire(0, node.slots))
+        for index in range(node.slots):
+            pairs = reader.gets()[1]
+            if not size.takes(pairs, limits.entries, limits.bytes):
+                head.seal()
+                return [head, *_rest(nodes[used:], index)], None
+            size.add(node.id_at(index), pairs)
+            _move(node, index, head)
+    head.size = size.bytes
+    return [head], size
+
+
+def _rest(nodes: list[Node], index: int) -> list[Node]:
+    """These nodes without the first `index` slots."""
+    if not index:
+        return nodes
+    first = nodes[0]
+    tail = Node(first.base + index)
+    tail.exact = False
+    for at in range(index, first.slots):
+        _move(first, at, tail)
+    if len(nodes) > 1:
+        tail.seal()
+    return [tail, *nodes[1:]]
+
+
+def _move(source: Node, index: int, target: Node) -> None:
+    target.append(source.id_at(index), source.wire(index, index + 1))
+    if source.is_dead(index):
+        target.kill(target.slots - 1)
