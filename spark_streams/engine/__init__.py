@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 __all__ = ["EngineStartError", "LocalEngine"]
 
 if TYPE_CHECKING:
+    from spark_streams.engine import embedded as embedded
     from spark_streams.engine.local import LocalEngine
     from spark_streams.engine.process import EngineStartError
 else:

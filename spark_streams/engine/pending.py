@@ -21,6 +21,7 @@ Each run stands in two indexes: its group's and its consumer's.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from spark_streams.engine import entryid
@@ -118,6 +119,10 @@ class RunIndex:
         if at < 0 or self.runs[at].last < entry_id:
             at += 1
         return at
+
+    def since(self, entry_id: int) -> Iterator[Run]:
+        """The runs from `at(entry_id)` on; the index must not change meanwhile."""
+        return map(self.runs.__getitem__, range(self.at(entry_id), len(self.runs)))
 
     def around(self, entry_id: int) -> Run | None:
         """The run whose range spans this id, whether or not it holds it."""

@@ -84,7 +84,7 @@ def _extended(index: RunIndex, stream: Stream, start: int, end: int, count: int,
     """Id, consumer, idle milliseconds, deliveries: within a run only the id differs, so runs are joined, not built."""
     pieces: list[bytes] = []
     total = 0
-    for run in index.runs[index.at(start) :]:
+    for run in index.since(start):
         if run.first > end or total >= count:
             break
         idle = max(now - run.time, 0)
@@ -234,7 +234,7 @@ def _pick(
     attempts = count * 10
     wanted: list[tuple[int, int]] = []
     deleted: list[int] = []
-    for run in index.runs[index.at(start) :]:
+    for run in index.since(start):
         due = not min_idle or now - run.time >= min_idle
         for one in run.id_list(stream, start, attempts + 1):
             if not attempts or not count:
