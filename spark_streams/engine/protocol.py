@@ -1,147 +1,218 @@
 """Requests: from bytes that arrive to lists of arguments.
 
-A connection starts with the strict parser, which knows where each command begins: it takes inline commands, refuses
-malformed ones with Redis' own words, and is exact. When a long pipelined chunk arrives at the beginning of a command,
-the connection is handed to hiredis' C reader for good, which parses four times as fast. hiredis does not say where a
-command ended and knows more types than a request may hold, so from there on inline commands are refused, the words of
-an error are hiredis', and an argument sent as a simple string (`+`), which no client does, passes.
+Every connection's parser knows where each command begins, and holds no more of an unfinished one than has arrived:
 
-Sizes are bounded as in Redis: 1,048,576 arguments… of 512 MB each, 64 KB for an inline command. Source: the RESP
-specification, Redis' `processInlineBuffer`, `processMultibulkBuffer`.
+    whole commands, many   hiredis' C reader, four times as fast; given only data[:last command's beginning], never a
+                           part of a command, and never a count that it would make room for in advance
+    one whole command      split at the line ends (`_one_command`)
+    everything else        the strict parser: inline commands, unfinished ones (it goes on where it stopped, so that a
+                           request in single bytes costs its length, not its square), and malformed ones, which it
+                           refuses with Redis' own words
+
+What hiredis cannot make sense of is parsed again by the strict parser, for the right words. One thing differs between
+them: an argument sent as a simple string (`+`), which no client does, passes in a long pipelined chunk.
+
+Sizes are bounded as in Redis: 2^31-1 arguments, of 512 MB each (proto-max-bulk-len), 64 KB for an inline command, 1 GB
+for an unfinished request (client-query-buffer-limit); and next to nothing before AUTH. Source: the RESP specification,
+Redis' `processInlineBuffer`, `processMultibulkBuffer`.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import hiredis
 
 from spark_streams.engine.replies import HEADERS
 
 MAX_ARGUMENTS = 2**31 - 1
-MAX_BULK = 512 * 1024 * 1024
 MAX_INLINE = 64 * 1024
-MAX_HELD = 1 << 30  # bytes of one request, as Redis' client-query-buffer-limit
-PIPELINED = 4096  # bytes at hand from which on hiredis takes over
+PIPELINED = 4096  # bytes at hand from which on hiredis is worth its while
+_PER_ARGUMENT = 50  # bytes that Python takes for each argument, roughly
+
+# hiredis makes room for as many elements as a header promises.
+_MANY = re.compile(rb"\*[0-9]{6}")
+_OTHER_AGGREGATES = ((37, b"\n%"), (126, b"\n~"), (62, b"\n>"), (124, b"\n|"))
 
 
 class ProtocolError(Exception):
     """The connection cannot be understood any more: send `-ERR Protocol error: <text>` and close."""
 
 
+class TooLongError(ProtocolError):
+    """An unfinished request is longer than client-query-buffer-limit: close without a word, as Redis does."""
+
+
+@dataclass
+class RequestLimits:
+    """What one connection may ask for."""
+
+    bulk: int = 512 * 1024 * 1024  # bytes of an argument
+    held: int = 1 << 30  # bytes of an unfinished request
+    arguments: int = MAX_ARGUMENTS
+    unauthenticated: bool = False
+
+
+BEFORE_AUTH = RequestLimits(bulk=16384, arguments=10, unauthenticated=True)
+
+
 class RequestParser:
-    """One connection's parser. `feed` bytes, then take `commands`."""
+    """One connection's parser: `feed` it bytes, get commands. `limits` may be replaced between two commands."""
 
-    __slots__ = ("_buffer", "_held", "_reader", "_wanted", "failure")
+    __slots__ = ("_arguments", "_count", "_held", "_taken", "_wanted", "failure", "limits")
 
-    def __init__(self) -> None:
-        self._buffer = b""
-        self._wanted = 0  # bytes without which the buffered command cannot be complete
-        self._held = 0  # bytes given to hiredis since the last command came out
-        self._reader: hiredis.Reader | None = None
+    def __init__(self, limits: RequestLimits | None = None) -> None:
+        self.limits = limits or RequestLimits()
         self.failure: ProtocolError | None = None  # set once; the commands before it are still good
+        self._arguments: list[bytes] = []  # of the unfinished command
+        self._count = 0  # how many it will have; 0 between commands
+        self._taken = 0  # about the bytes of memory that `_arguments` takes
+        self._held = bytearray()  # arrived and not used: an unfinished line or argument
+        self._wanted = 0  # bytes of `_held` without which nothing can be finished
+
+    @property
+    def held(self) -> int:
+        """About how many bytes the unfinished request takes."""
+        return len(self._held) + self._taken
 
     def feed(self, data: bytes) -> list[list[bytes]]:
         """Take bytes in; the commands that are complete by now. After a malformed one `failure` is set."""
-        reader = self._reader
-        if reader is None:
-            if self._buffer:
-                self._buffer += data
-                if len(self._buffer) < self._wanted:
-                    return []
-                data = self._buffer
-            if len(data) < PIPELINED or not _looks_pipelined(data):
-                return self._strict(data)
-            reader = self._reader = hiredis.Reader()
-            self._buffer = b""
-        return self._fast(reader, data)
-
-    def _fast(self, reader: hiredis.Reader, data: bytes) -> list[list[bytes]]:
-        reader.feed(data)
-        found: list[list[bytes]] = []
-        gets = reader.gets
-        try:
-            while (command := gets()) is not False:
-                found.append(command)
-        except hiredis.ProtocolError as problem:
-            self.failure = ProtocolError(str(problem).removeprefix("Protocol error, ").replace('"', "'"))
-        self._held = 0 if found else self._held + len(data)
-        if self._held > MAX_HELD:
-            self.failure = ProtocolError("too big request")
-        try:
-            # The cheapest test there is that all arguments are byte strings.
-            b"".join(chain.from_iterable(found))
-        except TypeError:
-            sound = [_is_command(command) for command in found].index(False)
-            self.failure = ProtocolError("expected '$'")
-            return found[:sound]
-        return found if all(found) else [command for command in found if command]
-
-    def _strict(self, data: bytes) -> list[list[bytes]]:
-        if data[0] == 42 and not self._buffer and (arguments := _one_command(data)) is not None:
-            return [arguments]
+        held = self._held
+        if held:
+            held += data
+            if len(held) < self._wanted:
+                self._check_held()
+                return []
+            data = bytes(held)
+            held.clear()
         found: list[list[bytes]] = []
         start = 0
-        self._wanted = 0
+        if not self._count and data[0] == 42:
+            if len(data) >= PIPELINED:
+                start = _whole_commands(data, found, self.limits)
+            elif (arguments := _one_command(data)) is not None and not self.limits.unauthenticated:
+                return [arguments]
         try:
-            while start < len(data):
-                end = self._multibulk(data, start, found) if data[start] == 42 else _inline(data, start, found)
-                if end < 0:
-                    break
-                start = end
+            start = self._strict(data, start, found)
         except ProtocolError as failure:
             self.failure = failure
-        self._buffer = data[start:] if start < len(data) else b""
-        if self._wanted:
+            self._arguments = []
+            return found
+        if start < len(data):
+            held += data[start:] if start else data
             self._wanted -= start
+        if self._count or held:
+            self._check_held()
         return found
 
-    def _multibulk(self, data: bytes, start: int, found: list[list[bytes]]) -> int:
-        """One `*<n>` command from `start`: appends it and returns where it ends, or -1 when it is not complete."""
-        line = data.find(b"\r\n", start, start + MAX_INLINE + 2)
-        if line < 0:
-            if len(data) - start > MAX_INLINE:
-                raise ProtocolError("too big mbulk count string")
-            return -1
-        count = _length(data[start + 1 : line])
-        if count is None or count > MAX_ARGUMENTS:
-            raise ProtocolError("invalid multibulk length")
-        at = line + 2
-        arguments: list[bytes] = []
-        for _ in range(count):
+    def _check_held(self) -> None:
+        if self.held > self.limits.held:
+            self.failure = TooLongError()
+            self._held.clear()
+            self._arguments, self._taken = [], 0
+
+    def _strict(self, data: bytes, at: int, found: list[list[bytes]]) -> int:
+        """Commands from `at` on; where the unused bytes begin."""
+        size = len(data)
+        while at < size:
+            if not self._count:
+                if data[at] != 42:
+                    end = _inline(data, at, found)
+                    if end < 0:
+                        self._wanted = 0
+                        return at
+                    at = end
+                    continue
+                line = data.find(b"\r\n", at, at + MAX_INLINE + 2)
+                if line < 0:
+                    if size - at > MAX_INLINE:
+                        raise ProtocolError("too big mbulk count string")
+                    self._wanted = 0
+                    return at
+                count = _length(data[at + 1 : line])
+                if count is None or count > MAX_ARGUMENTS:
+                    raise ProtocolError("invalid multibulk length")
+                if count > self.limits.arguments:
+                    raise ProtocolError("unauthenticated multibulk length")
+                at = line + 2
+                if count <= 0:
+                    continue
+                self._count = count
+                self._arguments = []
+                self._taken = 0
+            at = self._take_arguments(data, at)
+            if self._count:
+                return at
+            found.append(self._arguments)
+            self._taken = 0
+        return at
+
+    def _take_arguments(self, data: bytes, at: int) -> int:
+        """Arguments of the unfinished command from `at` on; where the unused bytes begin."""
+        arguments, size, longest = self._arguments, len(data), self.limits.bulk
+        for _ in range(self._count - len(arguments)):
             line = data.find(b"\r\n", at, at + MAX_INLINE + 2)
             if line < 0:
-                if at < len(data) and data[at] != 36:
+                if at < size and data[at] != 36:
                     raise ProtocolError(f"expected '$', got '{chr(data[at])}'")
-                if len(data) - at > MAX_INLINE:
+                if size - at > MAX_INLINE:
                     raise ProtocolError("too big bulk count string")
-                return -1
+                self._wanted = 0
+                break
             if data[at] != 36:
                 raise ProtocolError(f"expected '$', got '{chr(data[at])}'")
             length = _length(data[at + 1 : line])
-            if length is None or length < 0 or length > MAX_BULK:
+            if length is None or length < 0 or length > longest:
+                if length is not None and length > longest and self.limits.unauthenticated:
+                    raise ProtocolError("unauthenticated bulk length")
                 raise ProtocolError("invalid bulk length")
-            at = line + 2 + length
-            if at + 2 > len(data):
-                self._wanted = at + 2
-                return -1
-            arguments.append(data[line + 2 : at])
-            at += 2
-        if arguments:
-            found.append(arguments)
+            end = line + 2 + length
+            if end + 2 > size:
+                self._wanted = end + 2
+                break
+            arguments.append(data[line + 2 : end])
+            self._taken += length + _PER_ARGUMENT
+            at = end + 2
+        else:
+            self._count = 0
         return at
 
 
-def _is_command(found: object) -> bool:
-    return isinstance(found, list) and all(isinstance(argument, bytes) for argument in found)
+_BORDER = b"\r\n*"
+_SENTINEL = b"+\r\n"  # read as b"" between commands, and as a part of a command within one
 
 
-def _looks_pipelined(data: bytes) -> bool:
-    """Whether this begins as commands of a client library do: `*<n>\\r\\n$<n>\\r\\n` and a sound argument count."""
-    if data[0] != 42:
-        return False
-    line = data.find(b"\r\n", 0, 9)  # up to 999,999 arguments: hiredis makes room for all of them at once
-    return line > 1 and data[1:line].isdigit() and data[line + 2 : line + 3] == b"$"
+def _whole_commands(data: bytes, found: list[list[bytes]], limits: RequestLimits) -> int:
+    """As many whole commands as hiredis can read from this pipelined chunk; where they end (0: leave it alone)."""
+    end = data.rfind(_BORDER) + 2
+    if end < 2 or limits.unauthenticated or _MANY.search(data) is not None:
+        return 0
+    for sign, header in _OTHER_AGGREGATES:
+        if sign in data and header in data:
+            return 0
+    reader = hiredis.Reader()
+    reader.feed(data, 0, end)
+    reader.feed(_SENTINEL)
+    commands: list[Any] = []
+    gets = reader.gets
+    try:
+        while (command := gets()) is not False:
+            commands.append(command)
+        if not commands or commands.pop() != b"":
+            return 0  # what looked like a border lies within an argument
+        if set(map(type, commands)) != {list}:
+            return 0
+        # The cheapest test there is that all arguments are byte strings.
+        b"".join(chain.from_iterable(commands))
+    except (hiredis.HiredisError, TypeError):
+        return 0
+    if end > limits.bulk and max(map(len, chain.from_iterable(commands)), default=0) > limits.bulk:
+        return 0
+    found += commands if all(commands) else [command for command in commands if command]
+    return end
 
 
 def _one_command(data: bytes) -> list[bytes] | None:
@@ -164,6 +235,9 @@ def _length(digits: bytes) -> int | None:
     return None
 
 
+_PLAIN = re.compile(rb"[^\"'\0\v\f]*")
+
+
 def _inline(data: bytes, start: int, found: list[list[bytes]]) -> int:
     line = data.find(b"\n", start)
     if line < 0:
@@ -171,7 +245,7 @@ def _inline(data: bytes, start: int, found: list[list[bytes]]) -> int:
             raise ProtocolError("too big inline request")
         return -1
     text = data[start:line].removesuffix(b"\r")
-    arguments = split_quoted(text)
+    arguments = text.split() if _PLAIN.fullmatch(text) else split_quoted(text)
     if arguments is None:
         raise ProtocolError("unbalanced quotes in request")
     if arguments:

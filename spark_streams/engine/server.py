@@ -22,7 +22,7 @@ from pathlib import Path
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.core import Engine
-from spark_streams.engine.protocol import RequestParser
+from spark_streams.engine.protocol import RequestParser, TooLongError
 from spark_streams.engine.replies import Reply, encode, error
 
 READ_SIZE = 256 * 1024
@@ -210,7 +210,10 @@ class Server:
         failure = connection.parser.failure
         if failure is not None and client.waiter is None and not client.closing:
             client.closing = True
-            connection.out.append(error(f"ERR Protocol error: {failure}".encode()))
+            if isinstance(failure, TooLongError):
+                log.warning("closing %s: its request is longer than client-query-buffer-limit", client.address)
+            else:
+                connection.out.append(error(f"ERR Protocol error: {failure}".encode()))
         self._flush(connection)
 
     def _send_later(self, client: Client, reply: Reply) -> None:

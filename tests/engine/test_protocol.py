@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.engine.protocol import PIPELINED, RequestParser, fields_wire, split_quoted
+from spark_streams.engine.protocol import (
+    PIPELINED,
+    RequestLimits,
+    RequestParser,
+    TooLongError,
+    fields_wire,
+    split_quoted,
+)
 from tests.engine.wire import Wire, command, wire
 from tests.servers import Server
 
@@ -96,6 +106,44 @@ def test_pieces_of_any_size_give_the_same_commands(
         data = data[size:]
     assert found == commands
     assert parser.failure is None
+
+
+def test_single_bytes_cost_their_number_and_not_its_square() -> None:
+    """A request of a hundred thousand arguments is not read from its beginning for each byte that arrives."""
+    parser = RequestParser()
+    data = command(*[b"x"] * 100_000)
+    begun = time.monotonic()
+    found: list[list[bytes]] = []
+    for at in range(len(data)):
+        found += parser.feed(data[at : at + 1])
+    assert [len(one) for one in found] == [100_000]
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("header", [b"*2147483647", b"%2147483647", b"~2147483647", b">2147483647", b"*999999999"])
+@pytest.mark.parametrize("before", [b"", command("ECHO", "x" * PIPELINED)])
+def test_a_header_makes_no_room_for_what_it_promises(header: bytes, before: bytes) -> None:
+    """Neither at the beginning nor in a pipelined chunk, neither whole nor in a value."""
+    for data in (before + header + b"\r\n" + command("PING") * 1000, command("ECHO", header) * 1000):
+        parser = RequestParser()
+        tracemalloc.start()
+        parser.feed(data)
+        assert tracemalloc.get_traced_memory()[1] < 20 * len(data)
+        tracemalloc.stop()
+
+
+def test_a_request_without_an_end_is_bounded() -> None:
+    """By the bytes that it holds, and by what its arguments take in memory."""
+    for start, more in ((b"*1\r\n$5000000\r\n", b"x" * 50_000), (b"*1000000\r\n", b"$0\r\n\r\n" * 10_000)):
+        parser = RequestParser(RequestLimits(held=1_000_000))
+        parser.feed(start)
+        fed = 0
+        while parser.failure is None:
+            fed += len(more)
+            assert parser.feed(more) == []
+        assert fed < 1_100_000
+        assert isinstance(parser.failure, TooLongError)
+        assert parser.held < 1000
 
 
 def test_fields_are_the_bytes_of_the_request() -> None:
