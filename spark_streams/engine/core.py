@@ -16,6 +16,7 @@ from spark_streams.engine.blocking import Waiters
 from spark_streams.engine.borders import NodeLimits
 from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client
 from spark_streams.engine.config import Config
+from spark_streams.engine.journal import Journal
 from spark_streams.engine.keyspace import Database
 from spark_streams.engine.replies import QUEUED, CommandError, Reply, error
 
@@ -45,7 +46,11 @@ class Engine:
         self.started = self.now
         self.node_limits = NodeLimits()
         self.config = Config(self.node_limits)
-        self.databases = [Database(number, lambda: self.now) for number in range(DATABASES)]
+        self.loading = False  # while the append-only file is read back, nothing expires
+        self.journal: Journal | None = None  # set while changes are written down
+        self.databases = [Database(number, lambda: 0 if self.loading else self.now) for number in range(DATABASES)]
+        for db in self.databases:
+            db.expired = self._expired
         self.clients: dict[int, Client] = {}
         self.next_client = 1
         self.waiters = Waiters(self.deliver)
@@ -146,7 +151,13 @@ class Engine:
                 return QUEUED
             spec.calls += 1
             assert spec.handler is not None
-            return spec.handler(self, client, args)
+            if self.journal is None or not spec.verbatim:
+                return spec.handler(self, client, args)
+            before = sum([db.changes for db in self.databases])
+            reply = spec.handler(self, client, args)
+            if sum([db.changes for db in self.databases]) != before:
+                self.journal.record(client.db, spec.name, args)
+            return reply
         except CommandError as failure:
             reply = error(failure.text)
             if client.queue is not None and (spec is None or "intransaction" not in spec.flags):
@@ -164,6 +175,10 @@ class Engine:
         if spec.name.encode() == args[0].lower():
             self._known[args[0]] = spec
         return spec
+
+    def _expired(self, db: Database, key: bytes) -> None:
+        if self.journal is not None:
+            self.journal.write(db, b"DEL", key)
 
     def keys_of(self, spec: Command, args: list[bytes]) -> list[bytes]:
         """The key arguments of a command."""

@@ -34,7 +34,7 @@ def wrong_type() -> CommandError:
 class Database:
     """One numbered database."""
 
-    __slots__ = ("changes", "clock", "expires", "number", "ready", "values", "waiting", "watched")
+    __slots__ = ("changes", "clock", "expired", "expires", "number", "ready", "values", "waiting", "watched")
 
     def __init__(self, number: int, clock: Callable[[], int]) -> None:
         self.number = number
@@ -45,6 +45,7 @@ class Database:
         self.waiting: dict[bytes, dict[Waiter, None]] = {}
         self.ready: dict[bytes, None] = {}
         self.changes = 0
+        self.expired: Callable[[Database, bytes], None] = lambda db, key: None  # told of every key that expires
 
     def get(self, key: bytes) -> Value | None:
         """The value, or None; an expired key is dropped."""
@@ -73,12 +74,14 @@ class Database:
         due = self.expires.get(key)
         if due is not None and due <= self.clock():
             self.remove(key)
+            self.expired(self, key)
 
     def drop_expired(self) -> None:
         """Drop every key whose time has come."""
         now = self.clock()
         for key in [key for key, due in self.expires.items() if due <= now]:
             self.remove(key)
+            self.expired(self, key)
 
     def set(self, key: bytes, value: Value, keep_ttl: bool = False) -> None:
         """Store a value and tell watchers and waiters."""

@@ -128,6 +128,14 @@ class Node:
             return [blob[start + 9 : start + 9 + width] for start in self.starts[low:high]]
         return [entryid.text(entry_id) for entry_id in self.id_list(low, high)]
 
+    def id_bulks(self, low: int, high: int) -> list[bytes]:
+        """The ids of the slots low … high-1 as bulk strings."""
+        if self.starts is not None and self.id_width:
+            blob, width = self.blob, self.id_width
+            # An entry begins with `*2\\r\\n`, and the id's length has two digits: see id_width.
+            return [blob[start + 4 : start + 11 + width] for start in self.starts[low:high]]
+        return [b"$%d\r\n%b\r\n" % (len(text), text) for text in self.id_texts(low, high)]
+
     def is_dead(self, index: int) -> bool:
         """Whether the slot is a tombstone."""
         return self.dead is not None and index in self.dead

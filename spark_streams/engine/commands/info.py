@@ -168,7 +168,7 @@ def _describe(spec: Command) -> Reply:
         [
             bulk(spec.name.encode()),
             integer(arity),
-            SetOf([simple(flag) for flag in sorted(spec.flags - {"intransaction"})]),
+            SetOf([simple(flag) for flag in sorted(spec.flags - {"intransaction", "effect"})]),
             *(integer(position) for position in spec.keys),
             SetOf([]),
             Array([]),

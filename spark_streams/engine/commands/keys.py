@@ -167,7 +167,7 @@ def _expire(engine: Engine, client: Client, args: list[bytes], unit: int, absolu
         return integer(0)
     if b"lt" in flags and current is not None and due >= current:
         return integer(0)
-    if due <= engine.now:
+    if due <= engine.now and not engine.loading:
         db.remove(key)
     else:
         db.expires[key] = due

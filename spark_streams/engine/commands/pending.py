@@ -118,7 +118,7 @@ class _Claim:
     last_id: int = 0
 
 
-@command("xclaim", -6, "write fast", (1, 1, 1))
+@command("xclaim", -6, "write fast effect", (1, 1, 1))
 def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XCLAIM key group consumer min-idle id … [IDLE ms] [TIME unix-ms] [RETRYCOUNT n] [FORCE] [JUSTID] [LASTID id]"""
     stream, group = _group(client, args)
@@ -130,15 +130,19 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         except entryid.EntryIdError:
             break
     claim = _claim_options(args, 5 + len(ids), min_idle, engine.now)
+    moved = claim.last_id > group.last_id
     group.last_id = max(group.last_id, claim.last_id)
-    consumer = group.consumer(args[3], engine.now)
+    consumer = _consumer(engine, client, group, args)
     items: list[Reply] = []
+    taken: dict[int, list[int]] = {}
+    dropped: list[int] = []
     for one in ids:
         run = group.pending.get(one, stream)
         entry = stream.find(one)
         if entry is None:
             if run is not None:
                 group.pending.take(one, stream)
+                dropped.append(one)
             continue
         if run is None and not claim.force:
             continue
@@ -151,10 +155,20 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             deliveries += 1
         group.pending.take(one, stream)
         group.pending.put(one, consumer, claim.time, deliveries, stream)
+        taken.setdefault(deliveries, []).append(one)
         consumer.active = engine.now
         items.append(bulk(entryid.text(one)) if claim.just_id else entry.wire())
     client.db.touch_groups(args[1])
+    if engine.journal is not None:
+        engine.journal.claimed(client.db, args[1], args[2], group, consumer, taken, claim.time, dropped, moved)
     return Array(items)
+
+
+def _consumer(engine: Engine, client: Client, group: Group, args: list[bytes]) -> Consumer:
+    """The consumer that claims, made on first mention."""
+    if engine.journal is not None and args[3] not in group.consumers:
+        engine.journal.consumer(client.db, args[1], args[2], args[3])
+    return group.consumer(args[3], engine.now)
 
 
 def _claim_options(args: list[bytes], at: int, min_idle: int, now: int) -> _Claim:
@@ -185,7 +199,7 @@ def _claim_options(args: list[bytes], at: int, min_idle: int, now: int) -> _Clai
     return claim
 
 
-@command("xautoclaim", -6, "write fast", (1, 1, 1))
+@command("xautoclaim", -6, "write fast effect", (1, 1, 1))
 def xautoclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XAUTOCLAIM key group consumer min-idle start [COUNT n] [JUSTID]"""
     min_idle = max(integer_of(args[4], "ERR Invalid min-idle-time argument for XAUTOCLAIM"), 0)
@@ -205,11 +219,14 @@ def xautoclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             raise syntax_error()
         at += 1
     stream, group = _group(client, args)
-    consumer = group.consumer(args[3], engine.now)
+    consumer = _consumer(engine, client, group, args)
     wanted, deleted, cursor = _pick(stream, group, start, count, min_idle, engine.now)
     items: list[Reply] = []
+    taken: dict[int, list[int]] = {}
     for one, deliveries in wanted:
-        _take_over(group, stream, one, consumer, engine.now, deliveries if just_id else deliveries + 1)
+        counted = deliveries if just_id else deliveries + 1
+        _take_over(group, stream, one, consumer, engine.now, counted)
+        taken.setdefault(counted, []).append(one)
         entry = stream.find(one)
         assert entry is not None  # _pick chose it because it exists
         items.append(bulk(entryid.text(one)) if just_id else entry.wire())
@@ -217,6 +234,8 @@ def xautoclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         group.pending.take(one, stream)
     if wanted or deleted:
         client.db.touch_groups(args[1])
+        if engine.journal is not None:
+            engine.journal.claimed(client.db, args[1], args[2], group, consumer, taken, engine.now, deleted)
     return Array([bulk(entryid.text(cursor)), Array(items), Array(bulks(map(entryid.text, deleted)))])
 
 

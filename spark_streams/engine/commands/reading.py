@@ -23,7 +23,7 @@ from spark_streams.engine.replies import (
     Reply,
     bulk,
 )
-from spark_streams.engine.stream import Stream
+from spark_streams.engine.stream import Slice, Stream
 
 # A blocked reader without COUNT is not flooded when it wakes (XREAD_BLOCKED_DEFAULT_COUNT).
 BLOCKED_COUNT = 1000
@@ -131,7 +131,7 @@ def _read_after(stream: Stream | None, text: bytes) -> int:
     return entry_id(text)
 
 
-@command("xreadgroup", -7, "write blocking movablekeys", (0, 0, 0))
+@command("xreadgroup", -7, "write effect blocking movablekeys", (0, 0, 0))
 def xreadgroup(engine: Engine, client: Client, args: list[bytes]) -> Reply | None:
     """XREADGROUP GROUP group consumer [COUNT n] [BLOCK ms] [NOACK] STREAMS key … id|> …"""
     options = _parse(args, grouped=True)
@@ -156,15 +156,23 @@ def xreadgroup(engine: Engine, client: Client, args: list[bytes]) -> Reply | Non
             _group(db, key, name)
         for key, last in zip(options.keys, after, strict=True):
             stream, group = _group(db, key, name)
+            if engine.journal is not None and options.consumer not in group.consumers:
+                engine.journal.consumer(db, key, name, options.consumer)
             consumer = group.consumer(options.consumer, engine.now)
             if last is None:
-                new = _read_new(engine, stream, group, None if options.no_ack else consumer, count)
-                if new is not None:
+                slices, total = _read_new(engine, stream, group, None if options.no_ack else consumer, count)
+                if total:
+                    if engine.journal is not None:
+                        owner = None if options.no_ack else consumer
+                        engine.journal.delivered(db, key, name, group, slices, owner, engine.now)
                     consumer.active = engine.now
                     db.touch_groups(key)
-                    found.append((bulk(key), new))
+                    found.append((bulk(key), Entries(slices, total)))
             else:
-                found.append((bulk(key), _read_history(engine, stream, group, consumer, last, count)))
+                reply, changed = _read_history(engine, stream, group, consumer, last, count)
+                if engine.journal is not None and changed:
+                    engine.journal.redelivered(db, key, name, group, changed, stream)
+                found.append((bulk(key), reply))
         return PairedMap(found) if found else None
 
     return _wait(engine, client, options, attempt)
@@ -182,21 +190,24 @@ def _group(db: Database, key: bytes, name: bytes) -> tuple[Stream, Group]:
 
 def _read_new(
     engine: Engine, stream: Stream, group: Group, consumer: Consumer | None, count: int | None
-) -> Reply | None:
+) -> tuple[list[Slice], int]:
     if group.last_id >= stream.last_id:
-        return None
+        return [], 0
     slices, total = stream.slices(group.last_id + 1, entryid.HIGHEST, count)
-    if not total:
-        return None
-    group.deliver(slices, consumer, engine.now, stream)
-    return Entries(slices, total)
+    if total:
+        group.deliver(slices, consumer, engine.now, stream)
+    return slices, total
 
 
 def _read_history(
     engine: Engine, stream: Stream, group: Group, consumer: Consumer, after: int, count: int | None
-) -> Reply:
-    """What is pending for this consumer above an id; each entry that still exists counts one more delivery."""
+) -> tuple[Reply, list[Run]]:
+    """What is pending for this consumer above an id; each entry that still exists counts one more delivery.
+
+    The second are the runs that were counted up.
+    """
     items: list[Reply] = []
+    changed: list[Run] = []
     left = count if count is not None else consumer.pending.count
     start = after + 1
     while left > 0:
@@ -208,16 +219,17 @@ def _read_history(
         left -= len(ids)
         start = ids[-1] + 1
         for one in group.pending.between(ids[0], ids[-1], stream):
-            items += _redeliver(engine, stream, group, one)
-    return Array(items)
+            items += _redeliver(engine, stream, group, one, changed)
+    return Array(items), changed
 
 
-def _redeliver(engine: Engine, stream: Stream, group: Group, run: Run) -> Sequence[Reply]:
+def _redeliver(engine: Engine, stream: Stream, group: Group, run: Run, changed: list[Run]) -> Sequence[Reply]:
     """The entries of one run, delivered once more; a deleted entry is an id with nil and stays as it was."""
     slices, total = stream.slices(run.first, run.last)
     if total == run.count:
         run.time = engine.now
         run.deliveries += 1
+        changed.append(run)
         return [piece.node.wire(i, i + 1) for piece in slices for i in range(piece.low, piece.high)]
     items: list[Reply] = []
     for one in run.id_list(stream):
@@ -228,5 +240,6 @@ def _redeliver(engine: Engine, stream: Stream, group: Group, run: Run) -> Sequen
         (single,) = group.pending.between(one, one, stream)
         single.time = engine.now
         single.deliveries += 1
+        changed.append(single)
         items.append(entry.wire())
     return items

@@ -116,7 +116,7 @@ def _parse_new_id(text: bytes) -> _Id:
     return _Id(value >> 64, value & U64_MAX)
 
 
-@command("xadd", -5, "write denyoom fast", (1, 1, 1))
+@command("xadd", -5, "write denyoom fast effect", (1, 1, 1))
 def xadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XADD key [NOMKSTREAM] [MAXLEN|MINID [=|~] threshold [LIMIT n]] *|id field value …"""
     trim: _Trim | None = None
@@ -150,8 +150,9 @@ def xadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     text = b"%d-%d" % (new >> 64, new & U64_MAX)
     answer = b"$%d\r\n%b\r\n" % (len(text), text)
     stream.append(new, b"*2\r\n%b%b" % (answer, fields))
-    if trim is not None:
-        trim.apply(stream)
+    removed = trim.apply(stream) if trim is not None else 0
+    if engine.journal is not None:
+        engine.journal.added(db, key, answer, fields, stream.length if removed else None)
     db.touch(key)
     return answer
 
@@ -169,14 +170,16 @@ def _explicit(chosen: _Id, last: int) -> int:
     return new
 
 
-@command("xtrim", -4, "write", (1, 1, 1))
+@command("xtrim", -4, "write effect", (1, 1, 1))
 def xtrim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XTRIM key MAXLEN|MINID [=|~] threshold [LIMIT n]"""
     trim = _parse_add_or_trim(engine, args, adding=False)[0]
     stream = client.db.stream(args[1])
     removed = trim.apply(stream) if stream is not None else 0
-    if removed:
+    if removed and stream is not None:
         client.db.touch(args[1])
+        if engine.journal is not None:
+            engine.journal.trimmed(client.db, args[1], stream.length)
     return integer(removed)
 
 

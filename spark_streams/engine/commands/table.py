@@ -31,6 +31,10 @@ class Command:
     calls: int = 0
     rejected: int = 0
     failed: int = 0
+    verbatim: bool = False  # what it changes is written down as it came, or as `journal` says for its name
+
+    def __post_init__(self) -> None:
+        self.verbatim = "write" in self.flags and "effect" not in self.flags
 
     def check_arity(self, count: int) -> None:
         """Raises Redis' arity error when `count` arguments, the name included, are wrong."""

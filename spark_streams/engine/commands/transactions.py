@@ -41,6 +41,9 @@ def exec_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         return NIL_ARRAY
     replies: list[Reply] = []
     engine.in_transaction = True
+    journal = engine.journal
+    if journal is not None:
+        journal.begin()
     try:
         for one in queue:
             reply = engine.execute(client, one)
@@ -48,6 +51,8 @@ def exec_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             replies.append(encode(reply if reply is not None else b"", client.resp))
     finally:
         engine.in_transaction = False
+        if journal is not None:
+            journal.end()
     engine.serve_ready()
     return Array(replies)
 
