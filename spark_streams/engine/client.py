@@ -14,9 +14,9 @@ REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIPPING = range(4)
 class Client:
     """State of one connection."""
 
-    __slots__ = ("address", "broken", "closing", "created", "db", "dirty", "flags", "id", "laddr", "last_command",
-                 "last_seen", "lib_name", "lib_ver", "name", "queue", "reply_mode", "resp", "waiter",
-                 "watching")  # fmt: skip
+    __slots__ = ("address", "authenticated", "broken", "closing", "created", "db", "dirty", "flags", "id", "laddr",
+                 "last_command", "last_seen", "lib_name", "lib_ver", "name", "postponed", "queue",
+                 "reply_mode", "resp", "waiter", "watching")  # fmt: skip
 
     def __init__(self, identity: int, db: Database, address: str, laddr: str, now: int) -> None:
         self.id = identity
@@ -37,6 +37,8 @@ class Client:
         self.dirty = False  # a watched key changed: EXEC answers nil
         self.watching: list[tuple[Database, bytes]] = []
         self.waiter: Waiter | None = None  # set while blocked
+        self.authenticated = True
+        self.postponed = False  # CLIENT PAUSE holds its next command up
         self.closing = False  # close once the output is written
 
     def unwatch(self) -> None:

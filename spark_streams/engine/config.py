@@ -1,74 +1,117 @@
-"""CONFIG GET and SET: the settings that clients ask for, with their real values.
+"""The settings in force: read by name, shown by CONFIG GET, changed by CONFIG SET, all or none.
 
-Only what the engine honours can be changed. Setting another option to the value that it has is fine, anything else is
-an error: nothing is accepted and ignored.
+Whoever acts on a setting asks for it (`number`, `flag`, `text`) or is told of changes (`when`), so that nothing has to
+be looked up while commands run.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 from spark_streams.engine.borders import NodeLimits
+from spark_streams.engine.protocol import RequestLimits
 from spark_streams.engine.replies import CommandError
-
-_UNITS = {"": 1, "b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3}
+from spark_streams.engine.settings import NO_LIMITS, OPTIONS, Option, OutputLimit, SettingError
 
 
 class Config:
-    """Named settings, all texts as in redis.conf."""
+    """The value of every option."""
 
     def __init__(self, limits: NodeLimits) -> None:
         self._limits = limits
-        self.fixed: dict[str, str] = {
-            "save": "",
-            "appendonly": "no",
-            "maxmemory": "0",
-            "maxmemory-policy": "noeviction",
-            "databases": "16",
-            "timeout": "0",
-            "port": "0",
-            "bind": "",
-            "unixsocket": "",
-            "dir": "",
-            "requirepass": "",
-            "cluster-enabled": "no",
-            "io-threads": "1",
-            "proto-max-bulk-len": "536870912",
-        }
+        self.requests = RequestLimits()  # of clients that may come in; the parsers hold it
+        self.output: OutputLimit = NO_LIMITS["normal"]
+        self._values: dict[str, object] = {name: one.kind.read(one.default) for name, one in OPTIONS.items()}
+        self._values["client-output-buffer-limit"] = dict(NO_LIMITS)
+        self._told: dict[str, list[Callable[[], None]]] = {}
+
+    def number(self, name: str) -> int:
+        """A number, or bytes."""
+        value = self._values[name]
+        assert isinstance(value, int)
+        return value
+
+    def flag(self, name: str) -> bool:
+        """yes or no."""
+        return bool(self._values[name])
+
+    def text(self, name: str) -> str:
+        """A text, or the word that was chosen."""
+        return str(self._values[name])
+
+    def when(self, name: str, told: Callable[[], None]) -> None:
+        """Call this now, and after each change of the option."""
+        self._told.setdefault(name, []).append(told)
+        told()
+
+    def start_with(self, name: str, text: str) -> None:
+        """A setting from the command line or the configuration file. Raises SettingError."""
+        option = OPTIONS.get(name)
+        if option is None:
+            raise SettingError("no such option")
+        value = option.kind.read(text)
+        if not option.help and value != self._values[name]:
+            raise SettingError(f"this engine knows only '{option.kind.show(self._values[name])}'")
+        self._apply({name: value})
+
+    def fill(self, name: str, value: object) -> None:
+        """A value that is known only when the server runs (the port that was free, the directory)."""
+        self._values[name] = value
 
     def get(self, patterns: list[str]) -> dict[str, str]:
         """The settings whose names match one of the glob patterns."""
-        values = {
-            **self.fixed,
-            "stream-node-max-entries": str(self._limits.entries),
-            "stream-node-max-bytes": str(self._limits.bytes),
-        }
         lowered = [pattern.lower() for pattern in patterns]
-        return {name: value for name, value in values.items() if any(fnmatchcase(name, one) for one in lowered)}
+        return {
+            name: option.kind.show(self._values[name])
+            for name, option in OPTIONS.items()
+            if any(fnmatchcase(name, one) for one in lowered)
+        }
 
     def set(self, pairs: list[tuple[str, str]]) -> None:
         """Change settings, all or none. Raises CommandError."""
-        limits = NodeLimits(self._limits.entries, self._limits.bytes)
-        for name, value in pairs:
-            if name == "stream-node-max-entries":
-                limits.entries = _number(name, value)
-            elif name == "stream-node-max-bytes":
-                limits.bytes = _number(name, value)
-            elif name not in self.fixed:
+        fresh: dict[str, object] = {}
+        for name, text in pairs:
+            option = OPTIONS.get(name)
+            if option is None:
                 raise CommandError(f"ERR Unknown option or number of arguments for CONFIG SET - '{name}'")
-            elif self.fixed[name] != value:
+            try:
+                if name in fresh:
+                    raise SettingError("duplicate parameter")
+                fresh[name] = self._changed(option, text)
+            except SettingError as problem:
                 raise CommandError(
-                    f"ERR CONFIG SET failed (possibly related to argument '{name}') - can't be changed in this engine"
-                )
-        self._limits.entries, self._limits.bytes = limits.entries, limits.bytes
+                    f"ERR CONFIG SET failed (possibly related to argument '{name}') - {problem}"
+                ) from None
+        self._apply(fresh)
 
-
-def _number(name: str, value: str) -> int:
-    digits = value.rstrip("bBkKmMgG")
-    unit = _UNITS.get(value[len(digits) :].lower())
-    if not (digits.isascii() and digits.isdigit()) or unit is None:
-        raise CommandError(
-            f"ERR CONFIG SET failed (possibly related to argument '{name}') - argument couldn't be parsed into an "
-            "integer"
+    def _changed(self, option: Option, text: str) -> object:
+        if option.while_running:
+            return option.kind.read(text)
+        if option.immutable:
+            raise SettingError("can't set immutable config")
+        with contextlib.suppress(SettingError):
+            if option.kind.read(text) == self._values[option.name]:
+                return self._values[option.name]
+        raise SettingError(
+            "can't be changed while this engine runs" if option.help else "can't be changed in this engine"
         )
-    return int(digits) * unit
+
+    def _apply(self, fresh: dict[str, object]) -> None:
+        for name, value in fresh.items():
+            current = self._values[name]
+            # Of output limits, only the classes that are named change.
+            self._values[name] = (
+                {**current, **value} if isinstance(current, dict) and isinstance(value, dict) else value
+            )
+        self._limits.entries = self.number("stream-node-max-entries")
+        self._limits.bytes = self.number("stream-node-max-bytes")
+        self.requests.bulk = self.number("proto-max-bulk-len")
+        self.requests.held = self.number("client-query-buffer-limit")
+        limits = self._values["client-output-buffer-limit"]
+        assert isinstance(limits, dict)
+        self.output = limits["normal"]
+        for name in fresh:
+            for told in self._told.get(name, ()):
+                told()

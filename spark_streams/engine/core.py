@@ -16,8 +16,10 @@ from spark_streams.engine.blocking import Waiters
 from spark_streams.engine.borders import NodeLimits
 from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client
 from spark_streams.engine.config import Config
+from spark_streams.engine.guard import Guard
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.keyspace import Database
+from spark_streams.engine.memory import MemoryGauge
 from spark_streams.engine.replies import QUEUED, CommandError, Reply, error
 
 if TYPE_CHECKING:
@@ -51,22 +53,31 @@ class Engine:
         self.databases = [Database(number, lambda: 0 if self.loading else self.now) for number in range(DATABASES)]
         for db in self.databases:
             db.expired = self._expired
+        self.find = find
+        self.memory = MemoryGauge(self.databases)
+        self.guard: Guard | None = None  # asked before each command, where there is a reason to
+        self.access = Guard(self)
+        self.paused_until = 0  # CLIENT PAUSE: Unix milliseconds
+        self.paused_all = False  # reads wait, too
         self.clients: dict[int, Client] = {}
         self.next_client = 1
         self.waiters = Waiters(self.deliver)
         self.send: Callable[[Client, Reply], None] = lambda client, reply: None  # set by the server
         self.disconnect: Callable[[Client], None] = lambda client: None  # set by the server
+        self.describe_buffers: Callable[[Client], tuple[int, int]] = lambda client: (0, 0)  # set by the server
         self.in_transaction = False
         self.stopping = False
         self.run_id = os.urandom(20).hex()
         self.commands = COMMANDS
         self.commands_processed = 0
         self.connections_received = 0
+        self.connections_rejected = 0
         self.errors: dict[str, int] = {}
         self.error_replies = 0
-        self._find = find
         self._keys_of = keys_of
         self._known: dict[bytes, Command] = {}
+        self._timed: Command | None = None  # what time is counted for
+        self._timed_since = 0
 
     def tick(self) -> int:
         """Read the clock."""
@@ -76,6 +87,7 @@ class Engine:
     def connect(self, address: str, laddr: str) -> Client:
         """A new client."""
         client = Client(self.next_client, self.databases[0], address, laddr, self.now)
+        client.authenticated = not self.access.closed
         self.next_client += 1
         self.clients[client.id] = client
         self.connections_received += 1
@@ -95,6 +107,10 @@ class Engine:
         """
         client.last_seen = self.now
         ran = 0
+        if self.paused_until:
+            held = next((at for at, args in enumerate(commands) if self.must_wait(args)), len(commands))
+            client.postponed = held < len(commands)
+            commands = commands[:held]
         for args in commands:
             ran += 1
             reply = self.execute(client, args)
@@ -115,7 +131,24 @@ class Engine:
             if client.waiter is not None or client.closing or room < 0:
                 break
         self.commands_processed += ran
+        self._time(None)
         return ran
+
+    def _time(self, spec: Command | None) -> None:
+        """From now on time goes to this command: the clock is read where the command changes, not for each."""
+        moment = time.perf_counter_ns()
+        if self._timed is not None:
+            self._timed.nanoseconds += moment - self._timed_since
+        self._timed, self._timed_since = spec, moment
+
+    def must_wait(self, args: list[bytes]) -> bool:
+        """Whether CLIENT PAUSE holds this command up."""
+        if self.now >= self.paused_until:
+            return False
+        try:
+            return self.paused_all or bool(self.find(args).flags & {"write", "mayreplicate"})
+        except CommandError:
+            return False
 
     def serve_ready(self) -> None:
         """Serve the clients that wait for keys which have just changed."""
@@ -137,6 +170,7 @@ class Engine:
     def execute(self, client: Client, args: list[bytes]) -> Reply | None:
         """Run one command. The reply; None when it has blocked, or answers nothing by its nature."""
         spec: Command | None = None
+        running = False
         try:
             known = self._known.get(args[0])
             if known is not None and (len(args) == known.arity or len(args) >= -known.arity > 0):
@@ -144,12 +178,17 @@ class Engine:
             else:
                 spec = self._look_up(args)
             client.last_command = args[0]
+            if self.guard is not None and not self.in_transaction:
+                self.guard.check(client, spec, args)
             if client.queue is not None and "intransaction" not in spec.flags:
                 if "nomulti" in spec.flags:
                     raise CommandError("ERR Command not allowed inside a transaction")
                 client.queue.append(args)
                 return QUEUED
+            if spec is not self._timed:
+                self._time(spec)
             spec.calls += 1
+            running = True
             assert spec.handler is not None
             if self.journal is None or not spec.verbatim:
                 return spec.handler(self, client, args)
@@ -163,7 +202,8 @@ class Engine:
             if client.queue is not None and (spec is None or "intransaction" not in spec.flags):
                 client.broken = True
             if spec is not None:
-                spec.failed += 1
+                spec.failed += running
+                spec.rejected += not running
             self.count_error(reply)
             return reply
         except Exception:
@@ -171,7 +211,7 @@ class Engine:
             return error(b"ERR internal error, see the engine's log")
 
     def _look_up(self, args: list[bytes]) -> Command:
-        spec = self._find(args)
+        spec = self.find(args)
         if spec.name.encode() == args[0].lower():
             self._known[args[0]] = spec
         return spec

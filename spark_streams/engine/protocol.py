@@ -60,7 +60,10 @@ BEFORE_AUTH = RequestLimits(bulk=16384, arguments=10, unauthenticated=True)
 
 
 class RequestParser:
-    """One connection's parser: `feed` it bytes, get commands. `limits` may be replaced between two commands."""
+    """One connection's parser: `feed` it bytes, get commands. `limits` may be replaced between two commands.
+
+    Before AUTH it gives one command at a time; `feed(b"")` goes on with the rest.
+    """
 
     __slots__ = ("_arguments", "_count", "_held", "_taken", "_wanted", "failure", "limits")
 
@@ -90,7 +93,7 @@ class RequestParser:
             held.clear()
         found: list[list[bytes]] = []
         start = 0
-        if not self._count and data[0] == 42:
+        if not self._count and data[:1] == b"*":
             if len(data) >= PIPELINED:
                 start = _whole_commands(data, found, self.limits)
             elif (arguments := _one_command(data)) is not None and not self.limits.unauthenticated:
@@ -118,6 +121,9 @@ class RequestParser:
         """Commands from `at` on; where the unused bytes begin."""
         size = len(data)
         while at < size:
+            if found and self.limits.unauthenticated:
+                self._wanted = 0
+                return at
             if not self._count:
                 if data[at] != 42:
                     end = _inline(data, at, found)

@@ -38,7 +38,7 @@ def echo(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return bulk(args[1])
 
 
-@command("hello", -1, "fast")
+@command("hello", -1, "fast noauth")
 def hello(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """HELLO [2|3 [AUTH user password] [SETNAME name]]"""
     resp = client.resp
@@ -52,7 +52,7 @@ def hello(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     while at < len(args):
         option, more = args[at].lower(), len(args) - at - 1
         if option == b"auth" and more >= 2:
-            _authenticate(args[at + 1])
+            engine.access.admit(client, args[at + 1], args[at + 2])
             at += 2
         elif option == b"setname" and more:
             name = _valid_name(args[at + 1], _NAME)
@@ -60,6 +60,12 @@ def hello(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         else:
             raise CommandError(b"ERR Syntax error in HELLO option '%b'" % args[at])
         at += 1
+    if engine.access.keeps_out(client):
+        raise CommandError(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH "
+            "<user> <pass> option can be used to authenticate the client and select the RESP protocol version at the "
+            "same time"
+        )
     if name is not None:
         client.name = name
     client.resp = resp
@@ -76,23 +82,17 @@ def hello(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     )
 
 
-def _authenticate(user: bytes) -> None:
-    # No password is set: as in Redis, the default user comes in with any, and there is no other.
-    if user != b"default":
-        raise CommandError("WRONGPASS invalid username-password pair or user is disabled.")
-
-
-@command("auth", -2, "fast intransaction")
+@command("auth", -2, "fast noauth")
 def auth(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """AUTH [user] password"""
     if len(args) > 3:
         raise syntax_error()
-    if len(args) == 2:
+    if len(args) == 2 and not engine.access.closed:
         raise CommandError(
             "ERR AUTH <password> called without any password configured for the default user. Are you sure your "
             "configuration is correct?"
         )
-    _authenticate(args[1])
+    engine.access.admit(client, args[1] if len(args) == 3 else b"default", args[-1])
     return OK
 
 
@@ -106,17 +106,18 @@ def select(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return OK
 
 
-@command("quit", -1, "fast intransaction")
+@command("quit", -1, "fast noauth intransaction")
 def quit_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """QUIT"""
     client.closing = True
     return OK
 
 
-@command("reset", 1, "fast intransaction")
+@command("reset", 1, "fast noauth intransaction")
 def reset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """RESET"""
     client.leave_transaction()
+    client.authenticated = not engine.access.closed
     client.db = engine.databases[0]
     client.name = b""
     client.resp = 2

@@ -38,7 +38,7 @@ def _server(engine: Engine) -> dict[str, object]:
         "arch_bits": 64 if sys.maxsize > 2**32 else 32,
         "process_id": os.getpid(),
         "run_id": engine.run_id,
-        "tcp_port": engine.config.fixed["port"],
+        "tcp_port": engine.config.number("port") or engine.config.number("tls-port"),
         "uptime_in_seconds": up,
         "uptime_in_days": up // 86400,
         "executable": sys.executable,

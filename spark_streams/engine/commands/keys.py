@@ -10,6 +10,7 @@ from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
 from spark_streams.engine.keyspace import TYPE_NAMES, Value
+from spark_streams.engine.memory import size_of
 from spark_streams.engine.replies import NIL, OK, Array, CommandError, Reply, bulk, bulks, integer, simple
 from spark_streams.engine.stream import Stream
 
@@ -289,14 +290,3 @@ def memory_usage(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             raise syntax_error()
     value = client.db.get(args[2])
     return NIL if value is None else integer(sys.getsizeof(args[2]) + size_of(value))
-
-
-def size_of(value: Value) -> int:
-    """About how many bytes a value takes in this process."""
-    if isinstance(value, Stream):
-        return value.memory()
-    if isinstance(value, bytes):
-        return sys.getsizeof(value)
-    if isinstance(value, dict):
-        return sys.getsizeof(value) + sum(sys.getsizeof(k) + sys.getsizeof(v) for k, v in value.items())
-    return sys.getsizeof(value) + sum(map(sys.getsizeof, value))

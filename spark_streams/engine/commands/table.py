@@ -31,6 +31,7 @@ class Command:
     calls: int = 0
     rejected: int = 0
     failed: int = 0
+    nanoseconds: int = 0
     verbatim: bool = False  # what it changes is written down as it came, or as `journal` says for its name
 
     def __post_init__(self) -> None:
