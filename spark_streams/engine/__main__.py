@@ -13,6 +13,7 @@ from pathlib import Path
 from spark_streams.engine.commandline import configure
 from spark_streams.engine.config import Config
 from spark_streams.engine.core import Engine
+from spark_streams.engine.persistence import CorruptFileError, PersistenceError
 from spark_streams.engine.server import Server
 
 _LEVELS = {"debug": 10, "verbose": 10, "notice": 20, "warning": 30, "nothing": 100}
@@ -30,6 +31,11 @@ def main(arguments: list[str] | None = None, prog: str = "python -m spark_stream
     except OSError as problem:
         print(f"spark_streams.engine: {problem.filename}: {problem.strerror or problem}", file=sys.stderr)
         return 1
+    try:
+        engine.persistence.start()
+    except (PersistenceError, CorruptFileError) as problem:
+        print(f"spark_streams.engine: {problem}", file=sys.stderr)
+        return 1
     parent = chosen.parent
     server = Server(engine, chosen.idle, (lambda: os.getppid() != parent) if parent else (lambda: False))
     try:
@@ -43,8 +49,13 @@ def main(arguments: list[str] | None = None, prog: str = "python -m spark_stream
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     log.info("ready on %s", " and ".join(where))
-    with contextlib.suppress(KeyboardInterrupt):
-        server.serve()
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve()
+        engine.persistence.stop()
+    except PersistenceError as problem:
+        log.error("stopping: %s", problem)
+        return 1
     log.info("stopped")
     return 0
 

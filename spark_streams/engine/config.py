@@ -72,6 +72,7 @@ class Config:
     def set(self, pairs: list[tuple[str, str]]) -> None:
         """Change settings, all or none. Raises CommandError."""
         fresh: dict[str, object] = {}
+        name = ""
         for name, text in pairs:
             option = OPTIONS.get(name)
             if option is None:
@@ -84,7 +85,12 @@ class Config:
                 raise CommandError(
                     f"ERR CONFIG SET failed (possibly related to argument '{name}') - {problem}"
                 ) from None
-        self._apply(fresh)
+        before = {name: self._values[name] for name in fresh}
+        try:
+            self._apply(fresh)
+        except SettingError as problem:
+            self._values.update(before)
+            raise CommandError(f"ERR CONFIG SET failed (possibly related to argument '{name}') - {problem}") from None
 
     def _changed(self, option: Option, text: str) -> object:
         if option.while_running:

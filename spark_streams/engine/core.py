@@ -20,6 +20,7 @@ from spark_streams.engine.guard import Guard
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.keyspace import Database
 from spark_streams.engine.memory import MemoryGauge
+from spark_streams.engine.persistence import Persistence
 from spark_streams.engine.replies import QUEUED, CommandError, Reply, error
 
 if TYPE_CHECKING:
@@ -47,9 +48,11 @@ class Engine:
         self.now = clock()
         self.started = self.now
         self.node_limits = NodeLimits()
-        self.config = Config(self.node_limits)
         self.loading = False  # while the append-only file is read back, nothing expires
         self.journal: Journal | None = None  # set while changes are written down
+        self.wake: Callable[[], None] = lambda: None  # end the server's waiting; safe in any thread
+        self.config = Config(self.node_limits)
+        self.persistence = Persistence(self)
         self.databases = [Database(number, lambda: 0 if self.loading else self.now) for number in range(DATABASES)]
         for db in self.databases:
             db.expired = self._expired
@@ -176,7 +179,7 @@ class Engine:
             if known is not None and (len(args) == known.arity or len(args) >= -known.arity > 0):
                 spec = known
             else:
-                spec = self._look_up(args)
+                spec = self.look_up(args)
             client.last_command = args[0]
             if self.guard is not None and not self.in_transaction:
                 self.guard.check(client, spec, args)
@@ -190,7 +193,11 @@ class Engine:
             spec.calls += 1
             running = True
             assert spec.handler is not None
-            if self.journal is None or not spec.verbatim:
+            if self.journal is None:
+                return spec.handler(self, client, args)
+            if self.journal.refusal and "write" in spec.flags:
+                raise CommandError(self.journal.refusal)
+            if not spec.verbatim:
                 return spec.handler(self, client, args)
             before = sum([db.changes for db in self.databases])
             reply = spec.handler(self, client, args)
@@ -210,11 +217,17 @@ class Engine:
             log.exception("internal error in %r", args[0])
             return error(b"ERR internal error, see the engine's log")
 
-    def _look_up(self, args: list[bytes]) -> Command:
+    def look_up(self, args: list[bytes]) -> Command:
+        """The command that these arguments name. Raises CommandError."""
         spec = self.find(args)
         if spec.name.encode() == args[0].lower():
             self._known[args[0]] = spec
         return spec
+
+    def commit(self) -> None:
+        """What has changed so far may be told to clients after this. Raises PersistenceError."""
+        if self.journal is not None and self.journal.parts:
+            self.persistence.commit()
 
     def _expired(self, db: Database, key: bytes) -> None:
         if self.journal is not None:

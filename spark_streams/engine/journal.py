@@ -46,11 +46,12 @@ def number(value: int) -> bytes:
 class Journal:
     """Effects that wait to be written. One for all databases: SELECT is written where the database changes."""
 
-    __slots__ = ("_count", "_depth", "_heads", "_opened", "_opened_count", "parts", "selected")
+    __slots__ = ("_count", "_depth", "_heads", "_opened", "_opened_count", "parts", "refusal", "selected")
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.selected = -1  # the database that the commands behind the last one would go to
+        self.refusal = ""  # set while nothing can be written: commands that change something are answered with it
         self._count = 0
         self._depth = 0
         self._opened = 0  # where MULTI would stand

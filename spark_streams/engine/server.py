@@ -71,6 +71,7 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._listeners: list[Listener] = []
         self._connections: dict[int, Connection] = {}  # by client id
+        self._held: list[Connection] = []  # their replies wait until what they tell is kept
         self._resumable: list[Connection] = []  # unblocked, with commands behind the one that blocked
         self._postponed: list[Connection] = []  # held up by CLIENT PAUSE
         self._spare = -1  # an open file to give away when there are no more
@@ -78,6 +79,7 @@ class Server:
         self.unix_path: Path | None = None
         self._unix_inode = 0
         engine.send = self._send_later
+        engine.wake = self._wake
         engine.disconnect = self._close_client
         engine.memory.buffers = self._buffered
         engine.describe_buffers = self._describe_buffers
@@ -110,8 +112,12 @@ class Server:
     def stop_soon(self) -> None:
         """End the loop; safe in a signal handler."""
         self.engine.stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
         if self._pipe[1] >= 0:
-            os.write(self._pipe[1], b"x")
+            with contextlib.suppress(OSError):
+                os.write(self._pipe[1], b"x")
 
     def serve(self) -> None:
         """Run until stopped, idle or orphaned."""
@@ -137,6 +143,7 @@ class Server:
                     self._unpause()
                 if self._resumable:
                     self._resume()
+                self._commit()
                 # The wall clock may jump; how long nobody was there must not.
                 moment = time.monotonic()
                 if self._connections:
@@ -153,6 +160,10 @@ class Server:
                         if db.expires:
                             db.drop_expired()
                             engine.serve_ready()
+                    self._commit()
+                    engine.persistence.cron()
+                elif engine.persistence.rewriting:
+                    engine.persistence.cron()
         finally:
             self._close()
 
@@ -165,6 +176,14 @@ class Server:
             # Rounded up: waking before the time would spin.
             wait = min(wait, max(deadline - self.engine.clock() + 1, 0) / 1000)
         return wait
+
+    def _commit(self) -> None:
+        """Keep what has changed, then let out the replies that tell of it."""
+        self.engine.commit()
+        while self._held:
+            held, self._held = self._held, []
+            for connection in held:
+                self._flush(connection)
 
     def _drain_pipe(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -261,6 +280,8 @@ class Server:
         if connection.client.id not in self._connections:
             return  # closed by another one's command in this turn
         if mask & selectors.EVENT_WRITE:
+            if connection.backlog:
+                self.engine.commit()
             self._flush(connection)
             client = connection.client
             if connection.backlog and client.waiter is None and not client.postponed and self._has_room(connection):
@@ -328,6 +349,7 @@ class Server:
                 self._postponed.append(connection)
                 break
             if ran < len(commands):
+                self.engine.commit()
                 self._flush(connection)
                 if not self._has_room(connection) or client.id not in self._connections:
                     break  # the rest when this has been read, or never
@@ -374,6 +396,9 @@ class Server:
         if connection.client.id not in self._connections:
             return
         if connection.out:
+            if self.engine.journal is not None and self.engine.journal.parts:
+                self._held.append(connection)
+                return
             fresh = b"".join(connection.out)
             connection.out.clear()
             if connection.unsent:

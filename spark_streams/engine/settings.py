@@ -119,7 +119,14 @@ def _show_limits(value: object) -> str:
     return " ".join(f"{name} {one.hard} {one.soft} {one.seconds}" for name, one in value.items())
 
 
+def _read_file_name(text: str) -> str:
+    if not text or "/" in text:
+        raise SettingError("appendfilename can't be a path, just a filename")
+    return text
+
+
 TEXT = Kind(str)
+FILE_NAME = Kind(_read_file_name)
 FLAG = Kind(_read_flag, lambda value: "yes" if value else "no")
 MODE = Kind(_read_mode, lambda value: f"{value:o}")
 LIMITS = Kind(_read_limits, _show_limits)
@@ -143,12 +150,13 @@ def _table(*options: Option) -> dict[str, Option]:
     return {option.name: option for option in options}
 
 
-ADDRESS, TLS, ACCESS, LIMITED, STREAMS, PROCESS = (
+ADDRESS, TLS, ACCESS, LIMITED, STREAMS, KEEPING, PROCESS = (
     "where it listens",
     "TLS",
     "who may come in",
     "limits (changeable with CONFIG SET)",
     "streams (changeable with CONFIG SET)",
+    "keeping everything in a file",
     "the process",
 )
 
@@ -187,13 +195,25 @@ OPTIONS: dict[str, Option] = _table(
     Option("stream-node-max-entries", number(0, _LONG_MAX), "100", STREAMS, "entries of a node (what ~ trims); 0: any",
            "N", while_running=True),
     Option("stream-node-max-bytes", memory(), "4096", STREAMS, "bytes of a node; 0: any", "BYTES", while_running=True),
+    Option("appendonly", FLAG, "no", KEEPING, "write all changes to a file, and read it back at the start", "yes|no",
+           while_running=True),
+    Option("appendfsync", one_of("always", "everysec", "no"), "everysec", KEEPING,
+           "wait for the disk: before each reply, every second in the background, never", "always|everysec|no",
+           while_running=True),
+    Option("appendfilename", FILE_NAME, "appendonly.aof", KEEPING, "the file's name in dir", "NAME", immutable=True),
+    Option("aof-load-truncated", FLAG, "yes", KEEPING, "cut off what a crash left unfinished, rather than refuse",
+           "yes|no", while_running=True),
+    Option("auto-aof-rewrite-percentage", number(0, _INT_MAX), "100", KEEPING,
+           "rewrite the file when it has grown by so much since the last time; 0: never", "N", while_running=True),
+    Option("auto-aof-rewrite-min-size", memory(), "64mb", KEEPING, "and is at least so big", "BYTES",
+           while_running=True),
     Option("dir", TEXT, "", PROCESS, "working directory", "PATH"),
     Option("logfile", TEXT, "", PROCESS, "log to this file; none: to standard error", "FILE", immutable=True),
     Option("loglevel", one_of("debug", "verbose", "notice", "warning", "nothing"), "notice", PROCESS, "what is logged",
            "debug|verbose|notice|warning|nothing", while_running=True),
     # What there is only one way of.
     Option("save", TEXT, ""),
-    Option("appendonly", FLAG, "no"),
+    Option("aof-use-rdb-preamble", FLAG, "no"),
     Option("maxmemory-policy", TEXT, "noeviction"),
     Option("databases", TEXT, "16", immutable=True),
     Option("cluster-enabled", FLAG, "no", immutable=True),

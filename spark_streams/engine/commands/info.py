@@ -73,14 +73,7 @@ def _resident() -> int:
 
 
 def _persistence(engine: Engine) -> dict[str, object]:
-    return {
-        "loading": 0,
-        "rdb_changes_since_last_save": sum(db.changes for db in engine.databases),
-        "rdb_bgsave_in_progress": 0,
-        "rdb_last_bgsave_status": "ok",
-        "aof_enabled": 0,
-        "aof_rewrite_in_progress": 0,
-    }
+    return {"loading": int(engine.loading), **engine.persistence.info()}
 
 
 def _stats(engine: Engine) -> dict[str, object]:

@@ -26,11 +26,11 @@ def wait(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 @command("shutdown", -1)
 def shutdown(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """SHUTDOWN [NOSAVE] [NOW] [FORCE]"""
+    """SHUTDOWN [SAVE|NOSAVE] [NOW] [FORCE]: an append-only file is complete on disk either way."""
     options = {arg.lower() for arg in args[1:]}
-    if b"save" in options:
+    if b"save" in options and not engine.persistence.enabled:
         raise CommandError("ERR Errors trying to SHUTDOWN. Check logs.")
-    if options - {b"nosave", b"now", b"force"}:
+    if options - {b"save", b"nosave", b"now", b"force"}:
         raise syntax_error()
     engine.stopping = True
     client.closing = True

@@ -1,0 +1,76 @@
+"""BGREWRITEAOF SAVE BGSAVE LASTSAVE, and of DEBUG what tests of persistence need.
+
+There is one kind of file, the append-only one. SAVE makes sure that all of it is on the disk; without the file both
+SAVE and BGSAVE are errors, because nothing would be saved.
+"""
+
+from __future__ import annotations
+
+from spark_streams.engine.client import Client
+from spark_streams.engine.commands.arguments import syntax_error
+from spark_streams.engine.commands.table import command
+from spark_streams.engine.core import Engine
+from spark_streams.engine.loading import CorruptFileError
+from spark_streams.engine.persistence import PersistenceError
+from spark_streams.engine.replies import OK, CommandError, Reply, integer, simple
+
+_NO_FILE = "ERR this engine keeps everything in memory: start it with --appendonly yes, or CONFIG SET appendonly yes"
+
+
+def _need_file(engine: Engine) -> None:
+    if not engine.persistence.enabled:
+        raise CommandError(_NO_FILE)
+
+
+@command("bgrewriteaof", 1)
+def bgrewriteaof(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """BGREWRITEAOF"""
+    _need_file(engine)
+    if engine.persistence.rewriting:
+        raise CommandError("ERR Background append only file rewriting already in progress")
+    try:
+        engine.persistence.rewrite()
+    except PersistenceError as problem:
+        raise CommandError(f"ERR {problem}") from None
+    return simple("Background append only file rewriting started")
+
+
+def _sync(engine: Engine) -> None:
+    _need_file(engine)
+    try:
+        engine.persistence.sync()
+    except PersistenceError as problem:
+        raise CommandError(f"ERR {problem}") from None
+
+
+@command("save", 1)
+def save(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """SAVE: all that has changed is on the disk when this is answered."""
+    _sync(engine)
+    return OK
+
+
+@command("bgsave", -1)
+def bgsave(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """BGSAVE [SCHEDULE]: as SAVE, in Redis' words."""
+    if len(args) > 2 or (len(args) == 2 and args[1].lower() != b"schedule"):
+        raise syntax_error()
+    _sync(engine)
+    return simple("Background saving started")
+
+
+@command("lastsave", 1, "loading stale fast")
+def lastsave(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """LASTSAVE: Unix seconds of the last SAVE or rewrite; 0 when there was none."""
+    return integer(engine.persistence.saved_at)
+
+
+@command("debug|loadaof", 2)
+def debug_loadaof(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DEBUG LOADAOF: forget everything, and read the file back."""
+    _sync(engine)
+    try:
+        engine.persistence.reload()
+    except (PersistenceError, CorruptFileError) as problem:
+        raise CommandError(f"ERR {problem}") from None
+    return OK
