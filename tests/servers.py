@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import redis
 
@@ -25,6 +28,23 @@ class Server:
     def client(self, **options: Any) -> redis.Redis:
         """A plain redis-py client; RESP2 unless `protocol=3` is given."""
         return redis.Redis.from_url(self.url, **{"protocol": 2, **options})
+
+
+@dataclass(frozen=True)
+class Served(Server):
+    """An engine that was started with options."""
+
+    process: subprocess.Popen[bytes]
+    file: IO[bytes]
+
+    def log(self) -> str:
+        """What it has logged so far."""
+        size = os.fstat(self.file.fileno()).st_size
+        return os.pread(self.file.fileno(), size, 0).decode()
+
+    def resident(self) -> int:
+        """Bytes of its process in memory."""
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def free_port() -> int:
@@ -71,12 +91,45 @@ def running_engine(**options: Any) -> Iterator[Server]:
         yield Server("engine", engine.url)
 
 
+@contextlib.contextmanager
+def serving(*arguments: str) -> Iterator[Served]:
+    """`python -m spark_streams.engine` with these options; on a free port unless they say where."""
+    root = Path(__file__).parents[1]
+    words = list(arguments)
+    port = 0
+    if not {"--port", "--unixsocket", "--tls-port"} & set(words):
+        port = free_port()
+        words += ["--port", str(port)]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "spark_streams.engine", *words],
+            env={**os.environ, "PYTHONPATH": str(root)}, stderr=log,
+        )  # fmt: skip
+        served = Served("engine", f"redis://127.0.0.1:{port}/0", process, log)
+        try:
+            deadline = time.monotonic() + 15
+            while "ready on" not in served.log():
+                assert process.poll() is None, served.log()
+                assert time.monotonic() < deadline, served.log()
+                time.sleep(0.01)
+            yield served
+        finally:
+            process.terminate()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
 def _answers(server: Server, process: subprocess.Popen[bytes]) -> bool:
     deadline = time.monotonic() + 10
     with server.client() as client:
         while time.monotonic() < deadline and process.poll() is None:
             try:
                 return bool(client.ping())
+            except redis.AuthenticationError:
+                return True
             except redis.RedisError:
                 time.sleep(0.02)
     return False

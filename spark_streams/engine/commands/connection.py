@@ -62,7 +62,7 @@ def hello(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         at += 1
     if engine.access.keeps_out(client):
         raise CommandError(
-            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH "
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH "
             "<user> <pass> option can be used to authenticate the client and select the RESP protocol version at the "
             "same time"
         )

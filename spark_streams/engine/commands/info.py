@@ -12,6 +12,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.commands.arguments import syntax_error
 from spark_streams.engine.commands.table import COMMANDS, Command, command
 from spark_streams.engine.core import REDIS_VERSION, Engine
+from spark_streams.engine.memory import peak, resident
 from spark_streams.engine.replies import (
     NIL_ARRAY,
     OK,
@@ -46,30 +47,41 @@ def _server(engine: Engine) -> dict[str, object]:
 
 
 def _clients(engine: Engine) -> dict[str, object]:
-    return {"connected_clients": len(engine.clients), "maxclients": 10000, "blocked_clients": engine.waiters.count}
+    return {
+        "connected_clients": len(engine.clients),
+        "maxclients": engine.config.number("maxclients"),
+        "blocked_clients": engine.waiters.count,
+    }
 
 
 def _memory(engine: Engine) -> dict[str, object]:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    used = _resident() or peak
+    used, rss, limit = engine.memory.used(), resident(), engine.memory.limit
     return {
         "used_memory": used,
-        "used_memory_human": f"{used / 2**20:.2f}M",
-        "used_memory_rss": used,
-        "used_memory_peak": peak,
-        "maxmemory": 0,
-        "maxmemory_human": "0B",
+        "used_memory_human": human(used),
+        "used_memory_rss": rss,
+        "used_memory_rss_human": human(rss),
+        "used_memory_peak": peak(),
+        "used_memory_peak_human": human(peak()),
+        "used_memory_startup": engine.memory.base,
+        "used_memory_dataset": engine.memory.dataset(),
+        "mem_clients_normal": engine.memory.buffers(),
+        "maxmemory": limit,
+        "maxmemory_human": human(limit),
         "maxmemory_policy": "noeviction",
+        "mem_fragmentation_ratio": f"{rss / used:.2f}",
         "mem_allocator": "python",
     }
 
 
-def _resident() -> int:
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except OSError:
-        return 0
+def human(count: int) -> str:
+    """Bytes as Redis shows them to people."""
+    value, unit = float(count), "B"
+    for larger in "KMGT":
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{count}B" if unit == "B" else f"{value:.2f}{unit}"
 
 
 def _persistence(engine: Engine) -> dict[str, object]:
@@ -80,6 +92,7 @@ def _stats(engine: Engine) -> dict[str, object]:
     return {
         "total_connections_received": engine.connections_received,
         "total_commands_processed": engine.commands_processed,
+        "rejected_connections": engine.connections_rejected,
         "expired_keys": 0,
         "evicted_keys": 0,
         "total_error_replies": engine.error_replies,
