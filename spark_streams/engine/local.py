@@ -16,11 +16,14 @@ from spark_streams.engine.process import check_length, start, unix_url, wait_unt
 class LocalEngine:
     """`with LocalEngine() as engine: redis.Redis.from_url(engine.url)`.
 
-    A process of its own with an address of its own, empty, in memory. It ends with the block, and when this process
-    dies. Raises EngineStartError.
+    A process of its own with an address of its own. It ends with the block, and when this process dies. It is empty
+    and in memory; with a `directory` it keeps everything there (`fsync`: always, everysec or no), and begins with what
+    is there already. Raises EngineStartError.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path | str | None = None, fsync: str = "everysec") -> None:
+        self._keeps = Path(directory).absolute() if directory is not None else None
+        self._fsync = fsync
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""  # set while it runs
@@ -40,8 +43,11 @@ class LocalEngine:
         try:
             check_length(path)
             arguments = ["--port", "0", "--unixsocket", str(path), "--parent", str(os.getpid())]
+            if self._keeps is not None:
+                self._keeps.mkdir(parents=True, exist_ok=True)
+                arguments += ["--appendonly", "yes", "--appendfsync", self._fsync, "--dir", str(self._keeps)]
             self._process = start(arguments, log, detached=False)
-            wait_until_ready(self._process, path, log)
+            wait_until_ready(self._process, path, log, 15.0 if self._keeps is None else 120.0)
         except BaseException:
             self.stop()
             raise
@@ -53,6 +59,12 @@ class LocalEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def kill(self) -> None:
+        """End it as a power failure would: no goodbye, nothing written any more. A later `stop` is harmless."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def stop(self) -> None:
         """End the process and remove its directory; harmless when it has ended already."""

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 _PATIENCE = 2.0  # seconds that written commands may wait in memory for a busy disk
 _BACKLOG = 64 << 20  # bytes of them
 _LAST_BYTES = 256 * 1024  # the loop itself copies no more than about so much at the end of a rewrite
+_LOCK_PATIENCE = 2.0  # seconds for an engine that is about to end
 _TEMPORARY = "temp-rewriteaof-"
 
 log = logging.getLogger("rstream.engine")
@@ -118,12 +119,16 @@ class Persistence:
         self.ready = True
         if not self._config.flag("appendonly"):
             return
-        try:
-            self._lock = FolderLock(self.directory / f".{self.filename}.lock")
-        except BlockingIOError:
-            raise PersistenceError(f"{self.path} is in use by another engine") from None
-        except OSError as problem:
-            raise PersistenceError(f"cannot use {self.directory}: {problem.strerror or problem}") from None
+        deadline = time.monotonic() + _LOCK_PATIENCE
+        while self._lock is None:
+            try:
+                self._lock = FolderLock(self.directory / f".{self.filename}.lock")
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise PersistenceError(f"{self.path} is in use by another engine") from None
+                time.sleep(0.05)
+            except OSError as problem:
+                raise PersistenceError(f"cannot use {self.directory}: {problem.strerror or problem}") from None
         try:
             for leftover in self.directory.glob(f"{_TEMPORARY}*.aof"):
                 leftover.unlink(missing_ok=True)

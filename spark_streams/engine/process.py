@@ -22,9 +22,14 @@ def unix_url(path: Path) -> str:
     return f"unix://{path}"
 
 
+def fits(path: Path) -> bool:
+    """Whether a Unix socket can have this path."""
+    return len(os.fsencode(path)) < _SOCKET_PATH_LIMIT
+
+
 def check_length(path: Path) -> Path:
     """The path, if a Unix socket can have it. Raises EngineStartError."""
-    if len(os.fsencode(path)) >= _SOCKET_PATH_LIMIT:
+    if not fits(path):
         raise EngineStartError(
             f"the socket path {path} is too long for a Unix socket (limit {_SOCKET_PATH_LIMIT} bytes)"
         )
@@ -41,6 +46,21 @@ def answers(path: Path, timeout: float = 1.0) -> bool:
             return probe.recv(16).startswith(b"+PONG")
     except OSError:
         return False
+
+
+def ask(path: Path, *words: str, timeout: float = 5.0) -> bytes:
+    """The one-line answer of the engine behind a socket, without its line end; empty when there is none."""
+    parts = [word.encode() for word in words]
+    request = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout)
+            connection.connect(str(path))
+            connection.sendall(request)
+            with connection.makefile("rb") as answer:
+                return answer.readline().rstrip(b"\r\n")
+    except OSError:
+        return b""
 
 
 def start(arguments: Sequence[str], log: Path, detached: bool) -> subprocess.Popen[bytes]:

@@ -213,12 +213,6 @@ def test_a_foreign_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         locate()
 
 
-def test_a_directory_is_refused_for_now(tmp_path: Path) -> None:
-    """No engine that silently forgets what it was asked to keep."""
-    with pytest.raises(EngineStartError, match="not available yet"):
-        locate(tmp_path)
-
-
 def test_why_it_did_not_start_is_in_the_error(meeting_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the log comes with the error."""
     broken = meeting_place.parent / "broken"
