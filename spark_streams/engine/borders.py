@@ -61,6 +61,8 @@ def _rest(nodes: list[Node], index: int) -> list[Node]:
 
 
 def _move(source: Node, index: int, target: Node) -> None:
-    target.append(source.id_at(index), source.wire(index, index + 1))
+    wire = source.wire(index, index + 1)
+    target.append(source.id_at(index), wire)
+    target.size += len(wire) + 8
     if source.is_dead(index):
         target.kill(target.slots - 1)

@@ -21,7 +21,9 @@ from spark_streams.engine.journal import Journal
 from spark_streams.engine.keyspace import Database
 from spark_streams.engine.memory import MemoryGauge
 from spark_streams.engine.persistence import Persistence
+from spark_streams.engine.protocol import Request, single_commands
 from spark_streams.engine.replies import QUEUED, CommandError, Reply, error
+from spark_streams.engine.runs import Run, Shapes
 
 if TYPE_CHECKING:
     from spark_streams.engine.commands.table import Command
@@ -42,6 +44,7 @@ class Engine:
 
     def __init__(self, clock: Callable[[], int] = unix_ms) -> None:
         # Imported here because the commands import this module for its types.
+        from spark_streams.engine.commands.runs import add_run
         from spark_streams.engine.commands.table import COMMANDS, find, keys_of
 
         self.clock = clock
@@ -78,6 +81,8 @@ class Engine:
         self.errors: dict[str, int] = {}
         self.error_replies = 0
         self._keys_of = keys_of
+        self._add_run = add_run
+        self.shapes = Shapes()
         self._known: dict[bytes, Command] = {}
         self._timed: Command | None = None  # what time is counted for
         self._timed_since = 0
@@ -103,20 +108,33 @@ class Engine:
         client.unwatch()
         self.clients.pop(client.id, None)
 
-    def run(self, client: Client, commands: list[list[bytes]], out: list[bytes], room: int) -> int:
-        """Run commands in order, their replies appended to `out`; how many ran.
+    def run(self, client: Client, requests: list[Request], out: list[bytes], room: int, start: int = 0) -> int:
+        """Run requests from `start` on in order, their replies appended to `out`; where it stopped.
 
-        The last is one that blocks or closes, or the one whose reply makes them more than `room` bytes.
+        The last is one that blocks or closes, or the one whose reply makes them more than `room` bytes. A Run that must
+        not be taken as one is replaced in `requests` by its commands.
         """
         client.last_seen = self.now
-        ran = 0
+        end = len(requests)
         if self.paused_until:
-            held = next((at for at, args in enumerate(commands) if self.must_wait(args)), len(commands))
-            client.postponed = held < len(commands)
-            commands = commands[:held]
-        for args in commands:
-            ran += 1
-            reply = self.execute(client, args)
+            requests[start:] = single_commands(requests[start:])
+            waits = (at for at in range(start, len(requests)) if self.must_wait(requests[at]))
+            end = next(waits, len(requests))
+            client.postponed = end < len(requests)
+        at = start
+        while at < end:
+            request = requests[at]
+            reply: Reply | None
+            if isinstance(request, Run):
+                reply = self._run_as_one(client, request)
+                if reply is None:
+                    requests[at : at + 1] = request.commands()
+                    end += len(request.sections) - 1
+                    continue
+            else:
+                reply = self.execute(client, request)
+                self.commands_processed += 1
+            at += 1
             if client.reply_mode != REPLY_ON:
                 if client.reply_mode == REPLY_SKIP_NEXT:
                     client.reply_mode = REPLY_SKIPPING
@@ -133,9 +151,25 @@ class Engine:
                 self.serve_ready()
             if client.waiter is not None or client.closing or room < 0:
                 break
-        self.commands_processed += ran
         self._time(None)
-        return ran
+        return at
+
+    def _run_as_one(self, client: Client, run: Run) -> bytes | None:
+        """The replies of a run of XADDs; None where they must be run one by one."""
+        spec = self.commands[b"xadd"]
+        if self.guard is not None:
+            try:
+                self.guard.check(client, spec, [run.raw])
+            except CommandError:
+                return None
+        if spec is not self._timed:
+            self._time(spec)
+        replies = self._add_run(self, client, run)
+        if replies is not None:
+            spec.calls += len(run.sections)
+            self.commands_processed += len(run.sections)
+            client.last_command = spec.name.encode()
+        return replies
 
     def _time(self, spec: Command | None) -> None:
         """From now on time goes to this command: the clock is read where the command changes, not for each."""
@@ -144,10 +178,11 @@ class Engine:
             self._timed.nanoseconds += moment - self._timed_since
         self._timed, self._timed_since = spec, moment
 
-    def must_wait(self, args: list[bytes]) -> bool:
+    def must_wait(self, args: Request) -> bool:
         """Whether CLIENT PAUSE holds this command up."""
         if self.now >= self.paused_until:
             return False
+        assert not isinstance(args, Run)
         try:
             return self.paused_all or bool(self.find(args).flags & {"write", "mayreplicate"})
         except CommandError:

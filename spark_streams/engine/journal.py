@@ -116,6 +116,17 @@ class Journal:
             head = b"*%d%b" % (int(fields[1:cut]) + 6, fields_wire(words)[2:])
         self.parts += (head, identity, fields[cut + 2 :])
 
+    def added_run(
+        self, db: Database, key: bytes, names: int, head: bytes, endings: Sequence[bytes], sections: Sequence[bytes]
+    ) -> None:
+        """Entries of so many fields whose ids are one head, `$15\\r\\n1526919030474-`, and an ending, `7\\r\\n`."""
+        self._open(db)
+        self._count += len(sections) - 1
+        pieces = [xadd_head(key, b"%d" % (2 * names)) + head] * (3 * len(sections))
+        pieces[1::3] = endings
+        pieces[2::3] = sections
+        self.parts.append(b"".join(pieces))
+
     def trimmed(self, db: Database, key: bytes, keep: int) -> None:
         """The oldest entries went, and so many are left."""
         self.write(db, b"XTRIM", key, b"MAXLEN", b"=", number(keep))

@@ -5,33 +5,38 @@ An entry is kept as the bytes of its own reply, built once when it arrives:
     *2\\r\\n $15\\r\\n1526919030474-0\\r\\n *4\\r\\n $4\\r\\nyear\\r\\n $4\\r\\n2013\\r\\n $3\\r\\nday\\r\\n …
     pair    id                         fields, byte for byte as in the XADD that brought them
 
-The newest node of a stream is *open*: a list of ids and a list of entries. When the next node is begun it is *sealed*:
+The newest node of a stream is *open* and grows by pieces, each of one entry or of a run of them; when the next node is
+begun it is *sealed* and becomes one piece:
 
-    blob    entry entry entry entry …     one bytes object: a read of the whole node sends it as it is
-    starts  0     72    144   216   …     offsets of the entries, and the end
-    ms, seq                               the ids, eight bytes each half
+    pieces  [ entry ][ entry entry entry entry ][ entry ]        open
+    blob    [ entry   entry entry entry entry     entry ]        sealed: a read of the whole node sends it as it is
+    lengths   82      82    82    83    83        83             of each entry
+    ids     0: 1526919030474-0       3: 1526919030475-0          where unbroken ids begin (see idrun.py)
 
-A slot is the place of one entry; a deleted entry keeps its slot (a tombstone) until the node goes.
+Where an entry begins is added up from the lengths when somebody reads a part of the node. A slot is the place of one
+entry; a deleted entry keeps its slot (a tombstone) until the node goes.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import hiredis
 
 from spark_streams.engine import entryid
+from spark_streams.engine.idrun import IdRuns
+from spark_streams.engine.listpack import integer_size
 from spark_streams.ids import U64_MAX
 
 
 class Node:
     """Entries of neighbouring ids. `base` is the ordinal of its first slot, counted since the stream was made."""
 
-    __slots__ = ("base", "blob", "dead", "exact", "first", "id_width", "ids", "last", "live", "ms", "parts", "seq",
-                 "size", "slots", "starts")  # fmt: skip
+    __slots__ = ("_blob", "_lengths", "_pieces", "_places", "_starts", "base", "dead", "exact", "ids", "live", "names",
+                 "names_bytes", "size", "slots")  # fmt: skip
 
     def __init__(self, base: int) -> None:
         self.base = base
@@ -39,102 +44,143 @@ class Node:
         self.live = 0  # entries that can be read
         self.size = 64  # at least what the node would take in Redis' encoding; 64 for the header
         self.exact = True  # whether Redis, too, would begin and end a node here
-        self.first = 0  # id of the first slot
-        self.last = 0  # id of the last slot
+        self.names: Sequence[bytes] | None = None  # fields of the first entry, where they are known
+        self.names_bytes = 0  # at most, of these on the wire
         self.dead: set[int] | None = None  # indexes of tombstones
-        self.ids: list[int] = []
-        self.parts: list[bytes] = []
-        self.blob = b""
-        self.starts: array[int] | None = None  # None while open
-        self.ms: array[int] = array("Q")
-        self.seq: array[int] = array("Q")
-        self.id_width = 0  # length of the id texts, where all are equally long and at least ten
+        self.ids = IdRuns()
+        self._lengths: array[int] = array("I")  # bytes of each entry
+        self._starts: array[int] | None = None  # where each entry begins, and the end; when somebody asked
+        self._blob: bytes | None = None  # all entries; None while open
+        self._pieces: list[bytes] = []
+        self._places: list[int] = []  # the slot with which each piece begins
+
+    @property
+    def first(self) -> int:
+        """The id of the first slot."""
+        return self.ids.first
+
+    @property
+    def last(self) -> int:
+        """The id of the last slot."""
+        return self.ids.last
+
+    @property
+    def is_open(self) -> bool:
+        """Whether entries can be added."""
+        return self._blob is None
+
+    @property
+    def memory(self) -> int:
+        """What the node takes in memory, about."""
+        return sum(map(len, self._pieces)) + len(self._blob or b"") + 4 * self.slots + self.ids.memory + 300
+
+    def bound(self, entry_id: int, count: int, wire_bytes: int, longest: int, names: Sequence[bytes]) -> int:
+        """At least the bytes by which entries of unbroken ids would make the node grow in Redis' encoding.
+
+        `wire_bytes` are those of their names and values on the wire, `longest` those of the longest entry. A string
+        takes 4 bytes less in a listpack (2 when it is very long), and names that are the first entry's none.
+        """
+        spared = 4 if longest < 4096 else 2
+        strings = 2 * len(names)
+        each = 5 + integer_size(strings)
+        if not self.slots:
+            self.names = names
+            self.names_bytes = sum(map(len, names)) + 6 * len(names)
+            first, total = entry_id, self.names_bytes
+        else:
+            first, total = self.ids.first, 0
+        if names == self.names:
+            strings = len(names)
+            each = (4 if strings < 100 else 5) - self.names_bytes
+        seq = (entry_id & U64_MAX) - (first & U64_MAX)
+        each += integer_size((entry_id >> 64) - (first >> 64))
+        each += max(integer_size(seq), integer_size(seq + count - 1)) - spared * strings
+        return total + wire_bytes + count * each
 
     def append(self, entry_id: int, wire: bytes) -> None:
-        """Add an entry on top; only on an open node."""
+        """Add an entry on top; only on an open node. `size` is left to the caller."""
+        self._places.append(self.slots)
+        self._pieces.append(wire)
+        self._lengths.append(len(wire))
+        self._starts = None
         self.ids.append(entry_id)
-        self.parts.append(wire)
-        if not self.slots:
-            self.first = entry_id
-        self.last = entry_id
         self.slots += 1
         self.live += 1
-        self.size += len(wire) + 8
+
+    def extend(self, entry_id: int, wire: bytes, lengths: Sequence[int]) -> None:
+        """As `append`, for entries of unbroken ids whose bytes are joined already."""
+        self._places.append(self.slots)
+        self._pieces.append(wire)
+        self._lengths.extend(lengths)
+        self._starts = None
+        self.ids.extend(entry_id, len(lengths))
+        self.slots += len(lengths)
+        self.live += len(lengths)
 
     def seal(self) -> None:
         """Close the node: from now on it only loses entries."""
-        self.blob = b"".join(self.parts)
-        self.starts = array("I", accumulate(map(len, self.parts), initial=0))
-        self.ms = array("Q", [entry_id >> 64 for entry_id in self.ids])
-        self.seq = array("Q", [entry_id & U64_MAX for entry_id in self.ids])
-        width = len(b"%d-%d" % (self.ms[0], min(self.seq)))
-        if width >= 10 and width == len(b"%d-%d" % (self.ms[-1], max(self.seq))):
-            self.id_width = width
-        self.ids = []
-        self.parts = []
+        self._blob = b"".join(self._pieces)
+        self._pieces = []
+        self._places = []
 
     def unseal(self) -> None:
         """Open a sealed node again, because it has become the newest of its stream."""
-        if self.starts is not None:
-            self.ids = self.id_list(0, self.slots)
-            self.parts = [self.blob[self.starts[i] : self.starts[i + 1]] for i in range(self.slots)]
-            self.blob, self.starts, self.id_width = b"", None, 0
+        if self._blob is not None:
+            self._pieces, self._places, self._blob = [self._blob], [0], None
 
     def cut(self, slots: int) -> None:
         """Keep only so many slots, at least one; those that go are dead."""
-        self.unseal()
-        del self.ids[slots:], self.parts[slots:]
+        kept = self.wire(0, slots)
+        self._pieces, self._places, self._blob = [kept], [0], None
+        del self._lengths[slots:]
+        self._starts = None
+        self.ids.cut(slots)
         self.slots = slots
-        self.last = self.ids[-1]
         self.dead = {index for index in self.dead or () if index < slots} or None
 
     def id_at(self, index: int) -> int:
         """The id of one slot."""
-        if self.starts is None:
-            return self.ids[index]
-        return (self.ms[index] << 64) | self.seq[index]
+        return self.ids[index]
 
     def id_list(self, low: int, high: int) -> list[int]:
         """The ids of the slots low … high-1."""
-        if self.starts is None:
-            return self.ids[low:high]
-        return [(ms << 64) | seq for ms, seq in zip(self.ms[low:high], self.seq[low:high], strict=True)]
+        return self.ids.between(low, high)
 
     def index(self, entry_id: int) -> int:
         """The first slot whose id is not below this one; `slots` if there is none."""
-        if entry_id <= self.first:
-            return 0
-        if self.starts is None:
-            return bisect_left(self.ids, entry_id)
-        ms = entry_id >> 64
-        low = bisect_left(self.ms, ms)
-        if low < self.slots and self.ms[low] == ms:
-            high = bisect_left(self.ms, ms + 1, low)
-            return bisect_left(self.seq, entry_id & U64_MAX, low, high)
-        return low
+        return self.ids.index(entry_id)
 
     def wire(self, low: int, high: int) -> bytes:
         """The reply bytes of the slots low … high-1, whatever their state."""
-        if self.starts is None:
-            return b"".join(self.parts[low:high])
+        blob = self._blob
+        if blob is None:
+            places, pieces = self._places, self._pieces
+            at = bisect_left(places, low)
+            end = bisect_left(places, high)
+            if at < len(places) and places[at] == low and (high == self.slots or places[end : end + 1] == [high]):
+                return pieces[at] if end == at + 1 else b"".join(pieces[at:end])
+            blob = b"".join(pieces)
+            self._pieces, self._places = [blob], [0]
         if low == 0 and high == self.slots:
-            return self.blob
-        return self.blob[self.starts[low] : self.starts[high]]
+            return blob
+        starts = self._starts
+        if starts is None:
+            starts = self._starts = array("I", accumulate(self._lengths, initial=0))
+        return blob[starts[low] : starts[high]]
+
+    def wires(self, low: int, high: int) -> list[bytes]:
+        """The reply bytes of each of the slots low … high-1, whatever their state."""
+        data = self.wire(low, high)
+        ends = list(accumulate(self._lengths[low:high]))
+        return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def id_texts(self, low: int, high: int) -> list[bytes]:
         """`<ms>-<seq>` of the slots low … high-1."""
-        if self.starts is not None and self.id_width:
-            blob, width = self.blob, self.id_width
-            return [blob[start + 9 : start + 9 + width] for start in self.starts[low:high]]
-        return [entryid.text(entry_id) for entry_id in self.id_list(low, high)]
+        return self.ids.texts(low, high)
 
     def id_bulks(self, low: int, high: int) -> list[bytes]:
         """The ids of the slots low … high-1 as bulk strings."""
-        if self.starts is not None and self.id_width:
-            blob, width = self.blob, self.id_width
-            # An entry begins with `*2\\r\\n`, and the id's length has two digits: see id_width.
-            return [blob[start + 4 : start + 11 + width] for start in self.starts[low:high]]
-        return [b"$%d\r\n%b\r\n" % (len(text), text) for text in self.id_texts(low, high)]
+        return [b"$%d\r\n%b\r\n" % (len(text), text) for text in self.ids.texts(low, high)]
 
     def is_dead(self, index: int) -> bool:
         """Whether the slot is a tombstone."""

@@ -2,6 +2,7 @@
 
 Every connection's parser knows where each command begins, and holds no more of an unfinished one than has arrived:
 
+    a run of XADDs         taken as one (runs.py)
     whole commands, many   hiredis' C reader, four times as fast; given only data[:last command's beginning], never a
                            part of a command, and never a count that it would make room for in advance
     one whole command      split at the line ends (`_one_command`)
@@ -20,13 +21,17 @@ Redis' `processInlineBuffer`, `processMultibulkBuffer`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import hiredis
 
 from spark_streams.engine.replies import HEADERS
+from spark_streams.engine.runs import SHORTEST, Run, Shape, Shapes, find_run
+
+Request: TypeAlias = list[bytes] | Run  # one command, or many as one
 
 MAX_ARGUMENTS = 2**31 - 1
 MAX_INLINE = 64 * 1024
@@ -62,12 +67,15 @@ BEFORE_AUTH = RequestLimits(bulk=16384, arguments=10, unauthenticated=True)
 class RequestParser:
     """One connection's parser: `feed` it bytes, get commands. `limits` may be replaced between two commands.
 
-    Before AUTH it gives one command at a time; `feed(b"")` goes on with the rest.
+    Before AUTH it gives one command at a time; `feed(b"")` goes on with the rest. With `shapes`, neighbouring
+    XADDs that differ only in their values may come as one Run.
     """
 
-    __slots__ = ("_arguments", "_count", "_held", "_taken", "_wanted", "failure", "limits")
+    __slots__ = ("_arguments", "_count", "_held", "_shape", "_shapes", "_taken", "_wanted", "failure", "limits")
 
-    def __init__(self, limits: RequestLimits | None = None) -> None:
+    def __init__(self, limits: RequestLimits | None = None, shapes: Shapes | None = None) -> None:
+        self._shapes = shapes
+        self._shape: Shape | None = None  # of this connection's last run
         self.limits = limits or RequestLimits()
         self.failure: ProtocolError | None = None  # set once; the commands before it are still good
         self._arguments: list[bytes] = []  # of the unfinished command
@@ -81,7 +89,7 @@ class RequestParser:
         """About how many bytes the unfinished request takes."""
         return len(self._held) + self._taken
 
-    def feed(self, data: bytes) -> list[list[bytes]]:
+    def feed(self, data: bytes) -> list[Request]:
         """Take bytes in; the commands that are complete by now. After a malformed one `failure` is set."""
         held = self._held
         if held:
@@ -91,15 +99,24 @@ class RequestParser:
                 return []
             data = bytes(held)
             held.clear()
-        found: list[list[bytes]] = []
+        found: list[Request] = []
         start = 0
-        if not self._count and data[:1] == b"*":
-            if len(data) >= PIPELINED:
-                start = _whole_commands(data, found, self.limits)
-            elif (arguments := _one_command(data)) is not None and not self.limits.unauthenticated:
-                return [arguments]
         try:
-            start = self._strict(data, start, found)
+            if self._count:
+                start = self._strict(data, 0, found, alone=True)
+            if not self._count:
+                if start:
+                    data, start = data[start:], 0
+                if len(data) >= SHORTEST and data[0] == 42 and (run := self._run(data)) is not None:
+                    found.append(run)
+                    data = data[len(run.raw) :]
+                if data[:1] == b"*":
+                    if len(data) >= PIPELINED:
+                        start = _whole_commands(data, found, self.limits)
+                    elif not self.limits.unauthenticated and (arguments := _one_command(data)) is not None:
+                        found.append(arguments)
+                        return found
+                start = self._strict(data, start, found)
         except ProtocolError as failure:
             self.failure = failure
             self._arguments = []
@@ -111,14 +128,23 @@ class RequestParser:
             self._check_held()
         return found
 
+    def _run(self, data: bytes) -> Run | None:
+        """The run with which the data begins."""
+        shape = self._shape
+        if shape is None or not data.startswith(shape.prefix):
+            if self._shapes is None or self.limits.unauthenticated:
+                return None
+            self._shape = shape = self._shapes.learn(data)
+        return find_run(shape, data) if shape is not None else None
+
     def _check_held(self) -> None:
         if self.held > self.limits.held:
             self.failure = TooLongError()
             self._held.clear()
             self._arguments, self._taken = [], 0
 
-    def _strict(self, data: bytes, at: int, found: list[list[bytes]]) -> int:
-        """Commands from `at` on; where the unused bytes begin."""
+    def _strict(self, data: bytes, at: int, found: list[Request], alone: bool = False) -> int:
+        """Commands from `at` on, or one alone; where the unused bytes begin."""
         size = len(data)
         while at < size:
             if found and self.limits.unauthenticated:
@@ -154,6 +180,8 @@ class RequestParser:
                 return at
             found.append(self._arguments)
             self._taken = 0
+            if alone:
+                break
         return at
 
     def _take_arguments(self, data: bytes, at: int) -> int:
@@ -191,7 +219,7 @@ _BORDER = b"\r\n*"
 _SENTINEL = b"+\r\n"  # read as b"" between commands, and as a part of a command within one
 
 
-def _whole_commands(data: bytes, found: list[list[bytes]], limits: RequestLimits) -> int:
+def _whole_commands(data: bytes, found: list[Request], limits: RequestLimits) -> int:
     """As many whole commands as hiredis can read from this pipelined chunk; where they end (0: leave it alone)."""
     end = data.rfind(_BORDER) + 2
     if end < 2 or limits.unauthenticated or _MANY.search(data) is not None:
@@ -221,6 +249,19 @@ def _whole_commands(data: bytes, found: list[list[bytes]], limits: RequestLimits
     return end
 
 
+def single_commands(requests: Iterable[Request]) -> list[Request]:
+    """The same requests, each Run as its commands."""
+    found: list[Request] = []
+    for request in requests:
+        found += request.commands() if isinstance(request, Run) else [request]
+    return found
+
+
+def size_of(request: Request) -> int:
+    """About the memory that a request takes."""
+    return len(request.raw) * 2 if isinstance(request, Run) else sum(map(len, request)) + 100
+
+
 def _one_command(data: bytes) -> list[bytes] | None:
     """The arguments, if this is exactly one command in canonical form; None says nothing.
 
@@ -244,7 +285,7 @@ def _length(digits: bytes) -> int | None:
 _PLAIN = re.compile(rb"[^\"'\0\v\f]*")
 
 
-def _inline(data: bytes, start: int, found: list[list[bytes]]) -> int:
+def _inline(data: bytes, start: int, found: list[Request]) -> int:
     line = data.find(b"\n", start)
     if line < 0:
         if len(data) - start > MAX_INLINE:

@@ -25,7 +25,7 @@ from pathlib import Path
 from spark_streams.engine.client import Client
 from spark_streams.engine.core import Engine
 from spark_streams.engine.listeners import Channel, Listener, open_listeners
-from spark_streams.engine.protocol import BEFORE_AUTH, RequestParser, TooLongError
+from spark_streams.engine.protocol import BEFORE_AUTH, Request, RequestParser, TooLongError, size_of
 from spark_streams.engine.replies import Reply, encode, error
 
 READ_SIZE = 256 * 1024
@@ -47,7 +47,7 @@ class Connection:
         self.channel = channel
         self.client = client
         self.parser = parser
-        self.backlog: list[list[bytes]] = []  # commands behind a blocking one
+        self.backlog: list[Request] = []  # commands behind a blocking one
         self.backlog_bytes = 0  # about what they take
         self.out: list[bytes] = []  # replies since the last flush
         self.unsent = memoryview(b"")  # what the kernel has not taken
@@ -224,7 +224,7 @@ class Server:
             sock.close()
             return
         client = self.engine.connect(address, own)
-        parser = RequestParser(config.requests if client.authenticated else BEFORE_AUTH)
+        parser = RequestParser(config.requests if client.authenticated else BEFORE_AUTH, self.engine.shapes)
         connection = Connection(channel, client, parser)
         self._connections[client.id] = connection
         self._selector.register(channel, selectors.EVENT_READ, connection)
@@ -337,12 +337,12 @@ class Server:
         commands, connection.backlog, connection.backlog_bytes = connection.backlog, [], 0
         self._run(connection, commands)
 
-    def _run(self, connection: Connection, commands: list[list[bytes]]) -> None:
+    def _run(self, connection: Connection, commands: list[Request]) -> None:
         client = connection.client
         out = connection.out
         ran = 0
         while ran < len(commands):
-            ran += self.engine.run(client, commands[ran:] if ran else commands, out, PAUSE_ABOVE)
+            ran = self.engine.run(client, commands, out, PAUSE_ABOVE, ran)
             if client.waiter is not None or client.closing:
                 break
             if client.postponed:
@@ -355,7 +355,7 @@ class Server:
                     break  # the rest when this has been read, or never
         if ran < len(commands):
             connection.backlog = commands[ran:]
-            connection.backlog_bytes = sum(sum(map(len, args)) + 100 for args in connection.backlog)
+            connection.backlog_bytes = sum(map(size_of, connection.backlog))
             self._flush(connection)
             return
         failure = connection.parser.failure

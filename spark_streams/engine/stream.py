@@ -24,7 +24,7 @@ No clock and no socket: whoever calls passes ids, counts and limits.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from spark_streams.engine.borders import NodeLimits, cut_head
@@ -34,6 +34,13 @@ from spark_streams.engine.node import Node, fields_of
 
 # An inexact node is closed at this many bytes on the wire, so that offsets fit in 32 bits.
 _MAX_WIRE_BYTES = 1 << 20
+# Nodes of up to so many entries may take runs, whose entries are 256 KB at most.
+_MOST_BY_COUNT = 10_000
+
+
+def _head(wire: bytes) -> int:
+    """The bytes before the names and values, `*2 $15 1526919030474-0 *4` with its line ends, or a few less."""
+    return wire.index(b"\r\n*") + 6
 
 
 class Slice(NamedTuple):
@@ -67,8 +74,11 @@ class Stream:
         self.tail_size: NodeSize | None = None  # bytes of the newest node, where they are counted exactly
         self.groups: dict[bytes, Group] = {}
 
-    def append(self, entry_id: int, wire: bytes) -> None:
-        """Add an entry whose id is above `last_id` and whose reply bytes are `wire`."""
+    def append(self, entry_id: int, wire: bytes, pairs: Sequence[bytes] | None = None) -> None:
+        """Add an entry whose id is above `last_id` and whose reply bytes are `wire`.
+
+        With its fields and values, alternating, its node's bytes can be told better.
+        """
         nodes = self.nodes
         node = nodes[-1] if nodes else self._open()
         if self.tail_size is not None:
@@ -77,11 +87,14 @@ class Stream:
             limits = self.limits
             if limits.entries and node.slots >= limits.entries:
                 node = self._open()
-            elif limits.bytes and node.size + len(wire) >= limits.bytes and node.slots:
+            size = len(wire)
+            bound = size + 8 if pairs is None else node.bound(entry_id, 1, size - _head(wire), size, pairs[::2])
+            if limits.bytes and node.size + bound + size >= limits.bytes and node.slots:
                 node.exact = False
-                if node.size + len(wire) > _MAX_WIRE_BYTES:
+                if node.memory > _MAX_WIRE_BYTES:
                     node = self._open()
             node.append(entry_id, wire)
+            node.size += bound
         if node.slots == 1:
             self.firsts.append(entry_id)
         self.next_slot += 1
@@ -91,15 +104,46 @@ class Stream:
         self.entries_added += 1
         self.last_id = entry_id
 
+    @property
+    def takes_runs(self) -> bool:
+        """Whether `extend` can be used: not where the bytes of each entry must be counted."""
+        return self.tail_size is None and 0 < self.limits.entries <= _MOST_BY_COUNT and bool(self.nodes)
+
+    def open_node(self) -> Node:
+        """The newest node, if it has room for another entry, else a new one. The caller adds to it."""
+        node = self.nodes[-1]
+        return node if node.slots < self.limits.entries else self._open()
+
+    def extend(self, entry_id: int, wire: bytes, lengths: Sequence[int], names: Sequence[bytes]) -> None:
+        """Add entries of unbroken ids above `last_id` to the newest node, which has room for them (`open_node`)."""
+        node = self.nodes[-1]
+        count = len(lengths)
+        if not node.slots:
+            self.firsts.append(entry_id)
+        longest = max(lengths)
+        node.size += node.bound(entry_id, count, len(wire) - count * _head(wire), longest, names)
+        node.extend(entry_id, wire, lengths)
+        if self.limits.bytes and node.size + longest - _head(wire) >= self.limits.bytes and node.slots > 1:
+            node.exact = False
+        self.next_slot += count
+        if not self.length:
+            self.first_id = entry_id
+        self.length += count
+        self.entries_added += count
+        self.last_id = entry_id + count - 1
+
     def _append_sized(self, node: Node, size: NodeSize, entry_id: int, wire: bytes) -> Node:
         """Append where the bytes of the newest node are counted exactly; the node that took the entry."""
         pairs = fields_of(wire)
         if not size.takes(pairs, self.limits.entries, self.limits.bytes):
+            # The border is exact: from here on a bound will do again.
+            self.tail_size = None
             node = self._open()
-            size = self.tail_size = NodeSize()
-        size.add(entry_id, pairs)
+            node.size += node.bound(entry_id, 1, len(wire) - _head(wire), len(wire), pairs[::2])
+        else:
+            size.add(entry_id, pairs)
+            node.size = size.bytes
         node.append(entry_id, wire)
-        node.size = size.bytes
         return node
 
     def _open(self) -> Node:
@@ -107,7 +151,7 @@ class Stream:
         if self.nodes:
             top = self.nodes[-1]
             node.exact = top.exact
-            if top.starts is None:
+            if top.is_open:
                 top.seal()
         self.nodes.append(node)
         return node
@@ -152,7 +196,7 @@ class Stream:
             high = node.slots if node.last <= end else node.index(end + 1)
             for one, two in reversed(list(node.spans(low, high))):
                 take = min(left, two - one)
-                found.extend(node.wire(index, index + 1) for index in range(two - 1, two - 1 - take, -1))
+                found += reversed(node.wires(two - take, two))
                 left -= take
             if low > 0 or node.first <= start:
                 break
@@ -259,6 +303,17 @@ class Stream:
             self._find_first()
         return removed
 
+    def trim_approximately(self, keep: int, times: int) -> int:
+        """As `trim` after each of the last `times` entries; `keep` is not 0. Returns how many went."""
+        limit = min(100 * self.limits.entries, 1_000_000)
+        removed = 0
+        for _ in range(times):
+            gone = self.trim(keep, 0, True, limit)
+            removed += gone
+            if gone + self.limits.entries < limit:  # what the limit would have held back is not there
+                break
+        return removed
+
     @staticmethod
     def _last_live(node: Node) -> int:
         index = node.slots - 1
@@ -268,7 +323,7 @@ class Stream:
 
     def memory(self) -> int:
         """About how many bytes the stream takes in this process, groups included."""
-        entries = sum(node.size + 16 * node.slots + 400 for node in self.nodes)
+        entries = sum(node.memory for node in self.nodes)
         pending = sum(len(group.pending.index.runs) * 200 + 500 for group in self.groups.values())
         return 500 + entries + pending
 

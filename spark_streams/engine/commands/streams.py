@@ -142,14 +142,15 @@ def xadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             new = last + 1
     else:
         new = _explicit(chosen, last)
-    fields = fields_wire(args[id_at + 1 :])
-    if len(fields) > MAX_NODE_BYTES and sum(map(len, args[id_at + 1 :])) > MAX_NODE_BYTES:
+    pairs = args[id_at + 1 :]
+    fields = fields_wire(pairs)
+    if len(fields) > MAX_NODE_BYTES and sum(map(len, pairs)) > MAX_NODE_BYTES:
         raise CommandError("ERR Elements are too large to be stored")
     if stream is None:
         stream = db.values[key] = Stream(engine.node_limits)
     text = b"%d-%d" % (new >> 64, new & U64_MAX)
     answer = b"$%d\r\n%b\r\n" % (len(text), text)
-    stream.append(new, b"*2\r\n%b%b" % (answer, fields))
+    stream.append(new, b"*2\r\n%b%b" % (answer, fields), pairs)
     removed = trim.apply(stream) if trim is not None else 0
     if engine.journal is not None:
         engine.journal.added(db, key, answer, fields, stream.length if removed else None)
