@@ -15,8 +15,6 @@ import redis
 
 from spark_streams.engine import EngineStartError, LocalEngine
 from spark_streams.engine.embedded import locate
-from spark_streams.errors import InvalidOptionError, ServerUnreachableError
-from spark_streams.wire.address import Address
 from tests.engine.test_processes import ENVIRONMENT, alive, pid_of, shut_down, wait_for
 
 
@@ -54,10 +52,13 @@ def test_two_engines_never_share_a_file(tmp_path: Path) -> None:
 
 def test_one_engine_per_directory_found_by_all(folder: Path) -> None:
     """Eight processes that start at once end with one engine; another directory has another."""
-    code = "import sys; from spark_streams.wire.address import Address; print(Address.parse(sys.argv[1]).resolve())"
+    code = (
+        "import sys; from pathlib import Path; from spark_streams.engine.embedded import locate\n"
+        "print(locate(Path(sys.argv[1]), idle=30))"
+    )
     starters = [
         subprocess.Popen(
-            [sys.executable, "-c", code, f"embedded://{folder}?idle=30"],
+            [sys.executable, "-c", code, str(folder)],
             env={**ENVIRONMENT, "RSTREAM_EMBEDDED_DIR": os.environ["RSTREAM_EMBEDDED_DIR"]},
             stdout=subprocess.PIPE,
         )
@@ -112,7 +113,7 @@ def test_fsync_is_taken_over_by_a_running_engine(folder: Path) -> None:
         assert client.config_get("append*") == {
             "appendfilename": "appendonly.aof", "appendfsync": "everysec", "appendonly": "yes",
         }  # fmt: skip
-        Address.parse(f"embedded://{folder}?fsync=always").resolve()
+        locate(folder, fsync="always")
         assert client.config_get("appendfsync") == {"appendfsync": "always"}
 
 
@@ -126,20 +127,12 @@ def test_a_long_path_has_its_socket_elsewhere(folder: Path, monkeypatch: pytest.
     assert pid_of(locate(deep, idle=30)) == pid
 
 
-@pytest.mark.parametrize(
-    "url", ["embedded:dir", "embedded:?fsync=always", "embedded:///d?fsync=maybe", "embedded://h/d"]
-)
-def test_wrong_urls_are_refused(url: str) -> None:
-    with pytest.raises(InvalidOptionError, match="fsync"):
-        Address.parse(url)
-
-
 def test_unusable_directories_are_refused(tmp_path: Path) -> None:
     """No place, or a place where others could put another socket."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(ServerUnreachableError, match="cannot use"):
-        Address.parse(f"embedded://{tmp_path}/file").resolve()
+    with pytest.raises(EngineStartError, match="cannot use"):
+        locate(tmp_path / "file")
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    with pytest.raises(ServerUnreachableError, match="written to by other users"):
-        Address.parse(f"embedded://{tmp_path}/open").resolve()
+    with pytest.raises(EngineStartError, match="written to by other users"):
+        locate(tmp_path / "open")
