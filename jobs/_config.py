@@ -28,10 +28,10 @@ def load(path: str | None, overrides: Iterable[str], shape: Shape, required: Ite
         key, equals, text = override.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--set {override!r} is not KEY=VALUE; write for example --set source.group=etl")
-        _put(config, key.strip(), _value(text))
+        _put(config, key.strip(), _value(text, _shape_at(shape, key.strip())))
     _check(config, shape, "", path or "--set")
     for key in required:
-        if get(config, key) is None:
+        if get(config, key) in (None, "", {}, []):
             raise ConfigError(f"{path or 'the configuration'}: {key} is missing; add it, or pass --set {key}=…")
     filled = _fill(config, path or "--set")
     assert isinstance(filled, dict)
@@ -59,8 +59,19 @@ def _read(path: str) -> Config:
         raise ConfigError(f"the config file {path!r} is not TOML: {error}") from None
 
 
-def _value(text: str) -> Any:
-    """`5`, `true`, `["a"]` as TOML reads them; anything else is a string."""
+def _shape_at(shape: Any, key: str) -> Any:
+    """What is expected at a dotted key: str inside a table of any keys, whose values are options, that is texts."""
+    for part in key.split("."):
+        if shape is FREE:
+            return str
+        shape = shape.get(part) if isinstance(shape, Mapping) else None
+    return shape
+
+
+def _value(text: str, expected: Any) -> Any:
+    """Where a string is expected, the text as it was typed; else as TOML reads it, and a string if it is not TOML."""
+    if expected is str:
+        return text
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 try:
     import _config
@@ -27,6 +27,7 @@ try:
     import pyarrow  # noqa: F401
     import redis  # noqa: F401
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -34,7 +35,7 @@ try:
     from spark_streams.errors import ConfigError, OptionError, RStreamError, find_in_text
     from spark_streams.monitor.groups import view_streams
     from spark_streams.options import Option, Options, parse_options
-    from spark_streams.wire.address import default_url
+    from spark_streams.wire.address import default_url, redacted
     from spark_streams.wire.connection import Connection
 except ImportError as error:
     sys.exit(
@@ -74,6 +75,13 @@ class Job:
         """A config table as options of format("rstream"); the job's url is the default one."""
         return {"url": self.url, **self.plain_options(table)}
 
+    def schema(self, key: str, ddl: str) -> StructType:
+        """A schema of the configuration. Raises ConfigError that names its key."""
+        try:
+            return StructType.fromDDL(ddl)
+        except Exception as error:
+            raise ConfigError(f"{key}: {first_line(error)}") from error
+
     def check_options(self, table: str, known: Iterable[Option], side: str) -> Options:
         """A table's options, checked before anything is started. Raises OptionError."""
         return parse_options(self.options(table), known, side)
@@ -95,7 +103,7 @@ class JobError(RStreamError):
 
 def main(name: str, doc: str, shape: _config.Shape, required: Iterable[str], body: Callable[[Job], None]) -> None:
     """Run a job from the command line; does not return."""
-    parser = argparse.ArgumentParser(prog=f"{name}.py", description=doc, formatter_class=argparse.RawTextHelpFormatter)
+    parser = _Arguments(prog=f"{name}.py", description=doc, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--config", metavar="FILE", help=f"TOML, see conf/{name}.toml")
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override one key of it")
     parser.add_argument("--summary", metavar="FILE", help="write the summary there too, as JSON")
@@ -119,6 +127,14 @@ def main(name: str, doc: str, shape: _config.Shape, required: Iterable[str], bod
         _leave(1, f"{name}: {_one_line(error)}", arguments.traceback)
 
 
+class _Arguments(argparse.ArgumentParser):
+    """Says what is wrong in one line, and shows no password that was typed in the wrong place."""
+
+    def error(self, message: str) -> NoReturn:
+        shown = " ".join(redacted(word) if "@" in word or "://" in word else word for word in message.split())
+        _leave(2, f"{self.prog.removesuffix('.py')}: {shown}; --help shows how it is called")
+
+
 def _finish(job: Job, path: str | None) -> None:
     seconds = time.monotonic() - job.started
     facts = {**job.summary, "seconds": round(seconds, 1)}
@@ -131,7 +147,7 @@ def _finish(job: Job, path: str | None) -> None:
         Path(path).write_text(json.dumps({"job": job.name, **facts}, indent=2) + "\n", encoding="utf-8")
 
 
-def _leave(code: int, line: str, show: bool = False) -> None:
+def _leave(code: int, line: str, show: bool = False) -> NoReturn:
     if show:
         traceback.print_exc()
     print(line, file=sys.stderr, flush=True)
@@ -141,8 +157,17 @@ def _leave(code: int, line: str, show: bool = False) -> None:
 def _one_line(error: BaseException) -> str:
     """Our own line if the error carries one, however deep; else the first line of what Spark says."""
     text = str(error)
-    lines = text.strip().splitlines()
-    return find_in_text(text) or (f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:500])
+    causes = _CAUSE.findall(text)
+    return find_in_text(text) or (causes[-1] if causes else f"{type(error).__name__}: {first_line(error)}")[:500]
+
+
+# How Java's exceptions name the one below them, and how py4j begins the text of one.
+_CAUSE = re.compile(r"^(?:Caused by: |: )(\S.*)$", re.MULTILINE)
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says first."""
+    return next(iter(str(error).strip().splitlines()), "no message")
 
 
 def _as_option(value: Any) -> str:

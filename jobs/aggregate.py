@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from _config import FREE
-from _job import Bar, Job, main, run_query, trigger, waiting
+from _job import Bar, Job, first_line, main, run_query, trigger, waiting
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from spark_streams.errors import ConfigError
 from spark_streams.options import SINK, SOURCE
@@ -32,10 +31,12 @@ REQUIRED = [
 def body(job: Job) -> None:
     source = job.check_options("source", SOURCE, "source")
     job.check_options("sink", SINK, "sink")
+    # A group may have nothing but nulls, and an entry needs a field.
+    sink = {"nulls": "empty", **job.options("sink")}
     when = trigger(job)
     total = waiting(source)
     spark = job.session()
-    columns = StructType.fromDDL(", ".join(f"`{name}` {kind}" for name, kind in job.get("columns").items()))
+    columns = job.schema("columns", ", ".join(f"`{name}` {kind}" for name, kind in job.get("columns").items()))
     entries = spark.readStream.format("rstream").schema(columns).options(**job.options("source")).load()
     appended = [0]
 
@@ -43,7 +44,7 @@ def body(job: Job) -> None:
         # Spark gives a Python sink no update mode of its own; a batch of changed groups is appended here.
         changed = changed.persist()
         try:
-            changed.write.format("rstream").mode("append").options(**job.options("sink")).save()
+            changed.write.format("rstream").mode("append").options(**sink).save()
             appended[0] += changed.count()
         finally:
             changed.unpersist()
@@ -67,8 +68,7 @@ def groups(job: Job, entries: DataFrame) -> DataFrame:
         rows = entries.where(job.get("aggregate.where", "true")).groupBy(*job.get("aggregate.keys"))
         return rows.agg(*[F.expr(sql).alias(name) for name, sql in job.get("aggregate.values").items()])
     except Exception as error:
-        first = str(error).strip().splitlines()[0]
-        raise ConfigError(f"[aggregate]: {first}") from error
+        raise ConfigError(f"[aggregate]: {first_line(error)}") from error
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from _config import FREE
-from _job import Bar, Job, main, run_query, trigger, waiting
+from _job import Bar, Job, first_line, main, run_query, trigger, waiting
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -30,13 +30,16 @@ REQUIRED = ["source.streams", "source.group", "columns", "parquet.path", "dead_l
 
 def body(job: Job) -> None:
     source = job.check_options("source", SOURCE, "source")
+    if job.get("source.mode") is not None:
+        raise ConfigError("source.mode has no meaning here: a value that does not fit its type makes a dead letter")
     job.check_options("dead_letters", SINK, "sink")
     when = trigger(job)
     types: dict[str, str] = job.get("columns")
     split = Split(types, job.get("rule", []), job.get("parquet.partition_by", []))
     total = waiting(source)
     spark = job.session()
-    raw = StructType.fromDDL(", ".join(f"`{name}` STRING" for name in types) + ", `_stream` STRING, `_id` STRING")
+    texts = ", ".join(f"`{name}` STRING" for name in types)
+    raw = StructType.fromDDL(f"{texts}, `_stream` STRING, `_id` STRING, `_fields` MAP<BINARY, BINARY>")
     _sweep(spark, job.get("parquet.path"))
     entries = spark.readStream.format("rstream").schema(raw).options(**job.options("source")).load()
     split.check(entries)
@@ -86,6 +89,10 @@ def _write_parquet(job: Job, rows: DataFrame, batch: str) -> None:
     )
 
 
+def _is_str(value: object) -> bool:
+    return isinstance(value, str)
+
+
 def _sweep(spark: SparkSession, path: str) -> None:
     """Remove what a killed run left half-written; readers pass over it, but it takes up room."""
     jvm = spark.sparkContext._jvm
@@ -100,8 +107,11 @@ class Split:
 
     def __init__(self, types: dict[str, str], rules: list[dict[str, Any]], partition_by: list[str]) -> None:
         for rule in rules:
-            if not isinstance(rule, dict) or set(rule) != {"reason", "when"}:
+            if not isinstance(rule, dict) or set(rule) != {"reason", "when"} or not all(map(_is_str, rule.values())):
                 raise ConfigError(f"[[rule]] needs exactly reason and when, not {rule!r}")
+        for name in types:
+            if name.startswith(("_", "dl.")) or name.lower() == "batch":
+                raise ConfigError(f"[columns] names {name!r}: _…, dl.… and batch are names that the job itself uses")
         for name in partition_by:
             if name not in types:
                 raise ConfigError(f"parquet.partition_by names {name!r}, which is not among [columns]")
@@ -112,15 +122,13 @@ class Split:
         try:
             self.judge(entries).schema  # noqa: B018 - analysing is the point
         except Exception as error:
-            first = str(error).strip().splitlines()[0]
-            raise ConfigError(f"[columns] or [[rule]]: {first}") from error
+            raise ConfigError(f"[columns] or [[rule]]: {first_line(error)}") from error
 
     def judge(self, entries: DataFrame) -> DataFrame:
-        """The typed columns under their names, the untouched texts in `_raw`, and `_reason`: null for a good row."""
+        """The typed columns under their names, their texts in `_raw`, `_reason`: null for a good row; and `_fields`."""
         typed = [F.expr(f"try_cast(`{name}` AS {kind})").alias(name) for name, kind in self._types.items()]
-        rows = entries.select(
-            "_stream", "_id", F.struct(*[F.col(f"`{name}`") for name in self._types]).alias("_raw"), *typed
-        )
+        texts = F.struct(*[F.col(f"`{name}`") for name in self._types]).alias("_raw")
+        rows = entries.select("_stream", "_id", "_fields", texts, *typed)
         return rows.withColumn("_reason", F.coalesce(*self._reasons(), F.lit(None).cast("string")))
 
     def _reasons(self) -> list[Column]:
@@ -135,9 +143,9 @@ class Split:
         return judged.where("_reason IS NULL").select(*[F.col(f"`{name}`") for name in self._types])
 
     def letters(self, judged: DataFrame, fields: dict[str, str]) -> DataFrame:
-        """The bad rows: their original fields untouched, then the envelope (SQL expressions by field name)."""
+        """The bad rows: all their original fields byte for byte, then the envelope (SQL expressions by name)."""
         added = [F.expr(sql).cast("string").alias(name) for name, sql in fields.items()]
-        return judged.where("_reason IS NOT NULL").select("_raw.*", *added)
+        return judged.where("_reason IS NOT NULL").select("_fields", *added)
 
 
 if __name__ == "__main__":

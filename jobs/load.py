@@ -9,11 +9,12 @@ from pathlib import Path
 
 from _config import FREE
 from _job import Bar, Job, main
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
 
 from spark_streams.errors import ConfigError, RStreamError
 from spark_streams.monitor.groups import view_streams
 from spark_streams.options import SINK
-from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 
 SHAPE = {
@@ -23,24 +24,28 @@ SHAPE = {
 
 
 def body(job: Job) -> None:
-    job.check_options("sink", SINK, "sink")
+    sink = job.check_options("sink", SINK, "sink")
     path = job.get("input.path")
     if "://" not in path and not Path(path).exists():
         raise ConfigError(f"input.path {path!r} does not exist (seen from {Path.cwd()})")
-    stream = job.get("sink.stream")
-    with Connection(Address.parse(job.url)) as server:
-        before = _added(server, stream)
+    with Connection(sink.address) as server:
+        before = _added(server, sink["stream"])
         spark = job.session()
-        reader = spark.read.format(job.get("input.format", "csv")).schema(job.get("input.schema"))
-        for key, value in job.plain_options("input.options").items():
-            reader = reader.option(key, value)
+        reader = spark.read.format(job.get("input.format", "csv"))
+        reader = reader.schema(job.schema("input.schema", job.get("input.schema")))
         # One task: a stream has one order, and it is the file's.
-        rows = reader.load(path).coalesce(1)
+        rows = reader.options(**job.plain_options("input.options")).load(path).coalesce(1)
         total = rows.count()
-        with Bar(job.console, "load", total) as bar, _watch(lambda: bar.at(_added(server, stream) - before)):
-            rows.write.format("rstream").mode("append").options(**job.options("sink")).save()
-        bar.at(total)
-    job.say(entries=total, stream=stream, entries_per_second=round(bar.rate))
+        written = Observation("load")
+        with (
+            Bar(job.console, "load", total) as bar,
+            _watch(lambda: bar.at(_added(server, sink["stream"]) - before)),
+        ):
+            counted = rows.observe(written, F.count(F.lit(1)).alias("entries"))
+            counted.write.format("rstream").mode("append").options(**job.options("sink")).save()
+        entries = written.get["entries"]
+        bar.at(entries)
+    job.say(entries=entries, stream=sink["stream"], entries_per_second=round(bar.rate))
 
 
 @contextlib.contextmanager

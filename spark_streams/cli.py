@@ -98,13 +98,16 @@ def serve(arguments: tuple[str, ...]) -> None:
 def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at, name in enumerate(names):
         numeric = all(isinstance(row[at], int | None) for row in rows) and bool(rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*["?" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row])
+        cells = ["?" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row]
+        # Names are data: no markup, no control characters for the terminal.
+        table.add_row(*[Text("".join(c if c.isprintable() else repr(c)[1:-1] for c in cell)) for cell in cells])
     console = Console(highlight=False)
     console.print(table if rows else "none")
 

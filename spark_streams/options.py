@@ -40,9 +40,10 @@ def _text(value: str) -> str:
 
 
 def _count(value: str) -> int:
-    number = int(value) if value.strip().isdigit() else 0
+    plain = value.strip()
+    number = int(plain) if plain.isascii() and plain.isdigit() and len(plain) < 19 else 0
     if number < 1:
-        raise ValueError("must be a whole number above 0")
+        raise ValueError("must be a whole number above 0 of at most 18 digits")
     return number
 
 
@@ -203,13 +204,24 @@ def parse_options(given: Mapping[str, str], table: Iterable[Option], side: str) 
         try:
             values[option.name] = option.parse(text)
         except ValueError as error:
-            raise InvalidOptionError(f"{side} option {option.name}={text!r} {error}") from None
+            raise InvalidOptionError(f"{side} option {option.name}={text[:200]!r} {error}") from None
     for option in known.values():
         if option.name not in values:
             if option.default is REQUIRED:
                 raise InvalidOptionError(f"{side} option {option.name} is missing: {option.doc}")
             values[option.name] = option.default() if callable(option.default) else option.default
+    _check_together(values)
     return Options(values)
+
+
+def _check_together(values: Mapping[str, Any]) -> None:
+    """Options that must fit each other. Raises InvalidOptionError."""
+    starting, streams = values.get("startingOffsets"), values.get("streams")
+    for stream in starting.per_stream if isinstance(starting, StartingOffsets) else ():
+        if streams is not None and stream not in streams:
+            near = difflib.get_close_matches(stream.lower(), {name.lower(): name for name in streams}, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InvalidOptionError(f"startingOffsets names stream {stream!r}, which is not among streams{hint}")
 
 
 def _unknown(name: str, known: Mapping[str, Option], side: str) -> str:

@@ -32,8 +32,11 @@ class StreamView:
     groups: tuple[GroupView, ...]
 
 
-def view_streams(server: Connection, streams: Sequence[str]) -> list[StreamView]:
-    """The streams that exist among these, in order. Raises WrongKeyTypeError."""
+def view_streams(server: Connection, streams: Sequence[str | bytes]) -> list[StreamView]:
+    """The streams that exist among these, in order; bytes of a name that are no UTF-8 are shown as `\\xff`.
+
+    Raises WrongKeyTypeError.
+    """
     commands = [("XINFO", what, stream) for stream in streams for what in ("STREAM", "GROUPS")]
     replies = server.pipeline(commands)
     views = []
@@ -45,33 +48,34 @@ def view_streams(server: Connection, streams: Sequence[str]) -> list[StreamView]
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, commands[2 * at])
         fields = _pairs(info)
+        name = stream if isinstance(stream, str) else stream.decode("utf-8", "backslashreplace")
         views.append(
             StreamView(
-                stream,
+                name,
                 fields["length"],
                 fields.get("entries-added"),
                 fields["last-generated-id"].decode(),
-                tuple(_group(stream, _pairs(group)) for group in groups),
+                tuple(_group(name, _pairs(group)) for group in groups),
             )
         )
     return views
 
 
-def list_streams(server: Connection) -> list[str]:
+def list_streams(server: Connection) -> list[bytes]:
     """The names of all streams in the database, sorted; the key space is scanned a page at a time."""
-    names: list[str] = []
+    names: set[bytes] = set()
     cursor = b"0"
     while True:
         cursor, page = server.execute("SCAN", cursor, "COUNT", 1000, "TYPE", "stream")
-        names += [name.decode("utf-8", "replace") for name in page]
+        names.update(page)
         if cursor == b"0":
-            return sorted(set(names))
+            return sorted(names)
 
 
 def _group(stream: str, fields: dict[str, Any]) -> GroupView:
     return GroupView(
         stream,
-        fields["name"].decode("utf-8", "replace"),
+        fields["name"].decode("utf-8", "backslashreplace"),
         fields["consumers"],
         fields["pending"],
         fields.get("lag"),

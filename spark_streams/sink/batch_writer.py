@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_streams.errors import UnsupportedError
+from spark_streams.errors import SchemaError, UnsupportedError
 from spark_streams.options import Options
 from spark_streams.sink.fields import check_writable
 from spark_streams.sink.write import append
@@ -31,8 +31,11 @@ class BatchWriter(DataSourceArrowWriter):
         if overwrite:
             raise UnsupportedError(
                 f"a stream is only appended to: stream {options['stream']!r} is not overwritten; use mode('append'), "
-                "or output mode append or update"
+                "or output mode append"
             )
+        for field in schema:
+            if field.dataType.typeName() == "variant":
+                raise SchemaError(f"column {field.name!r} is a VARIANT; write to_json({field.name}) instead")
         check_writable(to_arrow_schema(schema, timezone="UTC"))
         self._options = options
 

@@ -8,7 +8,9 @@ How each type is written:
     boolean                true, false
     date                   2013-01-31
     timestamp              2013-01-31T10:00:00.000000Z, UTC, six places (timestamp_ntz: without the Z)
-    array, struct, map     JSON
+    array, struct, map     JSON; in it binary as base64, NaN and infinities as strings
+
+A map column called `_fields` is not written as JSON: each of its pairs is a field of its own, before the others.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import base64
 import datetime
 import decimal
 import json
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -24,12 +28,18 @@ import pyarrow.compute as pc
 
 from spark_streams.errors import SchemaError
 
+FIELDS = "_fields"
+
 
 def check_writable(schema: pa.Schema) -> None:
     """Raises SchemaError where a column has a type that no field value can hold, or the schema has no column."""
     if len(schema) == 0:
         raise SchemaError("a row without columns cannot become a stream entry; select at least one column")
     for field in schema:
+        if field.name == FIELDS and pa.types.is_map(field.type):
+            if not all(map(_is_text, (field.type.key_type, field.type.item_type))):
+                raise SchemaError(f"column {FIELDS!r} must be a map of strings or of binaries, not {field.type}")
+            continue
         if field.name.startswith("_"):
             raise SchemaError(
                 f"column {field.name!r} starts with '_', which the source keeps for itself; rename or drop it"
@@ -38,17 +48,42 @@ def check_writable(schema: pa.Schema) -> None:
             raise SchemaError(f"column {field.name!r} is an interval ({field.type}); cast it to a number or a string")
 
 
-def text_columns(batch: pa.RecordBatch, nulls: str) -> tuple[list[bytes], list[pa.Array]]:
-    """Field names, and per field a binary array of its values. nulls: `omit` keeps nulls, `empty` makes them b''."""
-    columns = [_text(column).cast(pa.binary()) for column in batch.columns]
+@dataclass(frozen=True)
+class Fields:
+    """A batch ready for XADD: names and a binary array each; first: the `_fields` column, if there is one."""
+
+    names: list[bytes]
+    values: list[pa.Array]
+    first: pa.MapArray | None
+
+
+def text_columns(batch: pa.RecordBatch, nulls: str) -> Fields:
+    """The batch's fields as text. nulls: `omit` keeps nulls, `empty` makes them b''. Raises SchemaError."""
+    names: list[bytes] = []
+    columns: list[pa.Array] = []
+    first = None
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if field.name == FIELDS:
+            first = column
+            continue
+        text = _text(column)
+        if pa.types.is_temporal(field.type) and pc.any(pc.starts_with(text, "<value")).as_py():
+            raise SchemaError(f"column {field.name!r} holds a {field.type} beyond what can be written as a date")
+        names.append(field.name.encode())
+        columns.append(text.cast(pa.binary()))
     if nulls == "empty":
         columns = [pc.fill_null(column, b"") for column in columns]
-    return [name.encode() for name in batch.schema.names], columns
+    return Fields(names, columns, first)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+    return any(test(kind) for test in tests)
 
 
 def _text(column: pa.Array) -> pa.Array:
     kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+    if _is_text(kind):
         return column
     if pa.types.is_timestamp(kind):
         # Without its zone the value is printed as it is stored: in UTC.
@@ -57,7 +92,11 @@ def _text(column: pa.Array) -> pa.Array:
         return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
     if pa.types.is_nested(kind):
         return pa.array([None if v is None else json.dumps(_plain(v, kind)) for v in column.to_pylist()], pa.string())
-    return column.cast(pa.string())
+    text = column.cast(pa.string())
+    if pa.types.is_decimal(kind) and pc.any(pc.match_substring(text, "E")).as_py():
+        # Arrow writes small ones with an exponent.
+        return pa.array([None if v is None else format(v, "f") for v in column.to_pylist()], pa.string())
+    return text
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
@@ -74,4 +113,9 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
         return base64.b64encode(value).decode()
     if isinstance(value, datetime.datetime | datetime.date | decimal.Decimal):
         return _text(pa.array([value], kind))[0].as_py()
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        # The shortest text of a narrower float is not that of the same double.
+        return float(_text(pa.array([value], kind))[0].as_py())
     return value

@@ -24,9 +24,9 @@ def append(server: Connection, batches: Iterable[pa.RecordBatch], options: Optio
     stream: str = options["stream"]
     written = 0
     for batch in batches:
-        names, values = text_columns(batch, options["nulls"])
-        requests, fields = encode_xadd(stream.encode(), names, values)
-        _refuse_empty(fields, written)
+        fields = text_columns(batch, options["nulls"])
+        requests, filled = encode_xadd(stream.encode(), fields.names, fields.values, fields.first)
+        _refuse_empty(filled, written)
         for start, stop in _chunks(len(requests), options["chunkSize"]):
             _send(server, requests, start, stop, options, written)
             written += stop - start

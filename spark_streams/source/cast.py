@@ -142,11 +142,11 @@ def _timestamp(value: str, to: pa.DataType) -> datetime.datetime | None:
             moment = _EPOCH + datetime.timedelta(milliseconds=milliseconds)
         else:
             moment = datetime.datetime.fromisoformat(value)
+        # To UTC here and now: near the ends of the calendar that overflows.
+        moment = moment.astimezone(_UTC) if moment.tzinfo else moment.replace(tzinfo=_UTC)
     except (ValueError, OverflowError):
         return None
-    if to.tz is None:
-        return moment.astimezone(_UTC).replace(tzinfo=None) if moment.tzinfo else moment
-    return moment if moment.tzinfo else moment.replace(tzinfo=_UTC)
+    return moment if to.tz is not None else moment.replace(tzinfo=None)
 
 
 _PARSERS: dict[str, Callable[[str, pa.DataType], Any]] = {

@@ -18,11 +18,12 @@ from spark_streams.wire.decode import EntryPage
 # Rows without a declared schema.
 DEFAULT_SCHEMA = "stream STRING, id STRING, timestamp TIMESTAMP, fields MAP<STRING, STRING>"
 
+# Metadata columns and the types that each may be declared as, the usual one first.
 _META_TYPES = {
-    "stream": pa.string(),
-    "id": pa.string(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "fields": pa.map_(pa.string(), pa.string()),
+    "stream": (pa.string(),),
+    "id": (pa.string(),),
+    "timestamp": (pa.timestamp("us", tz="UTC"),),
+    "fields": (pa.map_(pa.string(), pa.string()), pa.map_(pa.binary(), pa.binary())),
 }
 _META = frozenset(f"_{name}" for name in _META_TYPES)
 _LAST_MILLISECOND = (2**63 - 1) // 1000
@@ -42,11 +43,17 @@ class Columns:
             return
         check_castable(self.schema, _META)
         for field in self.schema:
+            if not field.nullable:
+                raise SchemaError(f"column {field.name!r} is declared NOT NULL, and entries may lack it: drop NOT NULL")
+            if field.name not in _META and field.name.lower() in _META:
+                raise SchemaError(f"column {field.name!r} is no metadata column; did you mean {field.name.lower()!r}?")
             if field.name == "_deliveries":
                 raise UnsupportedError("column '_deliveries' (how often an entry was delivered) is not available yet")
-            expected = _META_TYPES.get(field.name.removeprefix("_")) if field.name in _META else None
-            if expected is not None and field.type != expected:
-                raise SchemaError(f"column {field.name!r} is {expected}, and is declared {field.type}: declare it so")
+            allowed = _META_TYPES[field.name.removeprefix("_")] if field.name in _META else (field.type,)
+            if field.type not in allowed:
+                raise SchemaError(
+                    f"column {field.name!r} is {' or '.join(map(str, allowed))}, and is declared {field.type}"
+                )
 
     def batch(self, stream: str, page: EntryPage, rows: int) -> pa.RecordBatch:
         """The page's first `rows` rows under the schema. Raises DecodeError in mode FAILFAST."""
@@ -55,7 +62,7 @@ class Columns:
         for field in self.schema:
             meta = field.name.removeprefix("_") if not self.declared or field.name in _META else None
             if meta is not None:
-                arrays.append(_META_COLUMNS[meta](stream, page).slice(0, rows))
+                arrays.append(_META_COLUMNS[meta](stream, page, field.type).slice(0, rows))
                 continue
             column, bad = cast_values(page.field(field.name.encode()).slice(0, rows), field.type)
             arrays.append(column)
@@ -77,26 +84,27 @@ def _unfit(stream: str, page: EntryPage, field: pa.Field, bad: pa.Array) -> Deco
     )
 
 
-def _stream_column(stream: str, page: EntryPage) -> pa.Array:
+def _stream_column(stream: str, page: EntryPage, _to: pa.DataType) -> pa.Array:
     return pa.repeat(pa.scalar(stream, pa.string()), page.count)
 
 
-def _id_column(_stream: str, page: EntryPage) -> pa.Array:
+def _id_column(_stream: str, page: EntryPage, _to: pa.DataType) -> pa.Array:
     return page.ids().cast(pa.string())
 
 
-def _timestamp_column(_stream: str, page: EntryPage) -> pa.Array:
+def _timestamp_column(_stream: str, page: EntryPage, to: pa.DataType) -> pa.Array:
     """The id's milliseconds; null where they are beyond what a timestamp holds (ids may be any number)."""
     ms = page.milliseconds()
     beyond = ms > _LAST_MILLISECOND
     micros = np.where(beyond, 0, ms).astype(np.int64) * 1000
-    return pa.array(micros, mask=beyond).cast(_META_TYPES["timestamp"])
+    return pa.array(micros, mask=beyond).cast(to)
 
 
-def _fields_column(_stream: str, page: EntryPage) -> pa.Array:
+def _fields_column(_stream: str, page: EntryPage, to: pa.DataType) -> pa.Array:
+    """All fields in their order. A field that an entry has twice is in the map twice."""
     offsets, names, values = page.fields()
-    text = pa.string()
-    return pa.MapArray.from_arrays(offsets, cast_values(names, text)[0], cast_values(values, text)[0])
+    fields = cast_values(names, to.key_type)[0], cast_values(values, to.item_type)[0]
+    return pa.MapArray.from_arrays(offsets, *fields).cast(to)
 
 
 _META_COLUMNS = {

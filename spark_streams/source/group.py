@@ -26,31 +26,33 @@ class GroupState:
     """One stream's group at one moment.
 
     last_delivered: the group's position; entries_read, lag: Redis' own counts, None where it cannot tell;
-    ours: entries pending for our consumer.
+    ours: entries pending for our consumer; known: whether the group has our consumer at all.
     """
 
     last_delivered: StreamId
     entries_read: int | None
     lag: int | None
     ours: int
+    known: bool = True
 
 
 @dataclass(frozen=True)
 class StreamState:
-    """last: the id of the last entry ever added (0-0: none); added: entries ever added, None before Redis 7."""
+    """last: the id of the last entry ever added (0-0: none); length: entries now; added: entries ever added, and
+    first: the oldest entry's id, None before Redis 7."""
 
     last: StreamId
+    length: int
     added: int | None
+    first: StreamId | None
 
 
-def create_groups(server: Connection, member: Membership, starting: StartingOffsets) -> None:
-    """Make sure that every stream has the group: XGROUP CREATE … MKSTREAM pins the start on the server (S2).
+def create_groups(server: Connection, member: Membership, streams: Sequence[str], starting: StartingOffsets) -> None:
+    """Make sure that these streams have the group: XGROUP CREATE … MKSTREAM pins the start on the server (S2).
 
     Where the group exists nothing changes. Raises WrongKeyTypeError.
     """
-    commands = [
-        ("XGROUP", "CREATE", stream, member.group, starting.of(stream), "MKSTREAM") for stream in member.streams
-    ]
+    commands = [("XGROUP", "CREATE", stream, member.group, starting.of(stream), "MKSTREAM") for stream in streams]
     for command, reply in zip(commands, server.pipeline(commands), strict=True):
         if isinstance(reply, ReplyError) and not str(reply).startswith("BUSYGROUP"):
             raise server.error_of(reply, command)
@@ -110,15 +112,16 @@ def read_group_state(
             f"stream {stream!r} at {server.address} has no group {member.group!r} any more; "
             "create it at the checkpoint's position (XGROUP CREATE), or start with a new checkpoint"
         )
-    ours = 0
+    ours = None
     if not isinstance(consumers, ReplyError):
         name = member.consumer.encode()
-        ours = next((c[b"pending"] for c in map(_pairs, consumers) if c[b"name"] == name), 0)
+        ours = next((c[b"pending"] for c in map(_pairs, consumers) if c[b"name"] == name), None)
     return GroupState(
         last_delivered=StreamId.parse(group[b"last-delivered-id"]),
         entries_read=group.get(b"entries-read"),
         lag=group.get(b"lag"),
-        ours=ours,
+        ours=ours or 0,
+        known=ours is not None,
     )
 
 
@@ -131,10 +134,16 @@ def stream_states(server: Connection, streams: Sequence[str]) -> dict[str, Strea
 def _read_stream_state(server: Connection, stream: str, reply: Reply) -> StreamState:
     if isinstance(reply, ReplyError):
         if "no such key" in str(reply):
-            return StreamState(MIN_ID, 0)
+            return StreamState(MIN_ID, 0, 0, None)
         raise server.error_of(reply, ("XINFO", "STREAM", stream))
     info = _pairs(reply)
-    return StreamState(StreamId.parse(info[b"last-generated-id"]), info.get(b"entries-added"))
+    first = info.get(b"recorded-first-entry-id")
+    return StreamState(
+        last=StreamId.parse(info[b"last-generated-id"]),
+        length=info[b"length"],
+        added=info.get(b"entries-added"),
+        first=None if first is None else StreamId.parse(first),
+    )
 
 
 def _pairs(reply: Sequence[Any]) -> Mapping[bytes, Any]:

@@ -46,15 +46,19 @@ def tasks(runs: Iterable[Run], entries_per_task: int) -> list[Run]:
     return joined
 
 
-def share(limit: int, backlog: Mapping[str, int]) -> dict[str, int]:
+def share(limit: int, backlog: Mapping[str, int], turn: int = 0) -> dict[str, int]:
     """Divide `limit` entries between streams: nobody gets more than its backlog, the small ones are served whole, and
-    what is left is divided evenly, so that no stream starves.
+    what is left is divided evenly. Where there are more streams than entries they take turns (turn: counts triggers),
+    so that no stream starves.
     """
+    names = sorted(stream for stream, wanted in backlog.items() if wanted > 0)
+    if limit < len(names):
+        first = turn * limit
+        return {names[(first + at) % len(names)]: 1 for at in range(limit)}
     shares: dict[str, int] = {}
     left = limit
-    waiting = sorted(backlog.items(), key=lambda item: (item[1], item[0]))
-    for position, (stream, wanted) in enumerate(waiting):
-        streams_left = len(waiting) - position
-        shares[stream] = min(wanted, -(-left // streams_left))
+    waiting = sorted(names, key=lambda stream: (backlog[stream], stream))
+    for position, stream in enumerate(waiting):
+        shares[stream] = min(backlog[stream], -(-left // (len(waiting) - position)))
         left -= shares[stream]
     return shares

@@ -20,7 +20,8 @@ from spark_streams.wire.decode import EntryPage, decode_entries, entries_of_read
 
 _FIRST_PAGE = 200  # entries; the size of entries is not known yet
 _PAGE_BYTES = 4 << 20
-_LARGEST_PAGE = 20_000  # entries
+_LARGEST_PAGE = 8_000  # entries
+_GROWTH = 4  # a page is at most so many times the one before: entries may suddenly be large
 
 
 def read_run(
@@ -33,7 +34,7 @@ def read_run(
     while True:
         page, reply_bytes = _receive(server, run)
         rows = page.count if run.owned else page.count_up_to(run.last)
-        asked, size = size, _next_size(page, reply_bytes)
+        asked, size = size, min(_next_size(page, reply_bytes), _GROWTH * size)
         more = page.last_id is not None and page.last_id < run.last and page.count + page.deleted == asked
         if more and page.last_id is not None:
             server.request(_ask(member, run, page.last_id, size))
@@ -45,8 +46,8 @@ def read_run(
     if found < run.count and fail_on_data_loss:
         raise DataLossError(
             f"stream {run.stream!r}: {run.count - found} of {run.count} entries that group {member.group!r} was given "
-            f"above {run.after} up to {run.last} are gone (trimmed or deleted); keep the stream longer than the lag "
-            "of its slowest group, or set failOnDataLoss=false to go on without them"
+            f"above {run.after} up to {run.last} are gone (trimmed, deleted, or claimed by another consumer); keep the "
+            "stream longer than the lag of its slowest group, or set failOnDataLoss=false to go on without them"
         )
 
 

@@ -46,6 +46,7 @@ def reserve(
         steps: list[tuple[str, int]] = []
         for stream, entries in left.items():
             steps += [(stream, count) for count in _cut(entries, step, max(1, _STEPS_A_ROUND // len(left)))]
+        server.require_silence()
         server.send(b"".join([_step(member, stream, count) for stream, count in steps]))
         replies = server.replies(2 * len(steps))
         finished = set()
@@ -58,6 +59,10 @@ def reserve(
                 runs[stream].append(run)
             if run.count == 0 or left[stream] <= 0 or after.last_delivered >= wanted[stream].until:
                 finished.add(stream)
+        for stream in [s for s in finished if not runs[s] and now[s].last_delivered < wanted[s].until]:
+            run = _ask_aloud(server, member, stream, now[stream])
+            if run.count:
+                runs[stream].append(run)
         for stream in finished:
             del left[stream]
     return [run for stream in runs for run in runs[stream]]
@@ -77,6 +82,16 @@ def _step(member: Membership, stream: str, count: int) -> bytes:
             pack("XINFO", "CONSUMERS", stream, member.group),
         ]
     )
+
+
+def _ask_aloud(server: Connection, member: Membership, stream: str, before: GroupState) -> Run:
+    """Nothing was delivered although there is more: read one entry with its reply, so that an error is heard.
+
+    Raises ServerReplyError and kin. No entry and no error: what is left of the stream was deleted, or others read it.
+    """
+    server.execute("XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", 1, "STREAMS", stream, ">")
+    groups, consumers = server.pipeline([("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, member.group)])
+    return _run(stream, before, read_group_state(server, member, stream, groups, consumers))
 
 
 def _run(stream: str, before: GroupState, after: GroupState) -> Run:

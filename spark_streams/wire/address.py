@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from spark_streams.errors import InvalidOptionError, ServerUnreachableError, UnsupportedError
 
@@ -18,8 +19,17 @@ EMBEDDED = "embedded:"
 
 _SCHEMES = ("embedded:", "redis://", "rediss://", "unix://")
 _LATER = ("redis+cluster://", "redis+sentinel://")
-_SECRET_IN_QUERY = re.compile(r"((?:^|[?&])(?:password|pass)=)[^&]*", re.IGNORECASE)
-_SECRET_IN_AUTHORITY = re.compile(r"(://[^:/@]*:)[^@]*(@)")
+_HOW = "write redis://host:port/db, rediss://…, unix:///path/to.sock or embedded:"
+_SECONDS = frozenset({"socket_timeout", "socket_connect_timeout", "idle"})
+_LOGIN = frozenset({"db", "username", "password", "client_name", "socket_timeout", "socket_connect_timeout"})
+_TLS = frozenset(
+    {"ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_ca_data"}
+    | {"ssl_check_hostname", "ssl_password"}
+)
+# The parameters that may stand behind the `?` of each kind of URL.
+_PARAMETERS = {"redis": _LOGIN, "rediss": _LOGIN | _TLS, "unix": _LOGIN, "embedded": frozenset({"idle"})}
+_SHOWN = frozenset({"db", "idle", "client_name", "ssl_cert_reqs", "ssl_check_hostname"}) | _SECONDS
+_PLAINLY_NO_SECRET = re.compile(r"^[A-Za-z0-9_.-]+(:\d+)?(/\d*)?$")
 
 
 def default_url() -> str:
@@ -28,13 +38,22 @@ def default_url() -> str:
 
 
 def redacted(url: str) -> str:
-    """The URL as it may be shown: a password becomes `***`."""
-    return _SECRET_IN_QUERY.sub(r"\1***", _SECRET_IN_AUTHORITY.sub(r"\1***\2", url))
+    """The URL as it may be shown: no user, no password, no value of a parameter that could hold one."""
+    if not url.startswith((*_SCHEMES, *_LATER)):
+        return url if _PLAINLY_NO_SECRET.match(url) else "(not shown, it may hold a password)"
+    head, question, query = url.partition("?")
+    scheme, slashes, rest = head.partition("://")
+    login, at, rest = rest.rpartition("@")
+    shown = f"{scheme}{slashes}{'***' if login else ''}{at}{rest}"
+    if not at and scheme in ("redis", "rediss") and not re.match(r"^[^:]*(:\d*)?(/|$)", rest):
+        shown = f"{scheme}{slashes}***"  # a password, with the host forgotten
+    pairs = [pair.partition("=") for pair in query.split("&")] if question else []
+    return shown + question + "&".join(k + e + (v if k in _SHOWN else "***") for k, e, v in pairs)
 
 
 @dataclass(frozen=True)
 class Address:
-    """A checked server URL. `str()` hides the password, so it may go into plans, logs and errors."""
+    """A checked server URL. `str()` hides the login, so it may go into plans, logs and errors."""
 
     url: str = field(repr=False)
 
@@ -45,14 +64,13 @@ class Address:
             scheme = url.split("://", 1)[0]
             raise UnsupportedError(f"{scheme}:// is not available yet; give one server as redis://host:port/db")
         if not url.startswith(_SCHEMES):
-            raise InvalidOptionError(
-                f"url {redacted(url)!r} is not a server address; write redis://host:port/db, rediss://…, "
-                "unix:///path/to.sock or embedded:"
-            )
-        if url.startswith(("redis://", "rediss://")):
+            raise InvalidOptionError(f"url {redacted(url)!r} is not a server address; {_HOW}")
+        scheme = url.split(":", 1)[0]
+        if scheme in ("redis", "rediss"):
             _check_host_and_port(url)
-        elif url.startswith(EMBEDDED):
-            _idle_seconds(url)
+        elif scheme == "embedded" and urlsplit(url).netloc:
+            raise InvalidOptionError(f"url {redacted(url)!r}: write embedded:, embedded:///dir or embedded:?idle=60")
+        _check_parameters(url, scheme)
         return cls(url)
 
     def __str__(self) -> str:
@@ -69,41 +87,42 @@ class Address:
 
         parts = urlsplit(self.url)
         directory = Path(unquote(parts.path)) if parts.path else None
-        idle = _idle_seconds(self.url)
+        options = {name: float(value) for name, value in parse_qsl(parts.query)}
         try:
-            return embedded.locate(directory) if idle is None else embedded.locate(directory, idle=idle)
+            return embedded.locate(directory, **options)
         except embedded.EngineStartError as error:
             raise ServerUnreachableError(f"the bundled engine at {self} cannot be used: {error}") from error
 
 
-def _idle_seconds(url: str) -> float | None:
-    """`embedded:?idle=30`: the engine ends this many seconds after its last client."""
-    parts = urlsplit(url)
-    query = parse_qs(parts.query, keep_blank_values=True)
-    text = query.pop("idle", [None])[-1]
-    if query or parts.netloc:
-        raise InvalidOptionError(f"url {url!r}: write embedded:, embedded:///dir or embedded:?idle=SECONDS")
-    if text is None:
-        return None
-    try:
-        idle = float(text)
-    except ValueError:
-        idle = -1.0
-    if not 0 < idle < 1e9:
-        raise InvalidOptionError(f"url {url!r}: idle={text!r} is not a number of seconds above 0")
-    return idle
-
-
 def _check_host_and_port(url: str) -> None:
+    shown = redacted(url)
     try:
         parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        raise InvalidOptionError(f"url {redacted(url)!r}: {error}; write redis://host:port/db") from None
-    if not parts.hostname:
-        raise InvalidOptionError(f"url {redacted(url)!r} names no host; write redis://host:port/db")
+        host, _ = parts.hostname, parts.port
+    except ValueError:  # its text would repeat what was typed where the port belongs
+        raise InvalidOptionError(f"url {shown!r}: host and port cannot be read; write redis://host:port/db") from None
+    if not host:
+        raise InvalidOptionError(f"url {shown!r} names no host; write redis://host:port/db")
     database = parts.path.strip("/")
-    if database and not database.isdigit():
-        raise InvalidOptionError(
-            f"url {redacted(url)!r}: the database {database!r} is not a number; write redis://host:port/0"
-        )
+    if database and not (database.isascii() and database.isdigit()):
+        raise InvalidOptionError(f"url {shown!r}: the database is not a number; write redis://host:port/0")
+
+
+def _check_parameters(url: str, scheme: str) -> None:
+    shown, allowed = redacted(url), _PARAMETERS[scheme]
+    for name, value in parse_qsl(urlsplit(url).query, keep_blank_values=True):
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"{scheme}: knows {', '.join(sorted(allowed))}"
+            raise InvalidOptionError(f"url {shown!r}: unknown parameter {name!r}; {hint}")
+        if name in _SECONDS and not _is_above_zero(value):
+            raise InvalidOptionError(f"url {shown!r}: {name} must be a number of seconds above 0")
+        if name == "db" and not (value.isascii() and value.isdigit()):
+            raise InvalidOptionError(f"url {shown!r}: db must be a number")
+
+
+def _is_above_zero(text: str) -> bool:
+    try:
+        return 0 < float(text) < 1e9
+    except ValueError:
+        return False

@@ -67,7 +67,7 @@ class Connection:
             raise ServerUnreachableError(
                 f"no stream server answers at {address}: {error}; start one there, or set url (or RSTREAM_URL)"
             ) from error
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise ServerUnreachableError(f"the address {address} cannot be used: {error}") from error
         # redis-py has no public name for the socket.
         self._socket = cast(socket.socket, self._connection._sock)
@@ -75,6 +75,8 @@ class Connection:
         self._end_token = secrets.token_hex(16).encode()
         self._end_request = pack("ECHO", self._end_token)
         self._end_reply = b"$%d\r\n%b\r\n" % (len(self._end_token), self._end_token)
+        self._may_be_silent = False
+        self.execute("ECHO", self._end_token)  # without it `receive` would never see an end
 
     def __enter__(self) -> Self:
         return self
@@ -87,6 +89,12 @@ class Connection:
     def close(self) -> None:
         """Close the socket; calling it twice is harmless."""
         self._connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+
+    def require_silence(self) -> None:
+        """Make sure, once, that this user may suppress replies (CLIENT REPLY). Raises ServerReplyError."""
+        if not self._may_be_silent:
+            self.execute("CLIENT", "REPLY", "ON")
+            self._may_be_silent = True
 
     def send(self, data: bytes | memoryview) -> None:
         """Send raw request bytes. Raises ServerUnreachableError."""
@@ -163,7 +171,8 @@ class Connection:
             )
         if text.startswith("NOGROUP"):
             return GroupMissingError(
-                f"{where}: the stream or its consumer group is gone ({text}); restore it, or start with a new checkpoint"
+                f"{where}: the stream or its consumer group is gone ({text}); "
+                "restore it, or start with a new checkpoint"
             )
         return ServerReplyError(f"{where} was answered with: {text}")
 

@@ -31,16 +31,25 @@ class Requests:
         return self.data[int(self.offsets[start]) : int(self.offsets[stop])]
 
 
-def encode_xadd(stream: bytes, names: Sequence[bytes], values: Sequence[pa.Array]) -> tuple[Requests, pa.Array]:
+def encode_xadd(
+    stream: bytes, names: Sequence[bytes], values: Sequence[pa.Array], first: pa.MapArray | None = None
+) -> tuple[Requests, pa.Array]:
     """One `XADD stream * name value …` per row; a null value leaves its field out.
 
-    names: the field names; values: a binary (or string) array each, all of one length. Returns the requests and an
-    int32 array with the number of fields of each row (0: the row has no field, and its bytes are not a valid command).
+    names: the field names; values: a binary (or string) array each, all of one length; first: a map<binary, binary>
+    per row whose fields stand before the named ones. Returns the requests and an int32 array with the number of fields
+    of each row (0: the row has no field, and its bytes are not a valid command).
     """
-    rows = len(values[0])
+    rows = len(first) if first is not None else len(values[0])
     binary = [value.cast(pa.binary()) for value in values]
     filled = _count_valid(binary, rows)
-    pieces: list[pa.Array | pa.Scalar] = [_heads(stream, len(names)).take(filled)]
+    leading: list[pa.Array] = []
+    if first is not None:
+        packed, count = _pack_maps(first)
+        leading.append(packed)
+        filled = pc.add(filled, count)
+    most = pc.max(filled).as_py() or 0
+    pieces: list[pa.Array | pa.Scalar] = [_heads(stream, most).take(filled), *leading]
     for name, value in zip(names, binary, strict=True):
         size = pc.binary_length(value).cast(pa.string()).cast(pa.binary())
         before, after = b"$%d\r\n%b\r\n$" % (len(name), name), b"\r\n"
@@ -64,6 +73,21 @@ def _join(pieces: Sequence[pa.Array | pa.Scalar]) -> Requests:
     _, offsets, data = joined.buffers()
     bounds = np.frombuffer(offsets, np.int32)[joined.offset : joined.offset + len(joined) + 1].astype(np.int64)
     return Requests(memoryview(data) if data is not None else memoryview(b""), bounds)
+
+
+def _pack_maps(maps: pa.MapArray) -> tuple[pa.Array, pa.Array]:
+    """Per row, all its fields as packed arguments (binary), and how many they are (int32)."""
+    bounds = maps.offsets.to_numpy()
+    count = pa.array(np.diff(bounds))
+    parts: list[pa.Array | pa.Scalar] = []
+    for child in (maps.keys, maps.items):
+        # A sliced map still has all its children.
+        value = child.slice(int(bounds[0]), int(bounds[-1] - bounds[0])).cast(pa.binary())
+        size = pc.binary_length(value).cast(pa.string()).cast(pa.binary())
+        value = pc.fill_null(value, b"")
+        parts += [_scalar(b"$"), pc.fill_null(size, b"0"), _scalar(b"\r\n"), value, _scalar(b"\r\n")]
+    pairs = pc.binary_join_element_wise(*parts, _EMPTY)
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds - bounds[0]), pairs), _EMPTY), count
 
 
 def _count_valid(values: Sequence[pa.Array], rows: int) -> pa.Array:

@@ -26,8 +26,12 @@ def write(folder: Path, text: str) -> str:
 
 def test_set_goes_over_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, '[parquet]\npath = "a"\nfiles = 1\n[source]\nanything = 1\n')
-    config = _config.load(path, ["parquet.files=2", "parquet.path=b c", "source.group=g", "dry=true"], SHAPE, [])
-    assert config == {"parquet": {"path": "b c", "files": 2}, "source": {"anything": 1, "group": "g"}, "dry": True}
+    overrides = ["parquet.files=2", "parquet.path=b c", "source.group=1_000", "dry=true", 'parquet.partition_by=["a"]']
+    assert _config.load(path, overrides, SHAPE, []) == {
+        "parquet": {"path": "b c", "files": 2, "partition_by": ["a"]},
+        "source": {"anything": 1, "group": "1_000"},
+        "dry": True,
+    }
 
 
 def test_a_variable_of_the_environment_is_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +53,7 @@ def test_a_variable_of_the_environment_is_filled_in(tmp_path: Path, monkeypatch:
         ("parquet = 1\n", [], "parquet must be a table"),
         ("[parquet\n", [], "is not TOML"),
         ("", [], "parquet.path is missing"),
+        ("", ["parquet.path="], "parquet.path is missing"),
         ("", ["parquet.path"], "is not KEY=VALUE"),
         ("dry = true\n", ["dry.deeper=1"], "'dry' is a value, not a table"),
     ],

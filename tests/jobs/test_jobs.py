@@ -147,6 +147,8 @@ def test_load_etl_killed_and_restarted_then_aggregate(work: Work) -> None:
         ),
         ("etl", ["parquet.pth=x"], 2, "etl: [RSTREAM_CONFIG] conf/etl.toml: unknown key parquet.pth; did you mean"),
         ("etl", ["job.trigger=often"], 2, "etl: [RSTREAM_CONFIG] job.trigger must be"),
+        ("etl", ["source.mode=FAILFAST"], 2, "etl: [RSTREAM_CONFIG] source.mode has no meaning here"),
+        ("etl", ["columns.batch=INT"], 2, "etl: [RSTREAM_CONFIG] [columns] names 'batch': _…, dl.… and batch are"),
         ("etl", ["rule=[1]"], 2, "etl: [RSTREAM_CONFIG] [[rule]] needs exactly reason and when"),
         ("etl", ["source.streams=text"], 1, "etl: [RSTREAM_WRONG_KEY_TYPE] key 'text' at"),
         (

@@ -10,7 +10,14 @@ import pytest
 import redis
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from spark_streams.errors import DataLossError, GroupMissingError, StreamStateError, WrongKeyTypeError
+from spark_streams.errors import (
+    DataLossError,
+    GroupMissingError,
+    OffsetError,
+    ServerReplyError,
+    StreamStateError,
+    WrongKeyTypeError,
+)
 from spark_streams.ids import StreamId
 from spark_streams.options import SOURCE, parse_options
 from spark_streams.source import pending, reserve
@@ -70,7 +77,7 @@ def test_a_batch_is_read_and_settled_when_the_next_one_is_asked_for(server: Serv
     assert read(one, start, end) == list(range(250))
     assert one.latestOffset(end, ALL) == end
     assert pending_count(client) == 0
-    assert one.reportLatestOffset() == end
+    assert one.reportLatestOffset()["streams"] == end["streams"]
 
 
 def test_batches_keep_to_the_limit_and_follow_each_other(server: Server, client: redis.Redis) -> None:
@@ -280,6 +287,158 @@ def test_a_key_of_another_type_is_named(server: Server, client: redis.Redis) -> 
     client.set("s", "text")
     with pytest.raises(WrongKeyTypeError, match="key 's' at .* holds something that is not a stream"):
         reader(server).initialOffset()
+
+
+@pytest.mark.parametrize("what", ["acknowledged", "claimed", "consumer deleted", "group destroyed"])
+def test_a_replay_is_the_whole_batch_whatever_became_of_the_pending_list(
+    server: Server, client: redis.Redis, what: str
+) -> None:
+    """The offset says what the batch held: where the range was all ours, the stream still has it."""
+    ids = add(client, 30)
+    one = reader(server, startingOffsets="latest")
+    client.xgroup_create("s", "g", id="0")
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    if what == "acknowledged":
+        client.xack("s", "g", *ids[3:5])
+    elif what == "claimed":
+        client.xclaim("s", "g", "bob", 0, ids[:7])
+    elif what == "consumer deleted":
+        client.xgroup_delconsumer("s", "g", "spark")
+    else:
+        client.xgroup_destroy("s", "g")
+    again = reader(server, startingOffsets="latest")
+    if what == "group destroyed":
+        assert again.initialOffset()["streams"]["s"] == ids[-1]
+    assert read(again, start, end) == list(range(30))
+
+
+@pytest.mark.parametrize("what", ["acknowledged", "claimed", "consumer deleted"])
+def test_a_shared_batch_that_lost_pending_entries_is_an_error_not_a_smaller_batch(
+    server: Server, client: redis.Redis, what: str
+) -> None:
+    add(client, 5)
+    one = reader(server)
+    start = one.initialOffset()
+    client.xreadgroup("g", "bob", {"s": ">"}, count=2)
+    ids = add(client, 10, first=5)
+    end = one.latestOffset(start, ALL)
+    assert not end["batch"]["s"]["owned"]
+    if what == "acknowledged":
+        client.xack("s", "g", *ids[3:5])
+    elif what == "claimed":
+        client.xclaim("s", "g", "bob", 0, ids[3:5])
+    else:
+        client.xgroup_delconsumer("s", "g", "spark")
+    with pytest.raises(DataLossError, match="of 13 entries of the batch .* are no longer pending for consumer 'spark'"):
+        reader(server).partitions(start, end)
+    assert len(read(reader(server, failOnDataLoss="false"), start, end)) == (0 if "deleted" in what else 11)
+
+
+def test_a_checkpoint_of_another_consumer_or_group_is_refused(server: Server, client: redis.Redis) -> None:
+    add(client, 5)
+    one = reader(server)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    for other in ({"consumer": "renamed"}, {"group": "h"}):
+        with pytest.raises(OffsetError, match="belongs to consumer 'spark' of group 'g'"):
+            reader(server, **other).partitions(start, end)
+        with pytest.raises(OffsetError, match="set these options back"):
+            reader(server, **other).latestOffset(end, ALL)
+
+
+def test_a_group_made_anew_at_the_end_is_not_taken_for_the_old_one(server: Server, client: redis.Redis) -> None:
+    add(client, 5)
+    one = reader(server)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    client.xgroup_destroy("s", "g")
+    add(client, 5, first=5)
+    client.xgroup_create("s", "g", id="$")
+    with pytest.raises(DataLossError, match="no longer knows consumer 'spark'"):
+        reader(server).latestOffset(end, ALL)
+    assert reader(server, failOnDataLoss="false").latestOffset(end, ALL) == end
+
+
+def test_entries_trimmed_before_they_were_delivered_are_counted(server: Server, client: redis.Redis) -> None:
+    add(client, 100)
+    one = reader(server)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(5))
+    client.xtrim("s", maxlen=10, approximate=False)
+    with pytest.raises(DataLossError, match="85 entries above .* were trimmed or deleted before group 'g' read them"):
+        reader(server).latestOffset(end, ALL)
+    lenient = reader(server, failOnDataLoss="false")
+    assert read(lenient, end, lenient.latestOffset(end, ALL)) == list(range(90, 100))
+
+
+def test_a_stream_that_was_trimmed_before_the_group_began_has_lost_nothing(server: Server, client: redis.Redis) -> None:
+    add(client, 100)
+    client.xtrim("s", maxlen=10, approximate=False)
+    one = reader(server)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == list(range(90, 100))
+    add(client, 5)
+    client.xtrim("s", maxlen=0, approximate=False)
+    with pytest.raises(DataLossError, match="5 entries"):
+        one.latestOffset(end, ALL)
+
+
+def test_a_stream_added_to_a_query_is_read_by_it(server: Server, client: redis.Redis) -> None:
+    add(client, 5)
+    one = reader(server)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    add(client, 3, "t", first=100)
+    both = reader(server, streams="s,t")
+    more = both.latestOffset(end, ALL)
+    assert read(both, end, more) == [100, 101, 102]
+    both.commit(more)
+    assert pending_count(client, "t") == 0
+
+
+@pytest.mark.parametrize("entries_read", [3, 7, 1000])
+def test_a_group_that_counts_wrong_is_read_to_its_end(server: Server, client: redis.Redis, entries_read: int) -> None:
+    add(client, 10)
+    client.xgroup_create("s", "g", id="0", entries_read=entries_read)
+    one = reader(server, failOnDataLoss="false")
+    one.prepareForTriggerAvailableNow()
+    at, rows = one.initialOffset(), []
+    while (end := one.latestOffset(at, ALL)) != at:
+        rows += read(one, at, end)
+        at = end
+    assert rows == list(range(10))
+
+
+def test_more_streams_than_the_limit_take_turns(server: Server, client: redis.Redis) -> None:
+    add(client, 20, "big")
+    one = reader(server, streams="a,big")
+    at = one.initialOffset()
+    read_from_big = 0
+    for n in range(10):
+        add(client, 1, "a", first=n)
+        end = one.latestOffset(at, ReadMaxRows(1))
+        read_from_big += "big" in end["batch"]
+        at = end
+    assert read_from_big == 5
+
+
+def test_a_user_who_may_not_read_the_group_is_told_so(redis_server: Server) -> None:
+    """The reply of XREADGROUP is suppressed, its error is not. (The bundled engine has no ACLs.)"""
+    with redis_server.client(decode_responses=True) as admin:
+        admin.flushall()
+        add(admin, 3)
+        for name, commands in (("mute", ["-xreadgroup"]), ("loud", ["-client|reply"]), ("deaf", ["-echo"])):
+            admin.acl_setuser(
+                name, enabled=True, passwords=["+pw"], keys=["*"], categories=["+@all"], commands=commands
+            )
+        admin.xgroup_create("s", "g", id="0")
+        for name, words in (("mute", "XREADGROUP"), ("loud", "CLIENT REPLY ON"), ("deaf", "ECHO")):
+            one = reader(Server("redis", redis_server.url.replace("://", f"://{name}:pw@")))
+            with pytest.raises(ServerReplyError, match=f"{words}.*NOPERM"):
+                one.latestOffset(one.initialOffset(), ALL)
+            admin.acl_deluser(name)
 
 
 def test_a_destroyed_group_is_named(server: Server, client: redis.Redis) -> None:

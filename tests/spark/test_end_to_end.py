@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,45 @@ def test_columns_that_the_query_does_not_use_may_hold_anything(
     assert [row.n for row in rows.collect()] == [1]
 
 
+def test_the_example_of_the_readme_runs(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    readme = (SAMPLE.parents[2] / "README.md").read_text(encoding="utf-8")
+    example = next(code for code in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "readStream" in code)
+    example = example.replace("redis://127.0.0.1:6379/0", server.url).replace("/data/checkpoints", str(tmp_path))
+    with server.client() as client:
+        client.xadd("orders", {"customer": "a", "amount": "99.00", "at": "2013-01-31T10:00:00Z"})
+        client.xadd("orders", {"customer": "b", "amount": "100.50"})
+    names = {"spark": spark}
+    exec(example, names)
+    query: Any = names["query"]
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    with server.client(decode_responses=True) as client:
+        assert [fields for _, fields in client.xrange("large-orders")] == [{"customer": "b", "amount": "100.50"}]
+
+
+def test_entries_pass_through_byte_for_byte(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    """Declared as `_fields MAP<BINARY, BINARY>`, all fields come and go as they are, those without a column too."""
+    entries = [{b"a": b"\xff\xfe", b"more\r\n": b""}, {b"a": b"1", b"b": "ü".encode()}]
+    with server.client() as client:
+        for fields in entries:
+            client.xadd("s", fields)
+    source = read_stream(spark, server, "a STRING, _fields MAP<BINARY, BINARY>", streams="s")
+    query = (
+        source.selectExpr("_fields", "'copied' AS how")
+        .coalesce(1)
+        .writeStream.format("rstream")
+        .options(url=server.url, stream="copy")
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    with server.client() as client:
+        assert [fields for _, fields in client.xrange("copy")] == [{**fields, b"how": b"copied"} for fields in entries]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -166,6 +206,8 @@ def test_what_a_stream_cannot_do_is_named(spark: SparkSession, server: Server, t
         frame.write.format("rstream").mode("overwrite").options(url=server.url, stream="s").save()
     with pytest.raises(Exception, match="RSTREAM_UNSUPPORTED.*readStream"):
         spark.read.format("rstream").options(url=server.url, streams="s", group="g").load().collect()
+    with pytest.raises(Exception, match="RSTREAM_SCHEMA.*column 'v' is a VARIANT"):
+        append(spark.sql("SELECT parse_json('1') AS v"), server, "s")
     with pytest.raises(Exception, match="RSTREAM_SCHEMA.*column 'tags' is declared"):
         drain(read_stream(spark, server, "tags ARRAY<STRING>", streams="s"), tmp_path)
     with server.client() as client:

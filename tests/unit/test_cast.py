@@ -82,6 +82,7 @@ def test_a_value_that_arrow_refuses_and_we_read(value: bytes, to: pa.DataType, e
         (b"2013-13-01", pa.date32()),
         (b"yesterday", US),
         (b"9" * 30, US),
+        (b"0001-01-01T00:00:00+05:00", pa.timestamp("us")),
     ],
 )
 def test_a_value_that_does_not_fit_is_null_and_marked(value: bytes, to: pa.DataType) -> None:
@@ -143,6 +144,13 @@ def test_metadata_columns_have_their_types() -> None:
         Columns(pa.schema([("_id", pa.int32())]), True, "PERMISSIVE").check()
     with pytest.raises(UnsupportedError, match="_deliveries"):
         Columns(pa.schema([("_deliveries", pa.int64())]), True, "PERMISSIVE").check()
+
+
+def test_columns_that_entries_could_never_fill_are_refused() -> None:
+    with pytest.raises(SchemaError, match="column 'n' is declared NOT NULL"):
+        Columns(pa.schema([pa.field("n", pa.int32(), nullable=False)]), True, "PERMISSIVE").check()
+    with pytest.raises(SchemaError, match="column '_ID' .* did you mean '_id'"):
+        Columns(pa.schema([("_ID", pa.string())]), True, "PERMISSIVE").check()
 
 
 def test_a_nested_column_is_refused_by_name() -> None:

@@ -41,6 +41,9 @@ TYPES = {
     "double": pa.array([0.1], pa.float64()),
     "big": pa.array([1e300], pa.float64()),
     "decimal": pa.array([Decimal("-0.50")], pa.decimal128(10, 2)),
+    "small": pa.array([Decimal("0.00000001")], pa.decimal128(38, 18)),
+    "large-binary": pa.array([b"\xff"], pa.large_binary()),
+    "floats": pa.array([[0.1, float("nan"), float("-inf")]], pa.list_(pa.float32())),
     "yes": pa.array([True]),
     "date": pa.array([datetime.date(2013, 1, 31)]),
     "at": pa.array([datetime.datetime(2013, 1, 31, 10, 0, 0, 5, tzinfo=datetime.UTC)], pa.timestamp("us", tz="UTC")),
@@ -56,6 +59,9 @@ WRITTEN = {
     "double": b"0.1",
     "big": b"1e+300",
     "decimal": b"-0.50",
+    "small": b"0.000000010000000000",
+    "large-binary": b"\xff",
+    "floats": b'[0.1, "NaN", "-Infinity"]',
     "yes": b"true",
     "date": b"2013-01-31",
     "at": b"2013-01-31T10:00:00.000005Z",
@@ -70,20 +76,43 @@ WRITTEN = {
 
 @pytest.mark.parametrize("name", TYPES)
 def test_how_a_type_is_written(name: str) -> None:
-    _, columns = text_columns(pa.RecordBatch.from_arrays([TYPES[name]], [name]), "omit")
-    assert columns[0].to_pylist() == [WRITTEN[name]]
+    fields = text_columns(pa.RecordBatch.from_arrays([TYPES[name]], [name]), "omit")
+    assert fields.values[0].to_pylist() == [WRITTEN[name]]
 
 
 @given(st.floats(allow_nan=False))
 def test_a_double_reads_back_as_the_same_number(number: float) -> None:
-    _, columns = text_columns(pa.RecordBatch.from_arrays([pa.array([number])], ["n"]), "omit")
-    assert float(columns[0][0].as_py()) == number
+    fields = text_columns(pa.RecordBatch.from_arrays([pa.array([number])], ["n"]), "omit")
+    assert float(fields.values[0][0].as_py()) == number
 
 
 def test_nulls_are_left_out_or_empty() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([None, 1], pa.int32())], ["n"])
-    assert text_columns(batch, "omit")[1][0].to_pylist() == [None, b"1"]
-    assert text_columns(batch, "empty")[1][0].to_pylist() == [b"", b"1"]
+    assert text_columns(batch, "omit").values[0].to_pylist() == [None, b"1"]
+    assert text_columns(batch, "empty").values[0].to_pylist() == [b"", b"1"]
+
+
+pair = st.tuples(st.binary(max_size=4), st.binary(max_size=4))
+
+
+@given(st.lists(st.tuples(st.one_of(st.none(), st.lists(pair, max_size=3)), values), min_size=1, max_size=8), st.data())
+def test_a_column_of_fields_is_written_field_by_field(
+    rows: list[tuple[list[tuple[bytes, bytes]] | None, bytes | None]], data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, len(rows) - 1))
+    maps = pa.array([one for one, _ in rows], pa.map_(pa.binary(), pa.binary())).slice(start)
+    column = pa.array([two for _, two in rows], pa.binary()).slice(start)
+    requests, filled = encode_xadd(b"s", [b"n"], [column], maps)
+    for at, (one, two) in enumerate(rows[start:]):
+        fields = [part for pair in one or [] for part in pair] + ([b"n", two] if two is not None else [])
+        assert bytes(requests.slice(at, at + 1)) == pack("XADD", "s", "*", *fields)
+        assert filled[at].as_py() == len(fields) // 2
+
+
+def test_what_cannot_be_written_as_a_date_is_refused() -> None:
+    late = pa.array([2**62], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    with pytest.raises(SchemaError, match="column 't' holds a timestamp"):
+        text_columns(pa.RecordBatch.from_arrays([late], ["t"]), "omit")
 
 
 @pytest.mark.parametrize("schema", [[], [("d", pa.duration("us"))], [("_id", pa.string())]])

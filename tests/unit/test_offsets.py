@@ -7,32 +7,66 @@ import pytest
 
 from spark_streams.errors import OffsetError
 from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.source.offsets import Offset
+from spark_streams.source.offsets import Offset, Share
+from spark_streams.source.plan import Run
+
+
+def at(ms: int) -> StreamId:
+    return StreamId(ms, 0)
 
 
 def test_an_offset_comes_back_from_the_log() -> None:
-    offset = Offset({"b": StreamId(5, 1), "a": StreamId(2**64 - 1, 0)})
+    offset = Offset("g", "c", {"b": at(5), "a": StreamId(2**64 - 1, 0)}, {"b": Share(7, True)})
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
     assert list(offset.to_json()["streams"]) == ["a", "b"]
 
 
 def test_a_stream_that_is_not_named_stands_at_the_start() -> None:
-    assert Offset({})["a"] == MIN_ID
+    assert Offset("g", "c")["a"] == MIN_ID
 
 
-def test_moving_leaves_the_others_and_the_original() -> None:
-    offset = Offset({"a": StreamId(1, 0), "b": StreamId(2, 0)})
-    assert offset.moved({"b": StreamId(3, 0)}).to_json()["streams"] == {"a": "1-0", "b": "3-0"}
-    assert offset["b"] == StreamId(2, 0)
-
-
-def test_the_written_form_of_version_1_is_read_for_ever() -> None:
-    kept = {"version": 1, "streams": {"flights": "1795150168606-197"}}
-    assert Offset.from_json(kept)["flights"] == StreamId(1795150168606, 197)
+def test_the_end_of_a_batch_says_what_it_held() -> None:
+    start = Offset("g", "c", {"a": at(1), "b": at(2)}, {"a": Share(99, True)})
+    end = start.after([Run("a", at(1), at(4), 3, True), Run("a", at(4), at(9), 5, True)])
+    assert end.positions == {"a": at(9), "b": at(2)}
+    assert end.shares == {"a": Share(8, True)}
 
 
 @pytest.mark.parametrize(
-    "value", [{}, {"version": 2, "streams": {}}, {"version": 1}, {"version": 1, "streams": {"a": "x"}}, [], "1-0"]
+    "runs",
+    [
+        [Run("a", at(2), at(4), 3, True)],  # something lies between the start and the first run
+        [Run("a", at(1), at(4), 3, True), Run("a", at(5), at(9), 5, True)],  # and between two runs
+        [Run("a", at(1), at(4), 3, True), Run("a", at(4), at(9), 5, False)],  # others read there
+    ],
+)
+def test_a_batch_with_gaps_or_others_entries_is_not_owned(runs: list[Run]) -> None:
+    assert not Offset("g", "c", {"a": at(1)}).after(runs).shares["a"].owned
+
+
+def test_the_written_form_of_version_1_is_read_for_ever() -> None:
+    kept = {
+        "version": 1,
+        "group": "etl",
+        "consumer": "spark",
+        "streams": {"flights": "1795150168606-197"},
+        "batch": {"flights": {"count": 100000, "owned": True}},
+    }
+    offset = Offset.from_json(kept)
+    assert offset["flights"] == StreamId(1795150168606, 197)
+    assert offset.shares["flights"] == Share(100000, True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"version": 2},
+        {"version": 1},
+        {"version": 1, "group": "g", "consumer": "c", "streams": {"a": "x"}},
+        [],
+        "1-0",
+    ],
 )
 def test_another_offset_is_a_named_error(value: Any) -> None:
     with pytest.raises(OffsetError, match="RSTREAM_OFFSET"):

@@ -44,6 +44,8 @@ def test_a_missing_option_is_named(name: str) -> None:
         ("maxEntriesPerTrigger", "0"),
         ("maxEntriesPerTrigger", "-3"),
         ("maxEntriesPerTrigger", "many"),
+        ("maxEntriesPerTrigger", "²"),
+        ("maxEntriesPerTrigger", "9" * 30),
         ("failOnDataLoss", "yes"),
         ("mode", "IGNORE"),
         ("startingOffsets", "yesterday"),
@@ -64,9 +66,8 @@ def test_a_value_that_does_not_fit_is_an_error_that_names_it(name: str, value: s
 
 
 def test_starting_offsets_per_stream() -> None:
-    starting = parse_options({**GOOD, "startingOffsets": '{"a": "earliest", "b": "5-1"}'}, SOURCE, "source")[
-        "startingOffsets"
-    ]
+    given = {**GOOD, "streams": "a,b,c", "startingOffsets": '{"a": "earliest", "b": "5-1"}'}
+    starting = parse_options(given, SOURCE, "source")["startingOffsets"]
     assert (starting.of("a"), starting.of("b"), starting.of("c")) == ("0", "5-1", "$")
 
 
@@ -75,13 +76,63 @@ def test_addresses_that_are_not_available_say_so() -> None:
         parse_options({**GOOD, "url": "redis+cluster://a:1,b:2"}, SOURCE, "source")
 
 
-def test_a_password_never_shows() -> None:
-    for url in ("redis://user:secret@host:1/0", "redis://:secret@host:1", "redis://host:1/?password=secret"):
-        address = parse_options({**GOOD, "url": url}, SOURCE, "source").address
-        assert "secret" not in f"{address} {address!r}"
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://user:secret@host:1/0",
+        "redis://:secret@host:1",
+        "redis://me@corp:secret@host:1/0",
+        "redis://u:p@secret@host",
+        "redis://host:1/?password=secret",
+        "rediss://host?ssl_password=secret",
+        "unix:///run/r.sock?password=secret",
+    ],
+)
+def test_a_password_never_shows(url: str) -> None:
+    address = parse_options({**GOOD, "url": url}, SOURCE, "source").address
+    assert address.url == url
+    assert "secret" not in f"{address} {address!r}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:secret@host",
+        "redis:secret@host",
+        "redis//:secret@host",
+        ":secret@host:6379",
+        "redis://u:secret",
+        "redis://u:secret@host:port",
+        "redis://host?pass%77ord2=secret",
+        "embedded:?idle=5&password=secret",
+        "embedded://u:secret@x",
+    ],
+)
+def test_a_password_in_a_url_that_is_refused_does_not_show_either(url: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
-        parse_options({**GOOD, "url": "http://user:secret@host"}, SOURCE, "source")
+        parse_options({**GOOD, "url": url}, SOURCE, "source")
     assert "secret" not in str(caught.value)
+
+
+def test_the_parameters_of_a_url_are_checked() -> None:
+    for url, words in (
+        ("redis://h?protocol=3", "unknown parameter 'protocol'"),
+        ("redis://h?socket_timeot=3", "did you mean 'socket_timeout'"),
+        ("redis://h?socket_timeout=0", "socket_timeout must be a number of seconds above 0"),
+        ("redis://h?ssl_cert_reqs=none", "unknown parameter 'ssl_cert_reqs'"),
+        ("embedded:?fsync=no", "unknown parameter 'fsync'"),
+    ):
+        with pytest.raises(InvalidOptionError, match=words.replace("?", ".")):
+            parse_options({**GOOD, "url": url}, SOURCE, "source")
+    parse_options({**GOOD, "url": "rediss://h?ssl_cert_reqs=none&socket_timeout=3"}, SOURCE, "source")
+    parse_options({**GOOD, "url": "embedded:?idle=60"}, SOURCE, "source")
+
+
+def test_offsets_for_a_stream_that_is_not_read_are_refused() -> None:
+    with pytest.raises(
+        InvalidOptionError, match="startingOffsets names stream 'A', which is not among streams; did you"
+    ):
+        parse_options({**GOOD, "startingOffsets": '{"A": "earliest"}'}, SOURCE, "source")
 
 
 def test_every_option_has_a_line_in_the_table() -> None:

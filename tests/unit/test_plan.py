@@ -36,9 +36,13 @@ def test_no_entry_is_lost_or_doubled_by_joining(counts: list[int], size: int) ->
         assert before.last <= after.after
 
 
-@given(st.integers(1, 1000), st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(1, 500), max_size=8))
-def test_a_share_is_fair(limit: int, backlog: dict[str, int]) -> None:
-    shares = share(limit, backlog)
+@given(
+    st.integers(1, 1000),
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(1, 500), max_size=8),
+    st.integers(0, 50),
+)
+def test_a_share_is_fair(limit: int, backlog: dict[str, int], turn: int) -> None:
+    shares = dict.fromkeys(backlog, 0) | share(limit, backlog, turn)
     assert sum(shares.values()) == min(limit, sum(backlog.values()))
     assert all(0 <= shares[stream] <= backlog[stream] for stream in backlog)
     # Whoever got less than it wanted got at least as much as anybody else, give or take the rounding.
