@@ -41,14 +41,15 @@ from spark_streams.engine.process import (
     wait_until_ready,
 )
 
-__all__ = ["EngineStartError", "locate"]
+__all__ = ["IDLE_SECONDS", "EngineStartError", "locate"]
 
 _LOG_LIMIT = 1 << 20
 _PATIENCE = 5.0  # seconds that an engine may be busy
+IDLE_SECONDS = 600.0  # how long an engine outlives its last client, if nobody says otherwise
 _LOADED_PER_SECOND = 5 << 20  # bytes of a file that the slowest machine reads back
 
 
-def locate(directory: Path | None = None, idle: float = 600.0, fsync: str | None = None) -> str:
+def locate(directory: Path | None = None, idle: float = IDLE_SECONDS, fsync: str | None = None) -> str:
     """The URL of the user's shared engine, started if it does not run; it outlives its last client by `idle` seconds.
 
     With a directory: the engine that keeps everything there. `fsync` is its appendfsync, everysec if nobody says

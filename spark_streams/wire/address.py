@@ -27,8 +27,8 @@ _TLS = frozenset(
     | {"ssl_check_hostname", "ssl_password"}
 )
 # The parameters that may stand behind the `?` of each kind of URL.
-_PARAMETERS = {"redis": _LOGIN, "rediss": _LOGIN | _TLS, "unix": _LOGIN, "embedded": frozenset({"idle"})}
-_SHOWN = frozenset({"db", "idle", "client_name", "ssl_cert_reqs", "ssl_check_hostname"}) | _SECONDS
+_PARAMETERS = {"redis": _LOGIN, "rediss": _LOGIN | _TLS, "unix": _LOGIN, "embedded": frozenset({"idle", "fsync"})}
+_SHOWN = frozenset({"db", "idle", "fsync", "client_name", "ssl_cert_reqs", "ssl_check_hostname"}) | _SECONDS
 _PLAINLY_NO_SECRET = re.compile(r"^[A-Za-z0-9_.-]+(:\d+)?(/\d*)?$")
 
 
@@ -87,9 +87,10 @@ class Address:
 
         parts = urlsplit(self.url)
         directory = Path(unquote(parts.path)) if parts.path else None
-        options = {name: float(value) for name, value in parse_qsl(parts.query)}
+        given = dict(parse_qsl(parts.query))
+        idle = float(given["idle"]) if "idle" in given else embedded.IDLE_SECONDS
         try:
-            return embedded.locate(directory, **options)
+            return embedded.locate(directory, idle, given.get("fsync"))
         except embedded.EngineStartError as error:
             raise ServerUnreachableError(f"the bundled engine at {self} cannot be used: {error}") from error
 
@@ -117,6 +118,8 @@ def _check_parameters(url: str, scheme: str) -> None:
             raise InvalidOptionError(f"url {shown!r}: unknown parameter {name!r}; {hint}")
         if name in _SECONDS and not _is_above_zero(value):
             raise InvalidOptionError(f"url {shown!r}: {name} must be a number of seconds above 0")
+        if name == "fsync" and (value not in ("always", "everysec", "no") or not urlsplit(url).path):
+            raise InvalidOptionError(f"url {shown!r}: fsync is always, everysec or no, and wants embedded:///directory")
         if name == "db" and not (value.isascii() and value.isdigit()):
             raise InvalidOptionError(f"url {shown!r}: db must be a number")
 
