@@ -45,7 +45,7 @@ class Engine:
     def __init__(self, clock: Callable[[], int] = unix_ms) -> None:
         # Imported here because the commands import this module for its types.
         from spark_streams.engine.commands.runs import add_run
-        from spark_streams.engine.commands.table import COMMANDS, find, keys_of
+        from spark_streams.engine.commands.table import COMMANDS, find, keys_of, named_by
 
         self.clock = clock
         self.now = clock()
@@ -60,6 +60,7 @@ class Engine:
         for db in self.databases:
             db.expired = self._expired
         self.find = find
+        self.named_by = named_by
         self.memory = MemoryGauge(self.databases)
         self.guard: Guard | None = None  # asked before each command, where there is a reason to
         self.access = Guard(self)
@@ -78,6 +79,8 @@ class Engine:
         self.commands_processed = 0
         self.connections_received = 0
         self.connections_rejected = 0
+        self.keys_expired = 0
+        self.active_expire = True  # DEBUG SET-ACTIVE-EXPIRE
         self.errors: dict[str, int] = {}
         self.error_replies = 0
         self._keys_of = keys_of
@@ -243,9 +246,10 @@ class Engine:
             reply = error(failure.text)
             if client.queue is not None and (spec is None or "intransaction" not in spec.flags):
                 client.broken = True
-            if spec is not None:
-                spec.failed += running
-                spec.rejected += not running
+            named = spec or self.named_by(args)
+            if named is not None:
+                named.failed += running
+                named.rejected += not running
             self.count_error(reply)
             return reply
         except Exception:
@@ -265,6 +269,7 @@ class Engine:
             self.persistence.commit()
 
     def _expired(self, db: Database, key: bytes) -> None:
+        self.keys_expired += 1
         if self.journal is not None:
             self.journal.write(db, b"DEL", key)
 

@@ -157,7 +157,7 @@ class Server:
                         break
                     self._look_over(moment)
                     for db in engine.databases:
-                        if db.expires:
+                        if db.expires and engine.active_expire:
                             db.drop_expired()
                             engine.serve_ready()
                     self._commit()

@@ -219,6 +219,7 @@ OPTIONS: dict[str, Option] = _table(
     Option("cluster-enabled", FLAG, "no", immutable=True),
     Option("daemonize", FLAG, "no", immutable=True),
     Option("io-threads", TEXT, "1", immutable=True),
+    Option("enable-debug-command", TEXT, "yes", immutable=True),
     Option("slowlog-log-slower-than", TEXT, "-1"),
     Option("latency-monitor-threshold", TEXT, "0"),
     Option("notify-keyspace-events", TEXT, ""),

@@ -127,7 +127,7 @@ def test_config_set_refuses_in_the_words_of_redis(server: Server) -> None:
     """And changes nothing when one of several is wrong."""
     with wire(server) as client:
         for text, problem in CONFIG_ROWS:
-            name = text.split()[0]
+            name = text.split(maxsplit=1)[0]
             failed = f"ERR CONFIG SET failed (possibly related to argument '{name}') - {problem}"
             assert client.call("CONFIG", "SET", *text.split()) == failed
         client.call("CONFIG", "SET", "timeout", "7", "maxmemory", "x")

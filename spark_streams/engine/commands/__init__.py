@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from spark_streams.engine.commands import (
     connection,
+    databases,
     groups,
     hashes,
     info,
     keys,
+    lists,
     pending,
     persistence,
     reading,
+    refusals,
     server,
     sets,
     streams,
@@ -24,13 +27,16 @@ __all__ = ["COMMANDS", "Command"]
 
 _FAMILIES = (
     connection,
+    databases,
     groups,
     hashes,
     info,
     keys,
+    lists,
     pending,
     persistence,
     reading,
+    refusals,
     server,
     sets,
     streams,

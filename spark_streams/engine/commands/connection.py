@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, Client
-from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.arguments import help_lines, integer_of, syntax_error
 from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import DATABASES, REDIS_VERSION, Engine
 from spark_streams.engine.replies import (
@@ -169,8 +169,10 @@ def client_setinfo(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return OK
 
 
-def describe(client: Client, now: int) -> str:
+def describe(engine: Engine, client: Client) -> str:
     """One line of CLIENT LIST."""
+    now = engine.now
+    read, waiting = engine.describe_buffers(client)
     flags = "b" if client.waiter is not None else ""
     flags += "x" if client.queue is not None else ""
     flags += "e" if "no-evict" in client.flags else ""
@@ -179,7 +181,8 @@ def describe(client: Client, now: int) -> str:
     return (
         f"id={client.id} addr={client.address} laddr={client.laddr} fd=-1 name={client.name.decode()} "
         f"age={(now - client.created) // 1000} idle={(now - client.last_seen) // 1000} flags={flags or 'N'} "
-        f"db={client.db.number} sub=0 psub=0 ssub=0 multi={queued} watch={len(client.watching)} "
+        f"db={client.db.number} sub=0 psub=0 ssub=0 multi={queued} watch={len(client.watching)} qbuf={read} "
+        f"omem={waiting} tot-mem={read + waiting} events={'rw' if waiting else 'r'} "
         f"cmd={client.last_command.decode('utf-8', 'replace').lower() or 'NULL'} user=default redir=-1 "
         f"resp={client.resp} lib-name={client.lib_name.decode()} lib-ver={client.lib_ver.decode()}"
     )
@@ -188,7 +191,7 @@ def describe(client: Client, now: int) -> str:
 @command("client|info", 2)
 def client_info(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT INFO"""
-    return Verbatim(describe(client, engine.now).encode() + b"\n")
+    return Verbatim(describe(engine, client).encode() + b"\n")
 
 
 @command("client|list", -2)
@@ -200,13 +203,17 @@ def client_list(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             ids = {integer_of(text, "ERR Invalid client ID") for text in args[3:]}
             chosen = [one for one in chosen if one.id in ids]
         elif args[2].lower() == b"type" and len(args) == 4:
-            kind = args[3].lower()
-            if kind not in (b"normal", b"master", b"replica", b"slave", b"pubsub"):
-                raise CommandError(b"ERR Unknown client type '%b'" % args[3])
-            chosen = chosen if kind == b"normal" else []
+            chosen = chosen if _is_normal(args[3]) else []
         else:
             raise syntax_error()
-    return Verbatim("".join(describe(one, engine.now) + "\n" for one in chosen).encode())
+    return Verbatim("".join(describe(engine, one) + "\n" for one in chosen).encode())
+
+
+def _is_normal(kind: bytes) -> bool:
+    """Whether clients of this type are asked for that there are here. Raises CommandError."""
+    if kind.lower() not in (b"normal", b"master", b"replica", b"slave", b"pubsub"):
+        raise CommandError(b"ERR Unknown client type '%b'" % kind)
+    return kind.lower() == b"normal"
 
 
 @command("client|reply", 3)
@@ -265,7 +272,7 @@ def client_unblock(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 @command("client|kill", -3)
 def client_kill(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """CLIENT KILL address | [ID id] [ADDR a] [LADDR a] [SKIPME yes|no] …"""
+    """CLIENT KILL address | [ID id] [ADDR a] [LADDR a] [USER u] [TYPE t] [MAXAGE s] [SKIPME yes|no] …"""
     if len(args) == 3:
         wanted = args[2].decode("utf-8", "replace")
         for one in list(engine.clients.values()):
@@ -289,6 +296,17 @@ def client_kill(engine: Engine, client: Client, args: list[bytes]) -> Reply:
                 tests.append(lambda one, text=text: one.address == text)  # type: ignore[misc]
             case b"laddr":
                 tests.append(lambda one, text=text: one.laddr == text)  # type: ignore[misc]
+            case b"user":
+                if value != b"default":
+                    raise CommandError(b"ERR No such user '%b'" % value)
+            case b"type":
+                normal = _is_normal(value)
+                tests.append(lambda one, normal=normal: normal)  # type: ignore[misc]
+            case b"maxage":
+                age = integer_of(value, "ERR maxage is not an integer or out of range")
+                if age < 1:
+                    raise CommandError("ERR maxage should be greater than 0")
+                tests.append(lambda one, age=age: engine.now - one.created >= age * 1000)  # type: ignore[misc]
             case b"skipme" if value.lower() in (b"yes", b"no"):
                 skip_me = value.lower() == b"yes"
             case _:
@@ -305,3 +323,72 @@ def _kill(engine: Engine, client: Client, target: Client) -> None:
         client.closing = True
     else:
         engine.disconnect(target)
+
+
+@command("client|pause", -3)
+def client_pause(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT PAUSE milliseconds [WRITE|ALL]: commands wait; a longer or stricter pause is not cut short."""
+    mode = args[3].lower() if len(args) == 4 else b"all"
+    if len(args) > 4 or mode not in (b"write", b"all"):
+        raise CommandError("ERR CLIENT PAUSE mode must be WRITE or ALL")
+    wait = integer_of(args[2], "ERR timeout is not an integer or out of range")
+    if wait < 0:
+        raise CommandError("ERR timeout is negative")
+    if not engine.paused_until:
+        engine.paused_all = False
+    engine.paused_until = max(engine.paused_until, engine.now + wait)
+    engine.paused_all = engine.paused_all or mode == b"all"
+    return OK
+
+
+@command("client|unpause", 2)
+def client_unpause(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT UNPAUSE"""
+    if engine.paused_until:
+        engine.paused_until = engine.now
+    return OK
+
+
+@command("client|getredir", 2)
+def client_getredir(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT GETREDIR: -1, because nobody is tracked."""
+    return integer(-1)
+
+
+@command("client|tracking", -3)
+def client_tracking(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT TRACKING OFF; ON is refused: this engine tells nobody of changed keys."""
+    if args[2].lower() == b"off" and len(args) == 3:
+        return OK
+    raise CommandError("ERR CLIENT TRACKING is not in this engine: it tells nobody of changed keys")
+
+
+_HELP = """
+GETNAME, SETNAME <name>
+    What this connection calls itself.
+GETREDIR
+    Always -1: nobody is tracked.
+ID, INFO
+    This connection's number, and its line of LIST.
+KILL <address>
+KILL <ADDR|LADDR|ID|USER|TYPE|MAXAGE|SKIPME> <value> [...]
+    Hang up on those to whom all of it applies.
+LIST [TYPE normal | ID <id> ...]
+    A line for each connection.
+NO-EVICT, NO-TOUCH <ON|OFF>
+    Shown in LIST; nothing is evicted here, and no access times are kept.
+PAUSE <milliseconds> [WRITE|ALL], UNPAUSE
+    Let commands wait.
+REPLY <ON|OFF|SKIP>
+    Which replies this connection gets.
+SETINFO <LIB-NAME|LIB-VER> <value>
+    Which library this is.
+UNBLOCK <id> [TIMEOUT|ERROR]
+    End a blocking command of another connection.
+"""
+
+
+@command("client|help", 2)
+def client_help(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT HELP"""
+    return Array([simple(line) for line in help_lines("CLIENT", _HELP)])

@@ -113,3 +113,9 @@ def hincrby(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     value[args[2]] = b"%d" % total
     client.db.set(args[1], value, keep_ttl=True)
     return integer(total)
+
+
+@command("hstrlen", 3, "readonly fast", (1, 1, 1))
+def hstrlen(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HSTRLEN key field"""
+    return integer(len(_hash(client, args[1]).get(args[2], b"")))

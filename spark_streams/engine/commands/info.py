@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import spark_streams
 from spark_streams.engine.client import Client
 from spark_streams.engine.commands.arguments import syntax_error
-from spark_streams.engine.commands.table import COMMANDS, Command, command
+from spark_streams.engine.commands.table import COMMANDS, Command, command, every_command
 from spark_streams.engine.core import REDIS_VERSION, Engine
 from spark_streams.engine.memory import peak, resident
 from spark_streams.engine.replies import (
@@ -93,7 +93,7 @@ def _stats(engine: Engine) -> dict[str, object]:
         "total_connections_received": engine.connections_received,
         "total_commands_processed": engine.commands_processed,
         "rejected_connections": engine.connections_rejected,
-        "expired_keys": 0,
+        "expired_keys": engine.keys_expired,
         "evicted_keys": 0,
         "total_error_replies": engine.error_replies,
     }
@@ -108,18 +108,13 @@ def _cpu(engine: Engine) -> dict[str, object]:
     return {"used_cpu_sys": f"{usage.ru_stime:.6f}", "used_cpu_user": f"{usage.ru_utime:.6f}"}
 
 
-def _all_commands() -> Iterable[Command]:
-    for spec in COMMANDS.values():
-        yield spec
-        yield from spec.subcommands.values()
-
-
 def _commandstats(engine: Engine) -> dict[str, object]:
     return {
-        f"cmdstat_{spec.name}": f"calls={spec.calls},usec=0,usec_per_call=0.00,rejected_calls={spec.rejected},"
+        f"cmdstat_{spec.name}": f"calls={spec.calls},usec={spec.nanoseconds // 1000},"
+        f"usec_per_call={spec.nanoseconds / 1000 / max(spec.calls, 1):.2f},rejected_calls={spec.rejected},"
         f"failed_calls={spec.failed}"
-        for spec in _all_commands()
-        if spec.calls
+        for spec in every_command()
+        if spec.calls or spec.rejected
     }
 
 
@@ -262,8 +257,9 @@ def config_set(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("config|resetstat", 2)
 def config_resetstat(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CONFIG RESETSTAT"""
-    for spec in _all_commands():
-        spec.calls = spec.rejected = spec.failed = 0
+    for spec in every_command():
+        spec.calls = spec.rejected = spec.failed = spec.nanoseconds = 0
     engine.errors.clear()
-    engine.error_replies = engine.commands_processed = engine.connections_received = 0
+    engine.error_replies = engine.commands_processed = engine.connections_received = engine.connections_rejected = 0
+    engine.keys_expired = 0
     return OK

@@ -1,17 +1,15 @@
-"""Commands on keys of any type: EXISTS DEL TYPE KEYS SCAN RENAME EXPIRE… TTL… FLUSH… OBJECT MEMORY DBSIZE."""
+"""Commands on keys of any type: EXISTS DEL TYPE KEYS SCAN RENAME EXPIRE… TTL… FLUSH… DBSIZE."""
 
 from __future__ import annotations
 
 import re
-import sys
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
 from spark_streams.engine.keyspace import TYPE_NAMES, Value
-from spark_streams.engine.memory import size_of
-from spark_streams.engine.replies import NIL, OK, Array, CommandError, Reply, bulk, bulks, integer, simple
+from spark_streams.engine.replies import OK, Array, CommandError, Reply, bulk, bulks, integer, simple
 from spark_streams.engine.stream import Stream
 
 
@@ -220,6 +218,20 @@ def pttl(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return integer(_left(engine, client, args[1]))
 
 
+@command("expiretime", 2, "readonly fast", (1, 1, 1))
+def expiretime(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """EXPIRETIME key, in Unix seconds"""
+    left = _left(engine, client, args[1])
+    return integer((client.db.expires[args[1]] + 500) // 1000 if left >= 0 else left)
+
+
+@command("pexpiretime", 2, "readonly fast", (1, 1, 1))
+def pexpiretime(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """PEXPIRETIME key, in Unix milliseconds"""
+    left = _left(engine, client, args[1])
+    return integer(client.db.expires[args[1]] if left >= 0 else left)
+
+
 @command("persist", 2, "write fast", (1, 1, 1))
 def persist(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """PERSIST key"""
@@ -257,14 +269,8 @@ def dbsize(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return integer(len(list(client.db.keys())))
 
 
-@command("object|encoding", 3, "readonly", (2, 2, 1))
-def object_encoding(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """OBJECT ENCODING key: the name that Redis would give for such a value."""
-    value = client.db.get(args[2])
-    return NIL if value is None else bulk(_encoding(value))
-
-
-def _encoding(value: Value) -> bytes:
+def encoding_of(value: Value) -> bytes:
+    """How Redis would keep it."""
     if isinstance(value, Stream):
         return b"stream"
     if isinstance(value, bytes):
@@ -278,15 +284,3 @@ def _encoding(value: Value) -> bytes:
         small = len(value) <= 128 and all(len(k) <= 64 and len(v) <= 64 for k, v in value.items())
         return b"listpack" if small else b"hashtable"
     return b"quicklist"
-
-
-@command("memory|usage", -3, "readonly", (2, 2, 1))
-def memory_usage(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """MEMORY USAGE key [SAMPLES n]: an estimate of this process' own bytes."""
-    if len(args) > 3:
-        if len(args) != 5 or args[3].lower() != b"samples":
-            raise syntax_error()
-        if integer_of(args[4]) < 0:
-            raise syntax_error()
-    value = client.db.get(args[2])
-    return NIL if value is None else integer(sys.getsizeof(args[2]) + size_of(value))

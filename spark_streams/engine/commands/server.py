@@ -1,12 +1,15 @@
-"""TIME WAIT SHUTDOWN."""
+"""TIME WAIT SHUTDOWN, DEBUG SLEEP."""
 
 from __future__ import annotations
 
+from time import sleep
+
 from spark_streams.engine.client import Client
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.lists import seconds_of
 from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.replies import Array, CommandError, Reply, bulks, integer
+from spark_streams.engine.replies import OK, Array, CommandError, Reply, bulks, integer
 
 
 @command("time", 1, "fast")
@@ -35,3 +38,17 @@ def shutdown(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     engine.stopping = True
     client.closing = True
     return b""
+
+
+@command("debug|sleep", 3)
+def debug_sleep(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DEBUG SLEEP seconds: nobody is served meanwhile, which is the purpose."""
+    sleep(seconds_of(args[2]) / 1000)
+    return OK
+
+
+@command("debug|set-active-expire", 3)
+def debug_set_active_expire(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DEBUG SET-ACTIVE-EXPIRE 0|1: whether expired keys go before somebody asks for them."""
+    engine.active_expire = integer_of(args[2]) != 0
+    return OK

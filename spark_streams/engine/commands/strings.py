@@ -113,3 +113,118 @@ def mset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def strlen(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """STRLEN key"""
     return integer(len(client.db.get_as(args[1], bytes) or b""))
+
+
+@command("setnx", 3, "write denyoom fast", (1, 1, 1))
+def setnx(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """SETNX key value"""
+    if client.db.get(args[1]) is not None:
+        return integer(0)
+    client.db.set(args[1], args[2])
+    return integer(1)
+
+
+def _set_for(engine: Engine, client: Client, args: list[bytes], unit: int) -> Reply:
+    due = _due(engine, args[2], unit, absolute=False, name=args[0])
+    client.db.set(args[1], args[3])
+    client.db.expires[args[1]] = due
+    return OK
+
+
+def _due(engine: Engine, text: bytes, unit: int, absolute: bool, name: bytes) -> int:
+    """When a time given in an argument is up, in Unix milliseconds. Raises CommandError."""
+    amount = integer_of(text)
+    due = amount * unit + (0 if absolute else engine.now)
+    if amount <= 0 or due >= 1 << 63:
+        raise CommandError(b"ERR invalid expire time in '%b' command" % name.lower())
+    return due
+
+
+@command("setex", 4, "write denyoom", (1, 1, 1))
+def setex(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """SETEX key seconds value"""
+    return _set_for(engine, client, args, 1000)
+
+
+@command("psetex", 4, "write denyoom", (1, 1, 1))
+def psetex(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """PSETEX key milliseconds value"""
+    return _set_for(engine, client, args, 1)
+
+
+@command("getset", 3, "write denyoom fast", (1, 1, 1))
+def getset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """GETSET key value"""
+    old = client.db.get_as(args[1], bytes)
+    client.db.set(args[1], args[2])
+    return NIL if old is None else bulk(old)
+
+
+_UNITS = {b"ex": 1000, b"exat": 1000, b"px": 1, b"pxat": 1}
+
+
+@command("getex", -2, "write fast", (1, 1, 1))
+def getex(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]"""
+    option = args[2].lower() if len(args) > 2 else b""
+    wanted = 2 if not option else 3 if option == b"persist" else 4 if option in _UNITS else 0
+    if len(args) != wanted:
+        raise syntax_error()
+    db, key = client.db, args[1]
+    value = db.get_as(key, bytes)
+    if value is None:
+        return NIL
+    if option == b"persist":
+        if db.expires.pop(key, None) is not None:
+            db.touch(key)
+    elif option:
+        due = _due(engine, args[3], _UNITS[option], absolute=option.endswith(b"at"), name=args[0])
+        if due <= engine.now:
+            db.remove(key)
+        else:
+            db.expires[key] = due
+            db.touch(key)
+    return bulk(value)
+
+
+@command("append", 3, "write denyoom fast", (1, 1, 1))
+def append(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """APPEND key value"""
+    value = (client.db.get_as(args[1], bytes) or b"") + args[2]
+    if len(value) > engine.config.number("proto-max-bulk-len"):
+        raise CommandError("ERR string exceeds maximum allowed size (proto-max-bulk-len)")
+    client.db.set(args[1], value, keep_ttl=True)
+    return integer(len(value))
+
+
+@command("decrby", 3, "write denyoom fast", (1, 1, 1))
+def decrby(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DECRBY key decrement"""
+    amount = integer_of(args[2])
+    if amount == -(1 << 63):
+        raise CommandError("ERR decrement would overflow")
+    return _add(client, args[1], -amount)
+
+
+@command("getrange", 4, "readonly", (1, 1, 1))
+def getrange(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """GETRANGE key start end"""
+    start, end = integer_of(args[2]), integer_of(args[3])
+    value = client.db.get_as(args[1], bytes) or b""
+    if start < 0 and end < 0 and start > end:
+        return bulk(b"")
+    start = max(start + len(value), 0) if start < 0 else start
+    end = max(end + len(value), 0) if end < 0 else end
+    return bulk(value[start : end + 1])
+
+
+@command("msetnx", -3, "write denyoom", (1, -1, 2))
+def msetnx(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """MSETNX key value …: all or none"""
+    if not len(args) % 2:
+        raise CommandError("ERR wrong number of arguments for 'msetnx' command")
+    if any(client.db.get(key) is not None for key in args[1::2]):
+        return integer(0)
+    for key, value in zip(args[1::2], args[2::2], strict=True):
+        client.db.set(key, value)
+    return integer(1)

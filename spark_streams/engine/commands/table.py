@@ -5,7 +5,7 @@ Arity counts the command's name; negative means "at least". Source: Redis' `COMM
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -44,6 +44,14 @@ class Command:
 
 
 COMMANDS: dict[bytes, Command] = {}
+REFUSED: dict[bytes, bytes] = {}  # commands of Redis that are not here, and why
+
+
+def every_command() -> Iterable[Command]:
+    """All commands and subcommands."""
+    for spec in COMMANDS.values():
+        yield spec
+        yield from spec.subcommands.values()
 
 
 def command(
@@ -66,17 +74,26 @@ def command(
     return enter
 
 
+def named_by(args: list[bytes]) -> Command | None:
+    """The command that these arguments name, whatever their number."""
+    spec = COMMANDS.get(args[0].lower())
+    return spec.subcommands.get(args[1].lower()) if spec is not None and spec.handler is None and args[1:] else spec
+
+
 def find(args: list[bytes]) -> Command:
     """The command that these arguments name. Raises Redis' errors for an unknown one or a wrong count."""
     found = COMMANDS.get(args[0].lower())
     if found is None:
+        why = REFUSED.get(args[0].lower(), b"")
+        why = b" (not in this engine: %b)" % why if why else b""
         shown = b""
         for arg in args[1:]:
             if len(shown) >= 128:
                 break
             shown += b"'%b' " % arg[: 128 - len(shown)].partition(b"\0")[0]
         raise CommandError(
-            b"ERR unknown command '%b', with args beginning with: %b" % (args[0].partition(b"\0")[0][:128], shown)
+            b"ERR unknown command '%b'%b, with args beginning with: %b"
+            % (args[0].partition(b"\0")[0][:128], why, shown)
         )
     if found.handler is None:
         if len(args) < 2:

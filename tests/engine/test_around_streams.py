@@ -1,0 +1,205 @@
+"""What clients need around the streams: strings, lists, keys between databases, client commands, what is refused."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.engine.wire import Failed, wire
+from tests.servers import Server
+
+# Sent in this order to both servers, which must answer with the same bytes.
+SAME = """
+SETNX a 1 | SETNX a 2 | GET a | SETEX a 100 x | TTL a | SETEX a 0 x | SETEX a x x | PSETEX a 100000 y | PTTL none
+PSETEX a -1 y | SETEX a 9223372036854775807 x
+GETSET a z | TTL a | GETSET none q | DEL none | APPEND a bc | APPEND b new | APPEND a | GET a | STRLEN a
+GETEX a | GETEX a EX 100 | TTL a | GETEX a PERSIST | TTL a | GETEX a EX | GETEX a PX 0 | GETEX a BAD 1 | GETEX none EX 5
+GETEX a PXAT 1 | EXISTS a | GETEX a EX 5 PERSIST
+SET n 10 | DECRBY n 3 | DECRBY n x | DECRBY n -9223372036854775808 | GETRANGE b 0 1 | GETRANGE b -2 -1 | GETRANGE b 5 1
+GETRANGE none 0 -1 | MSETNX k1 1 k2 2 | MSETNX k2 3 k3 4 | MSETNX k3 | MGET k1 k2 k3
+RPUSH l a b c d e | LPUSH l z y | LRANGE l 0 -1 | LLEN l | LINDEX l 0 | LINDEX l -1 | LINDEX l 99 | LINDEX l x
+LPOP l | RPOP l | LPOP l 2 | RPOP l 2 | LPOP l 0 | LRANGE l 0 -1 | LPOP l -1 | LPOP l x | LPOP l 9 | EXISTS l | LPOP l
+LPOP l 1 | RPOP none 2 | LPOP l 1 2 | LPUSHX l a | RPUSHX l a | RPUSH l a | LPUSHX l b c | RPUSHX l d | LRANGE l 0 -1
+BLPOP l 0 | BRPOP none l 0 | BLPOP l -1 | BLPOP l x | BLPOP l nan | BLPOP l | BLPOP n 0 | BLPOP none 0.01
+SET n 1 | LPUSH n a | RPOP n | LLEN n | MULTI | BLPOP none 0 | EXEC
+XADD s 1-1 a 1 | XGROUP CREATE s g 0 | XREADGROUP GROUP g c STREAMS s > | XADD s 2-1 b 2 | XADD s 3-1 c 3 | XDEL s 2-1
+COPY s s | COPY s t | COPY s t | COPY s t REPLACE | COPY s n | COPY none t | COPY s t DB 1 | COPY s t DB 99
+COPY s t BAD
+COPY s t DB x | XRANGE t - + | XPENDING t g | XINFO GROUPS t | XACK t g 1-1 | XPENDING s g | XADD t 4-1 d 4 | XLEN s
+XREADGROUP GROUP g c2 STREAMS t > | XINFO GROUPS s | XTRIM s MAXLEN 0 | XRANGE t - + | SELECT 1 | XLEN t | XPENDING t g
+SELECT 0 | MOVE s 1 | MOVE s 1 | MOVE none 1 | MOVE t 0 | MOVE t 99 | MOVE t x | MOVE t 1 | EXISTS s | SELECT 1
+EXISTS s t
+SELECT 0 | SWAPDB 0 1 | XLEN t | EXISTS n | SWAPDB 1 0 | EXISTS n | SWAPDB 0 99 | SWAPDB x 0 | SWAPDB 0 x | SWAPDB 2 2
+TOUCH n b none | EXPIRE n 100 | EXPIREAT n 33177117420 | EXPIRETIME n | PEXPIRETIME n | EXPIRETIME none | EXPIRETIME b
+OBJECT REFCOUNT none | OBJECT IDLETIME none | OBJECT FREQ none | OBJECT FREQ n | OBJECT ENCODING none
+HSETNX h a 1 | HSETNX h a 2 | HSTRLEN h a | HSTRLEN h b | HSETNX h | SADD t2 a b | SMISMEMBER t2 a x b
+CLIENT PAUSE x | CLIENT PAUSE -1 | CLIENT PAUSE 1 BAD | CLIENT UNPAUSE | CLIENT GETREDIR | CLIENT TRACKING OFF
+CLIENT KILL ID 0 | CLIENT KILL ID x | CLIENT KILL TYPE bad | CLIENT KILL USER nobody | CLIENT KILL 1.2.3.4:5
+CLIENT KILL ID 999999 | CLIENT KILL TYPE pubsub | CLIENT KILL ADDR | CLIENT LIST TYPE bad | CLIENT LIST TYPE replica
+CLIENT LIST ID x | CLIENT NO-EVICT BAD | CLIENT UNBLOCK 999999 | CLIENT UNBLOCK 1 BAD
+SLOWLOG LEN | SLOWLOG RESET | SLOWLOG GET -2 | LATENCY LATEST | LATENCY HISTORY fork | LATENCY RESET
+FUNCTION FLUSH | FUNCTION FLUSH ASYNC | FUNCTION LIST | SCRIPT FLUSH | SCRIPT EXISTS abc | MODULE LIST
+ACL WHOAMI | ACL USERS | ACL CAT nosuch | CLUSTER INFO | MEMORY USAGE none | MEMORY USAGE n BAD 1
+WAIT 0 0 | WAIT x 0 | WAIT 0 -1 | SHUTDOWN BAD | CONFIG SET | CONFIG BAD
+FLUSHALL | RANDOMKEY | SET one 1 | RANDOMKEY
+"""
+
+
+def test_the_same_bytes_as_redis(engine_server: Server, redis_server: Server) -> None:
+    """Each of these commands, error texts included."""
+    with wire(engine_server) as engine, wire(redis_server) as redis:
+        for client in (engine, redis):
+            client.call("FLUSHALL")
+        for line in SAME.strip().replace("\n", " | ").split(" | "):
+            words = line.split()
+            assert engine.raw(*words) == redis.raw(*words), line
+
+
+REFUSED = ["EVAL x 0", "EVALSHA x 0", "FCALL f 0", "SUBSCRIBE c", "PUBLISH c m", "ZADD z 1 a", "MONITOR", "PFADD h a"]
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_is_not_here_is_refused_by_name(engine_server: Server, text: str) -> None:
+    """As an unknown command, for clients, and with the reason, for people; the connection goes on."""
+    with wire(engine_server) as client:
+        name = text.split(maxsplit=1)[0]
+        assert client.call(*text.split()).startswith(f"ERR unknown command '{name}' (not in this engine: it ")
+        assert client.call("PING") == b"PONG"
+    with wire(engine_server) as client:
+        assert isinstance(client.call("CLIENT", "TRACKING", "ON"), Failed)
+        assert isinstance(client.call("OBJECT", "IDLETIME", "none"), type(None))
+
+
+def test_readers_of_lists_and_streams_wait_in_one_queue(server: Server) -> None:
+    """First come, first served, whatever they wait for; a key of the other type wakes nobody."""
+    with wire(server) as writer, wire(server) as one, wire(server) as two, wire(server) as stream, wire(server) as last:
+        one.send("BLPOP", "k", "0")
+        _wait_for_blocked(writer, 1)
+        stream.send("XREAD", "BLOCK", "0", "STREAMS", "k", "0")
+        _wait_for_blocked(writer, 2)
+        two.send("BRPOP", "other", "k", "0")
+        _wait_for_blocked(writer, 3)
+        last.send("BLPOP", "k", "0")
+        _wait_for_blocked(writer, 4)
+        writer.call("XADD", "k", "1-1", "a", "1")
+        assert stream.reply()[0][0] == b"k"
+        writer.call("DEL", "k")
+        assert writer.call("RPUSH", "k", "a", "b") == 2
+        assert one.reply() == [b"k", b"a"]
+        assert two.reply() == [b"k", b"b"]
+        assert writer.call("EXISTS", "k") == 0
+        writer.call("LPUSH", "k", "c")
+        assert last.reply() == [b"k", b"c"]
+
+
+def test_a_blocked_pop_times_out(server: Server) -> None:
+    """With nil, after its seconds."""
+    with wire(server) as client:
+        begun = time.monotonic()
+        assert client.call("BLPOP", "none", "0.2") is None
+        assert 0.19 < time.monotonic() - begun < 2
+
+
+def _wait_for_blocked(client, count: int) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + 5
+    while b"blocked_clients:%d\r\n" % count not in client.call("INFO", "clients"):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_pause(server: Server) -> None:
+    """Writes wait, reads do not; an end, or UNPAUSE, lets them on in order; ALL holds everything up."""
+    with wire(server) as client, wire(server) as other:
+        client.call("CLIENT", "PAUSE", "10000", "WRITE")
+        begun = time.monotonic()
+        other.send("INCR", "n")
+        other.send("INCR", "n")
+        other.send("GET", "n")
+        assert client.call("GET", "n") is None
+        time.sleep(0.05)
+        assert client.call("GET", "n") is None
+        client.call("CLIENT", "UNPAUSE")
+        assert [other.reply() for _ in range(3)] == [1, 2, b"2"]
+        assert time.monotonic() - begun < 5
+        client.call("CLIENT", "PAUSE", "300")
+        begun = time.monotonic()
+        assert other.call("PING") == b"PONG"
+        assert time.monotonic() - begun > 0.25
+
+
+def test_kill_by_filters(server: Server) -> None:
+    """All that are named have to hold; SKIPME spares oneself unless told otherwise."""
+    with wire(server) as client, wire(server) as one, wire(server) as two:
+        number = one.call("CLIENT", "ID")
+        assert client.call("CLIENT", "KILL", "ID", number, "TYPE", "pubsub") == 0
+        assert client.call("CLIENT", "KILL", "ID", number, "USER", "default") == 1
+        assert one.rest() == b""
+        assert two.call("PING") == b"PONG"
+        assert client.call("CLIENT", "KILL", "ID", client.call("CLIENT", "ID")) == 0
+        assert client.call("CLIENT", "KILL", "ID", client.call("CLIENT", "ID"), "SKIPME", "no") == 1
+        assert client.rest() == b""
+
+
+def test_info_tells_what_happened(server: Server) -> None:
+    """Calls, time, failures and refusals of each command; errors by their first word; RESETSTAT forgets."""
+    with wire(server) as client:
+        client.call("CONFIG", "RESETSTAT")
+        client.call("SET", "k", "v")
+        client.call("GET", "k")
+        client.call("XLEN", "k")
+        client.call("GET")
+        client.call("XGROUP", "CREATE", "none", "g", "$")
+        stats = _info(client, "commandstats")
+        assert stats["cmdstat_get"].startswith("calls=1,usec=")
+        assert stats["cmdstat_get"].endswith("rejected_calls=1,failed_calls=0")
+        assert stats["cmdstat_xlen"].endswith("rejected_calls=0,failed_calls=1")
+        assert stats["cmdstat_xgroup|create"].startswith("calls=1,")
+        assert _info(client, "errorstats") == {"errorstat_ERR": "count=2", "errorstat_WRONGTYPE": "count=1"}
+        assert _info(client, "stats")["total_error_replies"] == "3"
+        client.call("CONFIG", "RESETSTAT")
+        assert _info(client, "errorstats") == {}
+        assert "cmdstat_get" not in _info(client, "commandstats")
+
+
+def test_time_is_counted_where_it_goes(engine_server: Server) -> None:
+    """Fifty milliseconds of sleep are the sleeper's, not its neighbours'."""
+    with wire(engine_server) as client:
+        client.call("CONFIG", "RESETSTAT")
+        for words in (("PING",), ("DEBUG", "SLEEP", "0.05"), ("PING",)):
+            client.send(*words)
+        for _ in range(3):
+            client.reply()
+        stats = _info(client, "commandstats")
+        spent = {name: int(text.split("usec=")[1].split(",")[0]) for name, text in stats.items()}
+        assert 50_000 <= spent["cmdstat_debug|sleep"] < 500_000
+        assert spent["cmdstat_ping"] < 40_000
+
+
+def _info(client, section: str) -> dict[str, str]:  # type: ignore[no-untyped-def]
+    lines = client.call("INFO", section).decode().split("\r\n")
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def test_a_copy_shares_nothing(engine_server: Server) -> None:
+    """Two thousand entries, half of them pending: what is done to one is not done to the other."""
+    with wire(engine_server) as client:
+        client.call("FLUSHALL")
+        for number in range(2000):
+            client.send("XADD", "s", f"{number + 1}-0", "f", number)
+        client.send("XGROUP", "CREATE", "s", "g", "0")
+        client.send("XREADGROUP", "GROUP", "g", "c", "COUNT", "1000", "STREAMS", "s", ">")
+        for _ in range(2002):
+            client.reply()
+        whole = client.call("XRANGE", "s", "-", "+")
+        assert client.call("COPY", "s", "t") == 1
+        client.call("XACK", "s", "g", *[f"{number}-0" for number in range(1, 901)])
+        client.call("XTRIM", "s", "MAXLEN", "10")
+        client.call("XDEL", "s", "2000-0")
+        assert client.call("XRANGE", "t", "-", "+") == whole
+        assert client.call("XPENDING", "t", "g")[0] == 1000
+        assert client.call("XPENDING", "s", "g")[0] == 100
+        client.call("CONFIG", "SET", "stream-node-max-entries", "10")
+        client.call("XADD", "t", "*", "f", "v")
+        client.call("CONFIG", "SET", "stream-node-max-entries", "100")
+        assert len(client.call("XAUTOCLAIM", "t", "g", "d", "0", "0", "COUNT", "2000")[1]) == 1000
