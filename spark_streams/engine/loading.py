@@ -10,7 +10,8 @@ What may be wrong, and what happens:
     anything else                                               CorruptFileError with the offset; nothing is changed
 
 A damaged length can make the rest of a file look like one unfinished command. So what is left unfinished must not hold
-sound commands of its own: if it does, it is damage, and nothing is cut off. Damage inside of a value cannot be seen.
+a row of sound commands up to the end of the file: if it does, it is damage, and nothing is cut off. (A torn value that
+is itself a list of such commands looks the same, and is refused.) Damage inside of a value cannot be seen.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Loader:
         if self._queue is not None:
             at, reason = self._offset(self._before_multi)
             self._judge_end(at, self._offset(self.commands)[0], reason)
-        elif reader.has_data():
+        elif not _is_at_an_end(reader):
             at, reason = self._offset(self.commands)
             self._judge_end(at, at, reason)
 
@@ -107,16 +108,16 @@ class Loader:
         try:
             while (command := gets()) is not False:
                 found.append(command)  # type: ignore[arg-type]
-        except (hiredis.ProtocolError, MemoryError) as problem:
-            failure = str(problem) or "out of memory"
+        except (hiredis.ProtocolError, MemoryError, TypeError, ValueError) as problem:
+            failure = str(problem) or "out of memory"  # hiredis knows more types than a command may hold
         try:
             sound = {list}.issuperset(map(type, found)) and all(found)
             b"".join(chain.from_iterable(found))
         except TypeError:
             sound = False
         if not sound:
-            flags = [isinstance(one, list) and one and all(isinstance(arg, bytes) for arg in one) for one in found]
-            found = found[: [bool(flag) for flag in flags].index(False)]
+            flags = [type(one) is list and len(one) > 0 and all(type(arg) is bytes for arg in one) for one in found]
+            found = found[: flags.index(False)]
             failure = "not a command"
         for command in found:
             self._one(command)
@@ -176,7 +177,9 @@ class Loader:
             rest = file.read()
         names = self._engine.commands
         for match in _BEGIN.finditer(rest):
-            if match[1].lower() in names and _is_command(rest, match.start() + 2):
+            spec = names.get(match[1].lower())
+            known = spec is not None and (not spec.flags or "write" in spec.flags)  # a container has no flags
+            if known and _runs_to_the_end(rest, match.start() + 2):
                 swallowed = f"a length runs over the command at offset {unfinished + match.start() + 2}"
                 raise CorruptFileError(self._path, unfinished, swallowed)
         raise TornFileError(self._path, start, "the file ends within a command or a transaction")
@@ -210,6 +213,15 @@ class Loader:
         return at, ""
 
 
+def _is_at_an_end(reader: hiredis.Reader) -> bool:
+    """Whether the reader has nothing unfinished: then one more command comes out as it goes in."""
+    try:
+        reader.feed(b"*1\r\n$3\r\nEND\r\n")
+        return reader.gets() == [b"END"] and reader.gets() is False
+    except (hiredis.ProtocolError, TypeError, ValueError):
+        return False
+
+
 def _end_of_command(data: bytes | mmap.mmap, at: int) -> int:
     """Where the command at this offset ends; -1 when the data ends first. Raises ValueError."""
     count, at = _number(data, at, b"*", _MAX_COUNT)
@@ -225,11 +237,15 @@ def _end_of_command(data: bytes | mmap.mmap, at: int) -> int:
     return at
 
 
-def _is_command(data: bytes, at: int) -> bool:
+def _runs_to_the_end(data: bytes, at: int) -> bool:
+    """Whether commands, at least one, follow one another from here to where the data ends."""
+    found = 0
     try:
-        return _end_of_command(data, at) > 0
+        while at < len(data) and (at := _end_of_command(data, at)) > 0:
+            found += 1
     except ValueError:
         return False
+    return found > 0
 
 
 def _number(data: bytes | mmap.mmap, at: int, sign: bytes, limit: int) -> tuple[int, int]:

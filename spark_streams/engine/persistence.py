@@ -425,6 +425,8 @@ class Persistence:
                     new.append(piece)
             new.sync()
             replace(path, self.path)
+        except BlockingIOError:
+            raise PersistenceError(f"{self.path} is in use by another engine") from None
         except OSError as problem:
             if self._lock is not None:
                 self._lock.release()
