@@ -1,6 +1,7 @@
 """The connections: one thread, one selector, non-blocking reads and writes.
 
-Per turn: read what a socket has (up to 256 KB), parse it, run its commands, and write all their replies with one send.
+Per turn: read what a socket has (up to 256 KB), parse it, run its commands, and write all their replies with one send;
+single small replies are sent at the end of the turn.
 What the kernel does not take stays in the connection's output buffer, and nothing more is read from that connection
 until the buffer is small again; nor are more of its pipelined commands run. A slow reader holds up nobody and cannot
 make the engine grow without limit.
@@ -29,10 +30,14 @@ from spark_streams.engine.protocol import BEFORE_AUTH, Request, RequestParser, T
 from spark_streams.engine.replies import Reply, encode, error
 
 READ_SIZE = 256 * 1024
+READ_LITTLE = 16 * 1024  # unless the last read was as much: room for more costs system calls of its own
 PAUSE_ABOVE = 8 * 1024 * 1024  # unsent bytes above which a connection is not read from
 FLUSH_AT_END = 1.0  # seconds for clients to take what is still to be sent when the server stops
 _OWN_FILES = 32  # open files beside the clients'
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+# Replies below so many bytes are sent when all ready sockets are served: a send wakes the client up, who then competes.
+_SMALL_REPLY = 512
 
 log = logging.getLogger("rstream.engine")
 
@@ -40,8 +45,8 @@ log = logging.getLogger("rstream.engine")
 class Connection:
     """One client's socket with what has been read and not run, and what is to be sent and not sent."""
 
-    __slots__ = ("backlog", "backlog_bytes", "channel", "client", "events", "late", "out", "parser", "slow_since",
-                 "unsent")  # fmt: skip
+    __slots__ = ("backlog", "backlog_bytes", "channel", "client", "events", "late", "out", "parser", "read_size",
+                 "slow_since", "unsent")  # fmt: skip
 
     def __init__(self, channel: Channel, client: Client, parser: RequestParser) -> None:
         self.channel = channel
@@ -49,6 +54,7 @@ class Connection:
         self.parser = parser
         self.backlog: list[Request] = []  # commands behind a blocking one
         self.backlog_bytes = 0  # about what they take
+        self.read_size = READ_LITTLE
         self.out: list[bytes] = []  # replies since the last flush
         self.unsent = memoryview(b"")  # what the kernel has not taken
         self.late = bytearray()  # what came after that
@@ -71,7 +77,7 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._listeners: list[Listener] = []
         self._connections: dict[int, Connection] = {}  # by client id
-        self._held: list[Connection] = []  # their replies wait until what they tell is kept
+        self._held: list[Connection] = []  # their replies wait for the end of the turn, or until what they tell is kept
         self._resumable: list[Connection] = []  # unblocked, with commands behind the one that blocked
         self._postponed: list[Connection] = []  # held up by CLIENT PAUSE
         self._spare = -1  # an open file to give away when there are no more
@@ -288,7 +294,7 @@ class Server:
                 self._run_backlog(connection)
         if mask & selectors.EVENT_READ and connection.client.id in self._connections:
             try:
-                data = connection.channel.recv(READ_SIZE)
+                data = connection.channel.recv(connection.read_size)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
@@ -296,6 +302,7 @@ class Server:
             if not data:
                 self._drop(connection)
                 return
+            connection.read_size = READ_LITTLE if len(data) < READ_LITTLE else READ_SIZE
             self._take(connection, data)
 
     def _has_room(self, connection: Connection) -> bool:
@@ -365,7 +372,10 @@ class Server:
                 log.warning("closing %s: its request is longer than client-query-buffer-limit", client.address)
             else:
                 connection.out.append(error(f"ERR Protocol error: {failure}".encode()))
-        self._flush(connection)
+        if len(connection.out) == 1 and len(connection.out[0]) < _SMALL_REPLY:
+            self._held.append(connection)
+        else:
+            self._flush(connection)
 
     def _send_later(self, client: Client, reply: Reply) -> None:
         """A blocked client has its reply: send it. What came behind is run after the command that woke it."""
@@ -376,7 +386,7 @@ class Server:
         if connection.backlog or connection.parser.failure is not None:
             self._resumable.append(connection)
         else:
-            self._flush(connection)
+            self._held.append(connection)
 
     def _resume(self) -> None:
         """Run the commands of those who were unblocked, which may unblock others."""
@@ -399,12 +409,12 @@ class Server:
             if self.engine.journal is not None and self.engine.journal.parts:
                 self._held.append(connection)
                 return
-            fresh = b"".join(connection.out)
+            fresh = b"".join(connection.out) if len(connection.out) > 1 else connection.out[0]
             connection.out.clear()
             if connection.unsent:
                 connection.late += fresh
-            else:
-                connection.unsent = memoryview(fresh)
+            elif self._is_sent_at_once(connection, fresh):
+                return
         while connection.unsent:
             try:
                 sent = connection.channel.send(connection.unsent)
@@ -428,6 +438,17 @@ class Server:
         if events != connection.events:
             connection.events = events
             self._selector.modify(connection.channel, events, connection)
+
+    def _is_sent_at_once(self, connection: Connection, data: bytes) -> bool:
+        """Whether the kernel takes all of it and nothing else is to be done, as it is nearly always."""
+        if connection.events == selectors.EVENT_READ and not connection.client.closing:
+            with contextlib.suppress(OSError):
+                sent = connection.channel.send(memoryview(data))
+                if sent == len(data):
+                    return True
+                data = data[sent:]
+        connection.unsent = memoryview(data)
+        return False
 
     def _close_client(self, client: Client) -> None:
         connection = self._connections.get(client.id)
