@@ -76,6 +76,11 @@ class Address:
     def __str__(self) -> str:
         return redacted(self.url)
 
+    @property
+    def forgets(self) -> bool:
+        """Whether the server keeps nothing once nobody uses it: the bundled engine without a directory."""
+        return self.url.startswith(EMBEDDED) and not urlsplit(self.url).path
+
     def resolve(self) -> str:
         """The URL that redis-py connects to; for `embedded:` the engine is found, or started on first use.
 
