@@ -98,6 +98,18 @@ class Journal:
         else:
             effect(self, db, args)
 
+    def restored(self, db: Database, key: bytes, existed: bool) -> None:
+        """A key was made from a payload, which not every Redis can read: the commands that make it are written."""
+        from spark_streams.engine import snapshot  # which writes in this module's words
+
+        self.begin()
+        if existed:
+            self.write(db, b"DEL", key)
+        self._open(db)
+        self._count += 1  # a value is several commands
+        self.parts += snapshot.value(key, db.values[key], db.expires.get(key))
+        self.end()
+
     # Streams
 
     def added(self, db: Database, key: bytes, identity: bytes, fields: bytes, keep: int | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spark_streams.engine.commands import (
     connection,
     databases,
+    dump,
     groups,
     hashes,
     info,
@@ -27,6 +28,7 @@ __all__ = ["COMMANDS", "Command"]
 
 _FAMILIES = (
     connection,
+    dump,
     databases,
     groups,
     hashes,

@@ -10,6 +10,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.commands.arguments import syntax_error
 from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
+from spark_streams.engine.dump import dump, load
 from spark_streams.engine.loading import CorruptFileError
 from spark_streams.engine.persistence import PersistenceError
 from spark_streams.engine.replies import OK, CommandError, Reply, integer, simple
@@ -63,6 +64,15 @@ def bgsave(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def lastsave(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """LASTSAVE: Unix seconds of the last SAVE or rewrite; 0 when there was none."""
     return integer(engine.persistence.saved_at)
+
+
+@command("debug|reload", -2)
+def debug_reload(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DEBUG RELOAD [NOSAVE] …: every value goes through the form that DUMP gives, and comes back from it."""
+    for db in engine.databases:
+        for key, value in db.values.items():
+            db.values[key] = load(dump(value, active_times=True), engine.node_limits, engine.now)
+    return OK
 
 
 @command("debug|loadaof", 2)

@@ -1,0 +1,70 @@
+"""DUMP and RESTORE: a key's value in Redis' own format, both ways."""
+
+from __future__ import annotations
+
+from spark_streams.engine.client import Client
+from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.table import command
+from spark_streams.engine.core import Engine
+from spark_streams.engine.dump import BadDataError, WrongVersionError, load
+from spark_streams.engine.dump import dump as payload_of
+from spark_streams.engine.replies import NIL, OK, CommandError, Reply, bulk
+
+
+@command("dump", 2, "readonly", (1, 1, 1))
+def dump(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """DUMP key"""
+    value = client.db.get(args[1])
+    return NIL if value is None else bulk(payload_of(value))
+
+
+@command("restore", -4, "write denyoom effect", (1, 1, 1))
+def restore(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """RESTORE key ttl payload [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]"""
+    replace = absolute = False
+    idle = frequency = -1
+    at = 4
+    while at < len(args):
+        option, more = args[at].lower(), at + 1 < len(args)
+        if option == b"replace":
+            replace = True
+        elif option == b"absttl":
+            absolute = True
+        elif option == b"idletime" and more and frequency < 0:
+            idle = integer_of(args[at + 1])
+            if idle < 0:
+                raise CommandError("ERR Invalid IDLETIME value, must be >= 0")
+            at += 1
+        elif option == b"freq" and more and idle < 0:
+            frequency = integer_of(args[at + 1])
+            if not 0 <= frequency <= 255:
+                raise CommandError("ERR Invalid FREQ value, must be >= 0 and <= 255")
+            at += 1
+        else:
+            raise syntax_error()
+        at += 1
+    db, key = client.db, args[1]
+    if not replace and db.get(key) is not None:
+        raise CommandError("BUSYKEY Target key name already exists.")
+    ttl = integer_of(args[2])
+    if ttl < 0:
+        raise CommandError("ERR Invalid TTL value, must be >= 0")
+    try:
+        value = load(args[3], engine.node_limits, engine.now)
+    except WrongVersionError:
+        raise CommandError("ERR DUMP payload version or checksum are wrong") from None
+    except BadDataError:
+        raise CommandError("ERR Bad data format") from None
+    due = ttl + (0 if absolute or not ttl else engine.now)
+    existed = replace and db.remove(key)
+    journal = engine.journal
+    if due and due <= engine.now:
+        if existed and journal is not None:
+            journal.write(db, b"DEL", key)
+        return OK
+    db.set(key, value)
+    if due:
+        db.expires[key] = due
+    if journal is not None:
+        journal.restored(db, key, existed)
+    return OK

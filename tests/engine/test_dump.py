@@ -1,0 +1,232 @@
+"""DUMP and RESTORE: Redis' own format, checked with a real Redis in both directions."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_streams.engine.borders import NodeLimits
+from spark_streams.engine.crc64 import crc64
+from spark_streams.engine.dump import BadDataError, WrongVersionError, dump, load
+from spark_streams.engine.packed import pack, unpack
+from tests.engine.state import Inside, state
+from tests.engine.test_against_redis import EXAMPLES, GROUPS, Command, commands
+from tests.engine.wire import Failed, Wire, wire
+from tests.servers import Server
+
+LIMITS = NodeLimits()
+
+
+def test_the_checksum_is_redis_own() -> None:
+    """Of a short text, and of one that is computed in lanes."""
+    assert crc64(b"123456789") == 0xE9C6D914C4B8D9CA
+    text = random.Random(1).randbytes(200_001)
+    half = crc64(text[:50_000])
+    assert crc64(text) == crc64(text[100_000:], crc64(text[50_000:100_000], half))
+    plain = 0
+    for at in range(0, len(text), 1000):
+        plain = crc64(text[at : at + 1000], plain)
+    assert crc64(text) == plain
+
+
+numbers = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-5000, 5000))
+strings = st.one_of(
+    st.binary(max_size=70), numbers.map(lambda one: b"%d" % one), st.sampled_from([b"-0", b"007", b"9" * 20]),
+    st.sampled_from([126, 127, 4095, 4096, 16370, 16383, 70_000]).map(lambda size: b"x" * size),
+)  # fmt: skip
+
+
+@given(st.lists(strings, max_size=20))
+def test_a_listpack_gives_back_what_was_put_in(elements: list[bytes]) -> None:
+    """Strings of all sizes, and numbers."""
+    assert unpack(pack(elements)) == elements
+
+
+@settings(max_examples=EXAMPLES * 2, deadline=None)
+@given(st.lists(strings, max_size=20))
+def test_a_damaged_listpack_is_refused_or_read(elements: list[bytes]) -> None:
+    """Never another error."""
+    data = bytearray(pack(elements))
+    for at in range(min(len(data), 200)):
+        broken = bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+        with contextlib.suppress(BadDataError, IndexError):
+            unpack(broken)
+
+
+@pytest.fixture(scope="module")
+def redis(redis_server: Server) -> Iterator[Wire]:
+    with wire(redis_server) as client:
+        yield client
+        client.call("CONFIG", "SET", "stream-node-max-entries", "100")
+
+
+def compare(one: Any, other: Any) -> None:
+    """Both hold the same, and DUMP of either is RESTOREd in the other as it was."""
+    before = state(one)
+    payloads = {key: one("DUMP", key) for _, key in before}
+    other("FLUSHALL")
+    for (_, key), (_, _, ttl) in before.items():
+        assert other("RESTORE", key, 0 if ttl <= 0 else ttl * 100_000, payloads[key]) == b"OK"
+    assert state(other) == before
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(commands, min_size=5, max_size=60), st.sampled_from(["0", "2", "5", "100"]))
+def test_streams_go_to_redis_and_back(redis: Wire, program: list[Command], node: str) -> None:
+    """With deletions, groups, claims: nothing is lost on the way there, nor on the way back."""
+    inside = Inside()
+    inside.call("CONFIG", "SET", "stream-node-max-entries", node)
+    redis.call("FLUSHALL")
+    redis.call("CONFIG", "SET", "stream-node-max-entries", node)
+    for call in (inside.call, redis.call):
+        for group in GROUPS:
+            call("XGROUP", "CREATE", "s", group, "0", "MKSTREAM")
+        for words in program:
+            call(*words)
+    compare(redis.call, Inside().call)
+    compare(inside.call, redis.call)
+    compare(redis.call, Inside().call)
+    before = state(inside.call)
+    assert inside.call("DEBUG", "RELOAD") == b"OK"
+    assert state(inside.call) == before
+
+
+words = st.one_of(strings, st.sampled_from([b"a", b"b", b"long" * 300]))
+values = st.one_of(
+    st.tuples(st.just("SET"), words),
+    st.builds(lambda pairs: ("HSET", *[w for p in pairs for w in p]), st.lists(st.tuples(words, words), min_size=1)),
+    st.builds(lambda items: ("SADD", *items), st.lists(words, min_size=1)),
+    st.builds(lambda items: ("SADD", *items), st.lists(numbers, min_size=1)),
+    st.builds(lambda items: ("RPUSH", *items), st.lists(words, min_size=1)),
+    st.builds(lambda count: ("RPUSH", *[b"%d" % n for n in range(count)]), st.integers(1, 2000)),
+    st.builds(lambda count: ("HSET", *[b"%d" % n for n in range(2 * count)]), st.integers(1, 600)),
+    st.builds(lambda count: ("SADD", *[b"m%d" % n for n in range(count)]), st.integers(1, 600)),
+)  # fmt: skip
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(values)
+def test_other_values_go_to_redis_and_back(redis: Wire, value: tuple[Any, ...]) -> None:
+    """Strings, hashes, sets and lists, in whichever encoding Redis has them."""
+    inside = Inside()
+    redis.call("FLUSHALL")
+    for call in (inside.call, redis.call):
+        call(value[0], "k", *value[1:])
+    compare(redis.call, Inside().call)
+    compare(inside.call, redis.call)
+
+
+def test_a_big_stream_goes_both_ways(redis: Wire) -> None:
+    """Long enough for compressed nodes, for lanes of the checksum and for wide numbers of entries."""
+    inside = Inside()
+    for number in range(3000):
+        inside.call("XADD", "s", f"{1_700_000_000_000 + number // 7}-{number % 7}", "name", "value " * 10, "n", number)
+    inside.call("XGROUP", "CREATE", "s", "g", "0")
+    inside.call("XREADGROUP", "GROUP", "g", "ann", "COUNT", 2000, "STREAMS", "s", ">")
+    compare(inside.call, redis.call)
+    again = Inside()
+    compare(redis.call, again.call)
+    assert again.call("XRANGE", "s", "-", "+") == inside.call("XRANGE", "s", "-", "+")
+    group = again.client.db.values[b"s"].groups[b"g"]  # type: ignore[union-attr]
+    assert len(group.pending.index.runs) == 1
+
+
+def test_errors_are_redis_own(redis: Wire) -> None:
+    """Options, busy keys, versions, checksums and data that is none."""
+    inside = Inside()
+    payload = inside.call("SET", "k", "v") and inside.call("DUMP", "k")
+    newer = dump(b"v")[:-10] + b"\xff\x00"
+    newer += crc64(newer).to_bytes(8, "little")
+    odd = b"\x63abc\x0a\x00"
+    odd += crc64(odd).to_bytes(8, "little")
+    redis.call("FLUSHALL")
+    redis.call("SET", "k", "v")
+    for request in [
+        ("DUMP", "nothing"),
+        ("RESTORE", "k", 0, payload),
+        ("RESTORE", "k", 0, payload, "REPLACE"),
+        ("RESTORE", "new", -1, payload),
+        ("RESTORE", "new", "x", payload),
+        ("RESTORE", "new", 0, payload[:-1]),
+        ("RESTORE", "new", 0, payload[:-1] + bytes([payload[-1] ^ 1])),
+        ("RESTORE", "new", 0, b""),
+        ("RESTORE", "new", 0, newer),
+        ("RESTORE", "new", 0, odd),
+        ("RESTORE", "new", 0, payload, "IDLETIME", -1),
+        ("RESTORE", "new", 0, payload, "IDLETIME", 1, "FREQ", 1),
+        ("RESTORE", "new", 0, payload, "FREQ", 256),
+        ("RESTORE", "new", 0, payload, "FREQ"),
+        ("RESTORE", "new", 0, payload, "WHAT"),
+        ("RESTORE", "new", 1, payload, "ABSTTL"),
+        ("EXISTS", "new"),
+        ("RESTORE", "new", 0, payload, "FREQ", 7, "REPLACE", "ABSTTL"),
+        ("RESTORE", "new", 1, payload, "ABSTTL", "REPLACE"),
+        ("EXISTS", "new"),
+        ("RESTORE", "new", 5_000_000, payload, "IDLETIME", 7),
+        ("GET", "new"),
+    ]:
+        assert inside.call(*request) == redis.call(*request), request
+    assert 4_990_000 < inside.call("PTTL", "new") <= 5_000_000
+
+
+def test_a_restored_key_is_kept_in_words_that_any_redis_knows(tmp_path: Any, redis: Wire) -> None:
+    """The append-only file holds no payload."""
+    inside = Inside(tmp_path)
+    inside.call("XADD", "s", "5-1", "a", "b")
+    inside.call("XGROUP", "CREATE", "s", "g", "0")
+    inside.call("XREADGROUP", "GROUP", "g", "ann", "STREAMS", "s", ">")
+    payload = inside.call("DUMP", "s")
+    inside.call("XDEL", "s", "5-1")
+    assert inside.call("RESTORE", "s", 0, payload, "REPLACE") == b"OK"
+    before = state(inside.call)
+    inside.stop()
+    assert b"RESTORE" not in (tmp_path / "appendonly.aof").read_bytes()
+    again = Inside(tmp_path)
+    assert state(again.call) == before
+    again.stop()
+
+
+@settings(max_examples=EXAMPLES * 3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_damaged_payloads_are_refused_or_read(samples: list[bytes], data: st.DataObject) -> None:
+    """Even with a checksum that fits: an error of its own, never another, and no long wait."""
+    payload = bytearray(data.draw(st.sampled_from(samples))[:-10])
+    for _ in range(data.draw(st.integers(1, 3))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        del payload[data.draw(st.integers(0, len(payload))) :]
+    payload += b"\x0a\x00"
+    payload += crc64(bytes(payload)).to_bytes(8, "little")
+    try:
+        value = load(bytes(payload), LIMITS, 0)
+    except (BadDataError, WrongVersionError):
+        return
+    dump(value)
+
+
+@pytest.fixture(scope="module")
+def samples(redis_server: Server) -> list[bytes]:
+    """Payloads of both servers."""
+    found: list[bytes] = []
+    with wire(redis_server) as redis:
+        redis.call("FLUSHALL")
+        for call in (redis.call, Inside().call):
+            for number in range(30):
+                call("XADD", "s", f"{number}-1", "name", "value " * 10, *(["x", number] if number % 5 else []))
+            call("XDEL", "s", "5-1")
+            call("XGROUP", "CREATE", "s", "g", "0")
+            call("XREADGROUP", "GROUP", "g", "ann", "COUNT", 7, "STREAMS", "s", ">")
+            call("XREADGROUP", "GROUP", "g", "bob", "COUNT", 7, "STREAMS", "s", ">")
+            call("RPUSH", "l", *range(50), "x" * 200)
+            call("HSET", "h", "a", 1, "b", "y" * 100)
+            call("SADD", "i", 1, 2, 3)
+            call("SET", "t", "z" * 300)
+            found += [call("DUMP", key) for key in "slhit"]
+    assert not any(isinstance(one, Failed) for one in found)
+    return found
