@@ -82,6 +82,11 @@ class Journal:
         self._open(db)
         self.parts.append(fields_wire(list(args)))
 
+    def write_raw(self, db: Database, *pieces: bytes) -> None:
+        """One command whose bytes are known."""
+        self._open(db)
+        self.parts += pieces
+
     def _open(self, db: Database) -> None:
         if self.selected != db.number:
             self.selected = db.number
@@ -162,8 +167,8 @@ class Journal:
         if consumer is not None:
             last = entryid.text(group.last_id)
             tail = (b"TIME", number(now), b"RETRYCOUNT", b"1", b"FORCE", b"JUSTID", b"LASTID", last)
-            pieces = [bulk for node, low, high in slices for bulk in node.id_bulks(low, high)]
-            self._claim(db, key, name, consumer.name, pieces, tail)
+            texts = [text for node, low, high in slices for text in node.id_texts(low, high)]
+            self._claim(db, key, name, consumer.name, texts, tail)
         self.position(db, key, name, group)
         self.end()
 
@@ -176,8 +181,7 @@ class Journal:
         last = entryid.text(group.last_id)
         for deliveries, ids in by_deliveries.items():
             tail = (b"TIME", number(time), b"RETRYCOUNT", number(deliveries), b"FORCE", b"JUSTID", b"LASTID", last)
-            texts = list(map(entryid.text, ids))
-            self._claim(db, key, name, consumer.name, [b"$%d\r\n%b\r\n" % (len(text), text) for text in texts], tail)
+            self._claim(db, key, name, consumer.name, list(map(entryid.text, ids)), tail)
         gone = list(map(entryid.text, dropped))
         if gone:
             self.write(db, b"XACK", key, name, *gone)
@@ -195,11 +199,11 @@ class Journal:
         self.end()
 
     def _claim(
-        self, db: Database, key: bytes, name: bytes, consumer: bytes, bulks: list[bytes], tail: tuple[bytes, ...]
+        self, db: Database, key: bytes, name: bytes, consumer: bytes, texts: list[bytes], tail: tuple[bytes, ...]
     ) -> None:
-        for at in range(0, len(bulks), _IDS_PER_COMMAND):
+        for at in range(0, len(texts), _IDS_PER_COMMAND):
             self._open(db)
-            self.parts += claim_command(key, name, consumer, bulks[at : at + _IDS_PER_COMMAND], tail)
+            self.parts += claim_command(key, name, consumer, texts[at : at + _IDS_PER_COMMAND], tail)
 
 
 def xadd_head(key: bytes, count: bytes) -> bytes:
@@ -208,12 +212,21 @@ def xadd_head(key: bytes, count: bytes) -> bytes:
 
 
 def claim_command(
-    key: bytes, group: bytes, consumer: bytes, bulks: Sequence[bytes], tail: Sequence[bytes]
+    key: bytes, group: bytes, consumer: bytes, texts: Sequence[bytes], tail: Sequence[bytes]
 ) -> list[bytes]:
-    """XCLAIM of ids that are bulk strings already, in pieces."""
+    """XCLAIM of these ids, in pieces."""
     head = fields_wire([b"XCLAIM", key, group, consumer, b"0"])[2:]
     end = fields_wire(list(tail))
-    return [b"*%d%b" % (5 + len(bulks) + len(tail), head), *bulks, end[end.index(b"\r\n") + 2 :]]
+    return [b"*%d%b" % (5 + len(texts) + len(tail), head), bulks(texts), end[end.index(b"\r\n") + 2 :]]
+
+
+def bulks(texts: Sequence[bytes]) -> bytes:
+    """Bulk strings in a row. Ids are mostly of one length: then one join does it."""
+    lengths = set(map(len, texts))
+    if len(lengths) != 1:
+        return b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts])
+    head = b"$%d\r\n" % lengths.pop()
+    return head + (b"\r\n" + head).join(texts) + b"\r\n"
 
 
 # Commands whose words do not say what they have done: how the key is now is written instead.
@@ -238,7 +251,13 @@ def _string(journal: Journal, db: Database, args: list[bytes]) -> None:
     journal.write(db, b"SET", key, value, *(() if due is None else (b"PXAT", number(due))))
 
 
+def _ids(journal: Journal, db: Database, args: list[bytes]) -> None:
+    """As it came, where nearly all arguments are ids."""
+    journal.write_raw(db, b"*%d%b" % (len(args), fields_wire(args[:3])[2:]), bulks(args[3:]))
+
+
 _BY_STATE: dict[str, Callable[[Journal, Database, list[bytes]], None]] = {
+    "xack": _ids,
     **dict.fromkeys(("expire", "pexpire", "expireat", "pexpireat"), _expiry),
     **dict.fromkeys(("set", "setex", "psetex", "setnx", "getset", "getex", "incrbyfloat"), _string),
 }

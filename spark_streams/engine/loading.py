@@ -26,8 +26,12 @@ from typing import TYPE_CHECKING
 
 import hiredis
 
+from spark_streams.engine import entryid
 from spark_streams.engine.client import Client
+from spark_streams.engine.protocol import fields_wire
 from spark_streams.engine.replies import CommandError
+from spark_streams.engine.stream import Stream
+from spark_streams.ids import U64_MAX
 
 if TYPE_CHECKING:
     from spark_streams.engine.core import Engine
@@ -128,6 +132,8 @@ class Loader:
     def _one(self, args: list[bytes]) -> None:
         name = args[0]
         if self._queue is None:
+            if name == b"XADD" and self._append(args):
+                return
             if name == b"MULTI":
                 self._queue, self._before_multi = [], self.commands
             else:
@@ -142,6 +148,23 @@ class Loader:
         else:
             self._check(args)
             self._queue.append(args)
+
+    def _append(self, args: list[bytes]) -> bool:
+        """The common case, which is most of most files: an entry for a stream that is there."""
+        if len(args) < 5 or not len(args) % 2 or len(args[2]) > 40:
+            return False
+        db = self._client.db
+        stream = db.values.get(args[1])
+        ms, _, seq = args[2].partition(b"-")
+        if type(stream) is not Stream or not ms.isdigit() or not seq.isdigit():
+            return False
+        entry_id = int(ms) << 64 | int(seq)
+        if not stream.last_id < entry_id < entryid.HIGHEST or int(seq) > U64_MAX or args[2] != entryid.text(entry_id):
+            return False
+        pairs = args[3:]
+        stream.append(entry_id, b"*2\r\n$%d\r\n%b\r\n%b" % (len(args[2]), args[2], fields_wire(pairs)), pairs)
+        db.changes += 1
+        return True
 
     def _run(self, args: list[bytes]) -> None:
         engine = self._engine

@@ -201,10 +201,6 @@ class Node:
         """`<ms>-<seq>` of the slots low … high-1."""
         return self.ids.texts(low, high)
 
-    def id_bulks(self, low: int, high: int) -> list[bytes]:
-        """The ids of the slots low … high-1 as bulk strings."""
-        return [b"$%d\r\n%b\r\n" % (len(text), text) for text in self.ids.texts(low, high)]
-
     def is_dead(self, index: int) -> bool:
         """Whether the slot is a tombstone."""
         return self.dead is not None and index in self.dead

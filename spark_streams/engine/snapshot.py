@@ -80,8 +80,7 @@ def stream(key: bytes, what: Stream) -> Iterator[bytes]:
         for (owner, time, deliveries), texts in alike.items():
             tail = (b"TIME", number(time), b"RETRYCOUNT", number(deliveries), b"FORCE", b"JUSTID")
             for at in range(0, len(texts), _PER_COMMAND):
-                bulks = [b"$%d\r\n%b\r\n" % (len(text), text) for text in texts[at : at + _PER_COMMAND]]
-                yield b"".join(claim_command(key, name, owner, bulks, tail))
+                yield b"".join(claim_command(key, name, owner, texts[at : at + _PER_COMMAND], tail))
     yield from _exorcise(key, what, ghosts)
     setid = [b"XSETID", key, entryid.text(what.last_id), b"ENTRIESADDED", number(what.entries_added)]
     yield command(*setid, b"MAXDELETEDID", entryid.text(what.max_deleted_id))
@@ -115,11 +114,10 @@ def _entries(key: bytes, what: Stream, ghosts: list[int]) -> Iterator[bytes]:
     for node in what.nodes:
         pieces: list[bytes] = []
         for low, high in node.spans(0, node.slots):
-            for index in range(low, high):
+            for index, entry in enumerate(node.wires(low, high), low):
                 while ghost is not None and ghost < node.id_at(index):
                     pieces.append(_ghost(key, ghost))
                     ghost = next(waiting, None)
-                entry = node.wire(index, index + 1)
                 # *2 $15 <id> *4 $4 <field> …: the id is behind the first line, the fields behind their count.
                 cut = entry.index(b"\r\n*", 4) + 3
                 end = entry.index(b"\r\n", cut)
