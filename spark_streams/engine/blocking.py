@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 class Waiter:
     """One blocked command. `attempt` gives its reply, None while there is nothing yet; it may raise CommandError."""
 
-    __slots__ = ("attempt", "client", "db", "deadline", "keys", "nothing")
+    __slots__ = ("again", "again_at", "attempt", "client", "db", "deadline", "keys", "nothing")
 
     def __init__(
         self, client: Client, db: Database, keys: Sequence[bytes], deadline: int | None,
-        attempt: Callable[[], Reply | None], nothing: Reply,
+        attempt: Callable[[], Reply | None], nothing: Reply, again: Callable[[], int] | None = None,
     ) -> None:  # fmt: skip
         self.client = client
         self.db = db
@@ -32,6 +32,12 @@ class Waiter:
         self.deadline = deadline  # Unix milliseconds; None waits for ever
         self.attempt = attempt
         self.nothing = nothing  # the reply when time is up
+        self.again = again  # after an attempt: when to try again although no key has changed, in Unix milliseconds
+        self.again_at = again() if again is not None else None
+
+    def times(self) -> list[int]:
+        """When something has to be done about it."""
+        return [time for time in (self.deadline, self.again_at) if time is not None]
 
 
 class Waiters:
@@ -47,7 +53,7 @@ class Waiters:
         waiter.client.waiter = waiter
         for key in waiter.keys:
             waiter.db.waiting.setdefault(key, {})[waiter] = None
-        if waiter.deadline is not None:
+        if waiter.times():
             self._timed.add(waiter)
         self.count += 1
 
@@ -74,21 +80,28 @@ class Waiters:
             keys, db.ready = list(db.ready), {}
             for key in keys:
                 for waiter in list(db.waiting.get(key, ())):
-                    if waiter.client.waiter is not waiter:
-                        continue
-                    try:
-                        reply = waiter.attempt()
-                    except CommandError as failure:
-                        reply = error(failure.text)
-                    if reply is not None:
-                        self.finish(waiter, reply)
+                    if waiter.client.waiter is waiter:
+                        self._try(waiter)
+
+    def _try(self, waiter: Waiter) -> None:
+        try:
+            reply = waiter.attempt()
+            if reply is None and waiter.again is not None:
+                waiter.again_at = waiter.again()
+        except CommandError as failure:
+            reply = error(failure.text)
+        if reply is not None:
+            self.finish(waiter, reply)
 
     def next_deadline(self) -> int | None:
-        """When the first waiter's time is up."""
-        return min((w.deadline for w in self._timed if w.deadline is not None), default=None)
+        """When the first waiter's time is up, or it is to be tried again."""
+        return min((time for waiter in self._timed for time in waiter.times()), default=None)
 
     def expire(self, now: int) -> None:
-        """Answer those whose time is up."""
+        """Try again those whose entries have become old enough; answer those whose time is up."""
+        for waiter in [waiter for waiter in self._timed if waiter.again_at is not None and waiter.again_at <= now]:
+            if waiter.client.waiter is waiter:
+                self._try(waiter)
         due = [waiter for waiter in self._timed if waiter.deadline is not None and waiter.deadline <= now]
         for waiter in sorted(due, key=lambda w: w.deadline or 0):
             self.finish(waiter, waiter.nothing)

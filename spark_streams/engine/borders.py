@@ -9,22 +9,22 @@ be split and its rest joined to the next node, but never moves over a border tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import hiredis
 
 from spark_streams.engine.listpack import NodeSize
 from spark_streams.engine.node import Node
-from spark_streams.engine.shelf import Shelf
 
 
 @dataclass
 class NodeLimits:
-    """`stream-node-max-entries` and `stream-node-max-bytes`; 0 is no limit. One object, shared by all streams."""
+    """The settings of streams. One object, shared by all of them."""
 
-    entries: int = 100
-    bytes: int = 4096
-    shelf: Shelf = field(default_factory=Shelf)  # sealed nodes that are not packed
+    entries: int = 100  # stream-node-max-entries; 0 is no limit
+    bytes: int = 4096  # stream-node-max-bytes; 0 is no limit
+    idmp_duration: int = 100  # stream-idmp-duration, in seconds: of streams made from now on
+    idmp_maxsize: int = 100  # stream-idmp-maxsize
 
 
 def cut_head(nodes: list[Node], limits: NodeLimits) -> tuple[list[Node], NodeSize | None]:
@@ -41,7 +41,6 @@ def cut_head(nodes: list[Node], limits: NodeLimits) -> tuple[list[Node], NodeSiz
             pairs = reader.gets()[1]
             if not size.takes(pairs, limits.entries, limits.bytes):
                 head.seal()
-                limits.shelf.put(head, head.memory)
                 return [head, *_rest(nodes[used:], index)], None
             size.add(node.id_at(index), pairs)
             _move(node, index, head)
@@ -68,4 +67,4 @@ def _move(source: Node, index: int, target: Node) -> None:
     target.append(source.id_at(index), wire)
     target.size += len(wire) + 8
     if source.is_dead(index):
-        target.kill(target.slots - 1)
+        target.kill(target.slots - 1, target.slots)

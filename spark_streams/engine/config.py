@@ -113,6 +113,8 @@ class Config:
             )
         self._limits.entries = self.number("stream-node-max-entries")
         self._limits.bytes = self.number("stream-node-max-bytes")
+        self._limits.idmp_duration = self.number("stream-idmp-duration")
+        self._limits.idmp_maxsize = self.number("stream-idmp-maxsize")
         self.requests.bulk = self.number("proto-max-bulk-len")
         self.requests.held = self.number("client-query-buffer-limit")
         limits = self._values["client-output-buffer-limit"]

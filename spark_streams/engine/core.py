@@ -28,7 +28,7 @@ from spark_streams.engine.runs import Run, Shapes
 if TYPE_CHECKING:
     from spark_streams.engine.commands.table import Command
 
-REDIS_VERSION = "7.4.0"  # the newest version whose stream commands are all here
+REDIS_VERSION = "8.10.0"  # the newest version whose stream commands are all here
 DATABASES = 16
 
 log = logging.getLogger("rstream.engine")

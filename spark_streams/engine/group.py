@@ -41,12 +41,13 @@ class Consumer:
 class Group:
     """A consumer group of one stream, which is passed to every method that needs it."""
 
-    __slots__ = ("consumers", "entries_read", "last_id", "pending")
+    __slots__ = ("consumers", "entries_read", "last_id", "nobody", "pending")
 
     def __init__(self, last_id: int, entries_read: int | None) -> None:
         self.last_id = last_id
         self.entries_read = entries_read
-        self.pending = PendingList()
+        self.nobody = Consumer(b"", 0)  # not among the consumers: holds what XNACK has released
+        self.pending = PendingList(self.nobody)
         self.consumers: dict[bytes, Consumer] = {}
 
     def consumer(self, name: bytes, now: int) -> Consumer:
@@ -111,41 +112,32 @@ class Group:
                 self.pending.put(entry_id, consumer, now, 1, stream)
 
     def _count_read(self, slices: Sequence[Slice], last: int, stream: Stream) -> None:
-        """Bring entries_read past these entries, as Redis does one by one, in constant time.
+        """Bring entries_read past these new entries, as Redis does one by one, in constant time.
 
-        While a tombstone lies ahead of an entry the counter cannot be told; behind the last tombstone it is known
-        again at the stream's first and last entry, and goes on counting from there.
+        The counter goes on as long as no tombstone lies at or above the entry before. Where one does, it cannot be
+        told; it is known again at the stream's first entry and at its last.
         """
-        deleted = stream.max_deleted_id if has_tombstone(stream, 0) else 0
-        total = sum(high - low for _node, low, high in slices)
-        before = sum(min(high, max(low, node.index(deleted + 1))) - low for node, low, high in slices) if deleted else 0
-        if before:
-            self.entries_read = None
-        after = total - before
-        if not after:
-            if last == stream.last_id:  # XSETID can put the top below a deleted entry
-                self.entries_read = stream.entries_added
-            return
-        if self.entries_read is not None:
-            self.entries_read += after
-            return
-        skipped = before
-        first = last
-        for node, low, high in slices:
-            if skipped < high - low:
-                first = node.id_at(low + skipped)
-                break
-            skipped -= high - low
-        read = distance(stream, first)
-        if read is not None:
-            self.entries_read = read + after - 1
-        elif last == stream.last_id:
-            self.entries_read = stream.entries_added
+        first = slices[0].node.id_at(slices[0].low)
+        more = sum(high - low for _node, low, high in slices) - 1
+        read = self.entries_read
+        if read is not None and self.last_id >= stream.first_id and not has_tombstone(stream, self.last_id):
+            read += 1
+        else:
+            read = distance(stream, first)
+        if more:
+            deleted = stream.max_deleted_id
+            if read is not None and (not deleted or first > deleted):
+                read += more
+            else:
+                read = stream.entries_added if last == stream.last_id and last >= deleted else None
+        self.entries_read = read
 
     def lag(self, stream: Stream) -> int | None:
         """How many entries are still to be delivered; None when tombstones make it unknowable (XINFO GROUPS)."""
-        if not stream.entries_added:
+        if not stream.length:
             return 0
+        if self.last_id < stream.first_id and stream.max_deleted_id < stream.first_id:
+            return stream.length
         if self.entries_read is not None and not has_tombstone(stream, self.last_id):
             return stream.entries_added - self.entries_read
         read = distance(stream, self.last_id)
@@ -154,10 +146,17 @@ class Group:
     def acknowledge(self, texts: Sequence[bytes], stream: Stream) -> int:
         """Drop these ids from the pending list (XACK); how many were in it.
 
-        Raises EntryIdError before anything is dropped. Ids that come in the order in which they were delivered are
-        compared as text with those of their run, and dropped as one range without being parsed.
+        Raises EntryIdError before anything is dropped.
         """
-        ranges: list[tuple[int, int]] = []
+        return self.pending.discard_all([(first, last) for first, last, _ in self.ranges(texts, stream)], stream)
+
+    def ranges(self, texts: Sequence[bytes], stream: Stream) -> list[tuple[int, int, int]]:
+        """These ids as ranges: first, last, how many. Raises EntryIdError.
+
+        Ids that come in the order in which they were delivered are compared as text with those of their run, and become
+        one range without being parsed; all of it is pending. A range of one id may be one that is not.
+        """
+        ranges: list[tuple[int, int, int]] = []
         index = self.pending.index
         at = 0
         misses = 0
@@ -170,9 +169,16 @@ class Group:
                 if run is not None and run.count > 1 and run.holds(entry_id, stream):
                     matched, last = _match(run, entry_id, texts, at, stream)
                 misses = 0 if matched > 1 else misses + 1
-            ranges.append((entry_id, last))
+            ranges.append((entry_id, last, matched))
             at += matched
-        return self.pending.discard_all(ranges, stream)
+        return ranges
+
+    def take(self, first: int, last: int, count: int, stream: Stream) -> list[Run] | None:
+        """The runs of one of `ranges`, opened, if all of it is still pending; else None."""
+        if count == 1 and self.pending.get(first, stream) is None:
+            return None
+        runs = self.pending.between(first, last, stream)
+        return runs if sum(run.count for run in runs) == count else None
 
     def keep_ids(self, stream: Stream, node: Node) -> None:
         """The stream is about to drop this node: write down those of its ids that are pending."""
@@ -201,9 +207,7 @@ def _match(run: Run, entry_id: int, texts: Sequence[bytes], at: int, stream: Str
 
 def has_tombstone(stream: Stream, start: int) -> bool:
     """Whether XDEL removed an entry at or above `start` (`streamRangeHasTombstones`)."""
-    if not stream.length or not stream.max_deleted_id or stream.max_deleted_id < stream.first_id:
-        return False
-    return start <= stream.max_deleted_id
+    return bool(stream.length and stream.max_deleted_id) and start <= stream.max_deleted_id
 
 
 def distance(stream: Stream, entry_id: int) -> int | None:
@@ -212,6 +216,8 @@ def distance(stream: Stream, entry_id: int) -> int | None:
         return 0
     if not stream.length and entry_id <= stream.last_id:
         return stream.entries_added
+    if entry_id and entry_id < stream.max_deleted_id:
+        return None
     if entry_id == stream.last_id:
         return stream.entries_added
     if entry_id > stream.last_id:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from spark_streams.engine import entryid
 from spark_streams.engine.protocol import fields_wire
+from spark_streams.engine.references import Policy
 
 if TYPE_CHECKING:
     from spark_streams.engine.group import Consumer, Group
@@ -144,9 +145,10 @@ class Journal:
         pieces[2::3] = sections
         self.parts.append(b"".join(pieces))
 
-    def trimmed(self, db: Database, key: bytes, keep: int) -> None:
-        """The oldest entries went, and so many are left."""
-        self.write(db, b"XTRIM", key, b"MAXLEN", b"=", number(keep))
+    def trimmed(self, db: Database, key: bytes, keep: int, policy: Policy = Policy.KEEPREF) -> None:
+        """The oldest entries that the policy let go went, and so many are left."""
+        how = () if policy is Policy.KEEPREF else (policy.name.encode(),)
+        self.write(db, b"XTRIM", key, b"MAXLEN", b"=", number(keep), *how)
 
     def consumer(self, db: Database, key: bytes, group: bytes, consumer: bytes) -> None:
         """A consumer was made on first mention."""

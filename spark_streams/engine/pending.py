@@ -15,14 +15,20 @@ runs; acknowledging a part opens just that run. Runs never overlap.
 When a node of the stream goes, the runs over it write down its ids (`ids`) and no longer need the stream. A run of one
 entry never needs to: its first id says it all.
 
-Each run stands in two indexes: its group's and its consumer's.
+Each run stands in two indexes: its group's and its consumer's. What XNACK has released belongs to no consumer: such
+runs stand with the group's nameless `nobody`, and count as delivered at 0.
+
+XREADGROUP CLAIM wants the entries by age. From its first use on, a group keeps a heap of its runs by (released first,
+time of delivery, order of delivery); a run that changes is pushed again, and what no longer holds is skipped when it
+comes up.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterator
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, TypeAlias
 
 from spark_streams.engine import entryid
 
@@ -38,7 +44,7 @@ _SCATTERED = 8
 class Run:
     """Pending entries first … last of one consumer, delivered at the same time, equally often."""
 
-    __slots__ = ("consumer", "count", "deliveries", "first", "ids", "last", "time")
+    __slots__ = ("consumer", "count", "deliveries", "first", "ids", "last", "order", "time")
 
     def __init__(self, first: int, last: int, count: int, consumer: Consumer, time: int, deliveries: int) -> None:
         self.first = first
@@ -47,7 +53,14 @@ class Run:
         self.consumer = consumer
         self.time = time  # of the last delivery, Unix milliseconds
         self.deliveries = deliveries
+        self.order = 0  # rank among the deliveries of the group; 0 until it is put into a list
         self.ids: list[int] | None = None  # written down, where the stream can no longer tell them
+
+    def part(self, first: int, last: int, count: int) -> Run:
+        """A run like this one over some of its entries."""
+        made = Run(first, last, count, self.consumer, self.time, self.deliveries)
+        made.order = self.order
+        return made
 
     def id_list(self, stream: Stream, start: int = 0, limit: int | None = None) -> list[int]:
         """Its ids from `start` on, at most `limit`."""
@@ -132,21 +145,33 @@ class RunIndex:
         return self.runs[at]
 
 
+# owned, time, order, first, something that is never equal, run
+_Rank: TypeAlias = tuple[bool, int, int, int, int, Run]
+
+
 class PendingList:
     """All pending entries of one group. The stream passed in is always the group's own."""
 
-    __slots__ = ("index",)
+    __slots__ = ("_heap", "_order", "index", "nobody")
 
-    def __init__(self) -> None:
+    def __init__(self, nobody: Consumer) -> None:
         self.index = RunIndex()
+        self.nobody = nobody  # whose runs are those that XNACK released
+        self._order = 0
+        self._heap: list[_Rank] | None = None
 
     def __len__(self) -> int:
         return self.index.count
 
     def add(self, run: Run) -> None:
-        """Put a run of new pending entries in; nothing in its range may be pending."""
+        """Put a run of pending entries in; nothing in its range may be pending."""
+        if not run.order:
+            self._order += 1
+            run.order = self._order
         self.index.add(run)
         run.consumer.pending.add(run)
+        if self._heap is not None:
+            heappush(self._heap, self._ranked(run))
 
     def remove(self, run: Run) -> None:
         """Take a run out of both indexes."""
@@ -166,16 +191,16 @@ class PendingList:
         self.remove(run)
         if run.ids is not None:
             cut = bisect_left(run.ids, entry_id)
-            left = Run(run.first, run.ids[cut - 1], cut, run.consumer, run.time, run.deliveries)
-            right = Run(run.ids[cut], run.last, run.count - cut, run.consumer, run.time, run.deliveries)
+            left = run.part(run.first, run.ids[cut - 1], cut)
+            right = run.part(run.ids[cut], run.last, run.count - cut)
             left.ids, right.ids = run.ids[:cut], run.ids[cut:]
         else:
             first = stream.slot_id(entry_id)
             assert first is not None  # the run's last id is a slot not below entry_id
             count = stream.slot(entry_id) - stream.slot(run.first)
             below = stream.slot_id_below(entry_id)
-            left = Run(run.first, below, count, run.consumer, run.time, run.deliveries)
-            right = Run(first, run.last, run.count - count, run.consumer, run.time, run.deliveries)
+            left = run.part(run.first, below, count)
+            right = run.part(first, run.last, run.count - count)
         self.add(left)
         self.add(right)
 
@@ -229,7 +254,7 @@ class PendingList:
         kept += ids[at:]
         self.remove(run)
         if kept:
-            rest = Run(kept[0], kept[-1], len(kept), run.consumer, run.time, run.deliveries)
+            rest = run.part(kept[0], kept[-1], len(kept))
             rest.ids = kept
             self.add(rest)
         return run.count - len(kept)
@@ -250,6 +275,8 @@ class PendingList:
         if at >= 0:
             left = self.index.runs[at]
             alike = left.consumer is consumer and left.time == time and left.deliveries == deliveries
+            # Only what was put in last: an entry in between would come out of order by age.
+            alike = alike and left.order == self._order
             if alike and left.ids is None and _are_neighbours(left.last, entry_id, stream):
                 left.last = entry_id
                 left.count += 1
@@ -257,6 +284,46 @@ class PendingList:
                 consumer.pending.count += 1
                 return
         self.add(Run(entry_id, entry_id, 1, consumer, time, deliveries))
+
+    def move(self, run: Run, consumer: Consumer, time: int, deliveries: int) -> Run:
+        """Deliver a whole run again: what it is now."""
+        self.remove(run)
+        moved = Run(run.first, run.last, run.count, consumer, time, deliveries)
+        moved.ids = run.ids
+        self.add(moved)
+        return moved
+
+    # By age
+
+    def _ranked(self, run: Run) -> _Rank:
+        return run.consumer is not self.nobody, run.time, run.order, run.first, id(run), run
+
+    def due(self, latest: int) -> Generator[Run, None, None]:
+        """The runs that were released or last delivered not after `latest`, the oldest first.
+
+        The runs may be moved or removed meanwhile; what is delivered meanwhile does not come up.
+        """
+        if self._heap is None or len(self._heap) > 2 * len(self.index.runs) + 1000:
+            self._heap = list(map(self._ranked, self.index.runs))
+            heapify(self._heap)
+        heap, bound = self._heap, self._order
+        passed: list[_Rank] = []
+        try:
+            while heap and heap[0][1] <= latest and heap[0][2] <= bound:
+                rank = heappop(heap)
+                if not self._holds(rank):
+                    continue
+                passed.append(rank)
+                yield rank[5]
+        finally:
+            for rank in passed:
+                if self._holds(rank):
+                    heappush(heap, rank)
+
+    def _holds(self, rank: _Rank) -> bool:
+        first, run = rank[3], rank[5]
+        at = bisect_left(self.index.firsts, first)
+        return at < len(self.index.runs) and self.index.runs[at] is run
 
     def keep_ids(self, first: int, last: int, stream: Stream) -> None:
         """Write down the ids with first ≤ id ≤ last: the stream is about to forget them."""

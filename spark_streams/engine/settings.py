@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spark_streams.engine.idempotence import MAX_DURATION, MAX_SIZE
+
 _UNITS = {"": 1, "b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3}
 _MEMORY = re.compile(r"([0-9]{1,19})([kmg]?b?)", re.IGNORECASE)
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
@@ -195,6 +197,10 @@ OPTIONS: dict[str, Option] = _table(
     Option("stream-node-max-entries", number(0, _LONG_MAX), "100", STREAMS, "entries of a node (what ~ trims); 0: any",
            "N", while_running=True),
     Option("stream-node-max-bytes", memory(), "4096", STREAMS, "bytes of a node; 0: any", "BYTES", while_running=True),
+    Option("stream-idmp-duration", number(1, MAX_DURATION), "100", STREAMS,
+           "seconds for which a new stream remembers idempotent messages", "SECONDS", while_running=True),
+    Option("stream-idmp-maxsize", number(1, MAX_SIZE), "100", STREAMS,
+           "messages of one producer that a new stream remembers", "N", while_running=True),
     Option("appendonly", FLAG, "no", KEEPING, "write all changes to a file, and read it back at the start", "yes|no",
            while_running=True),
     Option("appendfsync", one_of("always", "everysec", "no"), "everysec", KEEPING,

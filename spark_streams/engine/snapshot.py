@@ -4,13 +4,14 @@ A stream is more than its entries. In this order, which any Redis from 7.0 on ta
 
     XADD            every entry; among them, in their places, *ghosts*
     XGROUP CREATE, CREATECONSUMER, XCLAIM       groups, consumers, pending entries with times and counts
+    XCFGSET, XIDMPRECORD                        what is remembered of idempotent adds
     XTRIM, XDEL     the ghosts go
     XSETID          last id, entries ever added, greatest deleted id
     XGROUP SETID    what each group has read
 
-A ghost is an entry that is pending and exists no more (XDEL, XTRIM). XCLAIM makes pending only what exists; so such an
-entry is there for a moment, and goes. Redis' own rewrite loses these. One cannot be kept: a pending id above the
-stream's last one (after XSETID has set that back).
+A ghost is an entry that is pending or remembered and exists no more (XDEL, XTRIM). XCLAIM makes pending only what
+exists, and so with XIDMPRECORD; so such an entry is there for a moment, and goes. Redis' own rewrite loses these. One
+cannot be kept: a pending id above the stream's last one (after XSETID has set that back).
 """
 
 from __future__ import annotations
@@ -76,11 +77,15 @@ def stream(key: bytes, what: Stream) -> Iterator[bytes]:
         alike: dict[tuple[bytes, int, int], list[bytes]] = {}
         for run in group.pending.index.runs:
             texts = run.id_texts(what) if run.last <= what.last_id else _not_above(run.id_list(what), what.last_id)
-            alike.setdefault((run.consumer.name, run.time, run.deliveries), []).extend(texts)
+            if run.consumer is group.nobody:
+                yield from _release(key, name, run.deliveries, texts)
+            else:
+                alike.setdefault((run.consumer.name, run.time, run.deliveries), []).extend(texts)
         for (owner, time, deliveries), texts in alike.items():
             tail = (b"TIME", number(time), b"RETRYCOUNT", number(deliveries), b"FORCE", b"JUSTID")
             for at in range(0, len(texts), _PER_COMMAND):
                 yield b"".join(claim_command(key, name, owner, texts[at : at + _PER_COMMAND], tail))
+    yield from _memory(key, what)
     yield from _exorcise(key, what, ghosts)
     setid = [b"XSETID", key, entryid.text(what.last_id), b"ENTRIESADDED", number(what.entries_added)]
     yield command(*setid, b"MAXDELETEDID", entryid.text(what.max_deleted_id))
@@ -90,13 +95,34 @@ def stream(key: bytes, what: Stream) -> Iterator[bytes]:
             yield command(b"XGROUP", b"SETID", key, name, last, b"ENTRIESREAD", number(group.entries_read))
 
 
+def _release(key: bytes, group: bytes, deliveries: int, texts: list[bytes]) -> Iterator[bytes]:
+    """What XNACK has released: pending for nobody. Only Redis from 8.8 on knows that."""
+    for at in range(0, len(texts), _PER_COMMAND):
+        some = texts[at : at + _PER_COMMAND]
+        ids = (b"IDS", number(len(some)), *some)
+        yield command(b"XNACK", key, group, b"FAIL", *ids, b"RETRYCOUNT", number(deliveries), b"FORCE")
+
+
+def _memory(key: bytes, what: Stream) -> Iterator[bytes]:
+    """What is remembered of idempotent adds; from 8.6 on."""
+    memory = what.idempotence
+    if memory.added or (memory.duration, memory.max_size) != (100, 100):
+        bounds = (b"IDMP-DURATION", number(memory.duration), b"IDMP-MAXSIZE", number(memory.max_size))
+        yield command(b"XCFGSET", key, *bounds)
+    for producer, messages in memory.producers.items():
+        for message, entry_id in messages.items():
+            if entry_id <= what.last_id:
+                yield command(b"XIDMPRECORD", key, producer, message, entryid.text(entry_id))
+
+
 def _not_above(ids: Iterable[int], last: int) -> list[bytes]:
     return [entryid.text(one) for one in ids if one <= last]
 
 
 def _ghosts(what: Stream) -> list[int]:
-    """Ids that are pending somewhere and are no entries, in order."""
-    found: set[int] = set()
+    """Ids that are pending somewhere, or remembered of an idempotent add, and are no entries; in order."""
+    remembered = (entry_id for messages in what.idempotence.producers.values() for entry_id in messages.values())
+    found = {entry_id for entry_id in remembered if what.find(entry_id) is None}
     for group in what.groups.values():
         for run in group.pending.index.runs:
             if run.ids is None and run.count > 1:

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from spark_streams.engine.borders import NodeLimits, cut_head
 from spark_streams.engine.group import Group
+from spark_streams.engine.idempotence import Idempotence
 from spark_streams.engine.listpack import NodeSize
 from spark_streams.engine.node import Node, fields_of
 
@@ -58,8 +59,8 @@ class Slice(NamedTuple):
 class Stream:
     """The value of a key of type stream. Ids are packed integers (see entryid.py)."""
 
-    __slots__ = ("entries_added", "first_id", "firsts", "groups", "last_id", "length", "limits", "max_deleted_id",
-                 "next_slot", "nodes", "tail_size")  # fmt: skip
+    __slots__ = ("entries_added", "first_id", "firsts", "groups", "idempotence", "last_id", "length", "limits",
+                 "max_deleted_id", "next_slot", "nodes", "tail_size")  # fmt: skip
 
     def __init__(self, limits: NodeLimits) -> None:
         self.limits = limits
@@ -73,6 +74,7 @@ class Stream:
         self.next_slot = 0  # ordinal of the next slot
         self.tail_size: NodeSize | None = None  # bytes of the newest node, where they are counted exactly
         self.groups: dict[bytes, Group] = {}
+        self.idempotence = Idempotence(limits.idmp_duration, limits.idmp_maxsize)
 
     def append(self, entry_id: int, wire: bytes, pairs: Sequence[bytes] | None = None) -> None:
         """Add an entry whose id is above `last_id` and whose reply bytes are `wire`.
@@ -153,7 +155,6 @@ class Stream:
             node.exact = top.exact
             if top.is_open:
                 top.seal()
-                self.limits.shelf.put(top, top.memory)
         self.nodes.append(node)
         return node
 
@@ -259,7 +260,7 @@ class Stream:
         found = self.find(entry_id)
         if found is None:
             return False
-        found.node.kill(found.low)
+        found.node.kill(found.low, found.low + 1)
         self.length -= 1
         if not found.node.live:
             self._drop(self._node_at(entry_id))
@@ -267,6 +268,18 @@ class Stream:
         if entry_id == self.first_id:
             self._find_first()
         return True
+
+    def delete_slots(self, piece: Slice) -> None:
+        """Remove neighbouring live entries at once (`delete`)."""
+        node, low, high = piece
+        first, last = node.id_at(low), node.id_at(high - 1)
+        node.kill(low, high)
+        self.length -= high - low
+        if not node.live:
+            self._drop(self._node_at(first))
+        self.max_deleted_id = max(self.max_deleted_id, last)
+        if first == self.first_id:
+            self._find_first()
 
     def trim(self, keep: int | None, min_id: int, approximate: bool, limit: int) -> int:
         """Remove old entries: down to `keep` entries, or (keep None) all below `min_id`. Returns how many went.
@@ -295,10 +308,11 @@ class Stream:
             stop = node.slots if keep is not None else node.index(min_id)
             for one, two in list(node.spans(0, stop)):
                 take = two - one if keep is None else min(two - one, self.length - keep)
-                for index in range(one, one + take):
-                    node.kill(index)
+                node.kill(one, one + take)
                 self.length -= take
                 removed += take
+            if not node.live:
+                self._drop(0)
             break
         if removed:
             self._find_first()
@@ -346,6 +360,24 @@ class Stream:
     def top_id(self) -> int:
         """The id of the newest live entry; 0 when there is none (`streamLastValidID`)."""
         return self._last_live(self.nodes[-1]) if self.nodes else 0
+
+    def drop_empty(self) -> None:
+        """Let go of the nodes that have lost all their entries, after many entries were removed in many nodes."""
+        if self.nodes and not self.nodes[-1].live:
+            self.tail_size = None
+        for node in self.nodes:
+            if not node.live:
+                for group in self.groups.values():
+                    group.keep_ids(self, node)
+        ordinal = self.nodes[0].base if self.nodes else self.next_slot
+        kept = [node for node in self.nodes if node.live]
+        for node in kept:
+            node.base = ordinal
+            ordinal += node.slots
+        if kept and kept[-1] is not self.nodes[-1]:
+            kept[-1].unseal()
+        self.nodes, self.firsts, self.next_slot = kept, [node.first for node in kept], ordinal
+        self._find_first()
 
     def _find_first(self) -> None:
         for node in self.nodes:

@@ -51,6 +51,17 @@ def _group(client: Client, args: list[bytes]) -> tuple[Stream, Group]:
     return stream, group
 
 
+def _capped(entries_read: int | None, stream: Stream | None, args: list[bytes]) -> int | None:
+    """No group has read more than was ever added. What is written down is what was taken: older Redis do not cap."""
+    added = stream.entries_added if stream is not None else 0
+    if entries_read is None or entries_read <= added:
+        return entries_read
+    for at in range(5, len(args) - 1):
+        if args[at].lower() == b"entriesread":
+            args[at + 1] = b"%d" % added
+    return added
+
+
 @command("xgroup|create", -5, "write denyoom", (2, 2, 1))
 def create(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XGROUP CREATE key group id|$ [MKSTREAM] [ENTRIESREAD n]"""
@@ -62,7 +73,7 @@ def create(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         client.db.set(args[2], stream)
     elif args[3] in stream.groups:
         raise CommandError("BUSYGROUP Consumer Group name already exists")
-    stream.groups[args[3]] = Group(last, entries_read)
+    stream.groups[args[3]] = Group(last, _capped(entries_read, stream, args))
     client.db.touch_groups(args[2])
     return OK
 
@@ -73,7 +84,7 @@ def setid(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     entries_read = _options(args, creating=False)[1]
     stream, group = _group(client, args)
     group.last_id = stream.last_id if args[4] == b"$" else any_entry_id(args[4])
-    group.entries_read = entries_read
+    group.entries_read = _capped(entries_read, stream, args)
     client.db.touch_groups(args[2])
     return OK
 

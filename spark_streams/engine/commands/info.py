@@ -34,6 +34,7 @@ def _server(engine: Engine) -> dict[str, object]:
     return {
         "redis_version": REDIS_VERSION,
         "rstream_version": spark_streams.__version__,
+        "rstream_emulates": "streams of redis_version; of other types and of the server only what stream clients use",
         "redis_mode": "standalone",
         "os": f"{os.uname().sysname} {os.uname().release} {os.uname().machine}" if hasattr(os, "uname") else os.name,
         "arch_bits": 64 if sys.maxsize > 2**32 else 32,

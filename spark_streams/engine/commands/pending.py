@@ -31,10 +31,12 @@ from spark_streams.engine.replies import (
 )
 from spark_streams.engine.stream import Stream
 
-_MAX_CLAIM = (2**63 - 1) // 16
+MAX_DELIVERIES = 2**63 - 1
+_MAX_CLAIM = MAX_DELIVERIES // 16
 
 
-def _group(client: Client, args: list[bytes]) -> tuple[Stream, Group]:
+def existing_group(client: Client, args: list[bytes]) -> tuple[Stream, Group]:
+    """The stream and group that args[1] and args[2] name. Raises NOGROUP."""
     stream = client.db.stream(args[1])
     group = stream.groups.get(args[2]) if stream is not None else None
     if stream is None or group is None:
@@ -48,7 +50,7 @@ def xpending(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if len(args) != 3 and not 6 <= len(args) <= 9:
         raise syntax_error()
     if len(args) == 3:
-        return _summary(*_group(client, args))
+        return _summary(*existing_group(client, args))
     at, min_idle = 3, 0
     if args[3].lower() == b"idle":
         min_idle = integer_of(args[4])
@@ -57,14 +59,14 @@ def xpending(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         at = 5
     count = max(integer_of(args[at + 2]), 0)
     start, end = interval_start(args[at]), interval_end(args[at + 1])
-    stream, group = _group(client, args)
+    stream, group = existing_group(client, args)
     index = group.pending.index
     if len(args) > at + 3:
         consumer = group.consumers.get(args[at + 3])
         if consumer is None:
             return Array([])
         index = consumer.pending
-    return _extended(index, stream, start, end, count, min_idle, engine.now)
+    return _extended(index, stream, group, start, end, count, min_idle, engine.now)
 
 
 def _summary(stream: Stream, group: Group) -> Reply:
@@ -80,15 +82,21 @@ def _summary(stream: Stream, group: Group) -> Reply:
     return Array([integer(len(group.pending)), bulk(first), bulk(last), Array(consumers)])
 
 
-def _extended(index: RunIndex, stream: Stream, start: int, end: int, count: int, min_idle: int, now: int) -> Reply:
-    """Id, consumer, idle milliseconds, deliveries: within a run only the id differs, so runs are joined, not built."""
+def _extended(
+    index: RunIndex, stream: Stream, group: Group, start: int, end: int, count: int, min_idle: int, now: int
+) -> Reply:
+    """Id, consumer, idle milliseconds, deliveries: within a run only the id differs, so runs are joined, not built.
+
+    What XNACK released has no consumer and is idle since -1.
+    """
     pieces: list[bytes] = []
     total = 0
     for run in index.since(start):
         if run.first > end or total >= count:
             break
-        idle = max(now - run.time, 0)
-        if min_idle and idle < min_idle:
+        owned = run.consumer is not group.nobody
+        idle = max(now - run.time, 0) if owned else -1
+        if min_idle and owned and idle < min_idle:
             continue
         texts = run.id_texts(stream, start, count - total)
         if run.last > end:
@@ -121,7 +129,7 @@ class _Claim:
 @command("xclaim", -6, "write fast effect", (1, 1, 1))
 def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XCLAIM key group consumer min-idle id … [IDLE ms] [TIME unix-ms] [RETRYCOUNT n] [FORCE] [JUSTID] [LASTID id]"""
-    stream, group = _group(client, args)
+    stream, group = existing_group(client, args)
     min_idle = max(integer_of(args[4], "ERR Invalid min-idle-time argument for XCLAIM"), 0)
     ids: list[int] = []
     for text in args[5:]:
@@ -146,13 +154,14 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             continue
         if run is None and not claim.force:
             continue
-        if run is not None and claim.min_idle and engine.now - run.time < claim.min_idle:
+        owned = run is not None and run.consumer is not group.nobody
+        if run is not None and owned and claim.min_idle and engine.now - run.time < claim.min_idle:
             continue
         deliveries = run.deliveries if run is not None else 1
         if claim.deliveries >= 0:
             deliveries = claim.deliveries
         elif not claim.just_id:
-            deliveries += 1
+            deliveries = min(deliveries + 1, MAX_DELIVERIES)
         group.pending.take(one, stream)
         group.pending.put(one, consumer, claim.time, deliveries, stream)
         taken.setdefault(deliveries, []).append(one)
@@ -218,13 +227,13 @@ def xautoclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         else:
             raise syntax_error()
         at += 1
-    stream, group = _group(client, args)
+    stream, group = existing_group(client, args)
     consumer = _consumer(engine, client, group, args)
     wanted, deleted, cursor = _pick(stream, group, start, count, min_idle, engine.now)
     items: list[Reply] = []
     taken: dict[int, list[int]] = {}
     for one, deliveries in wanted:
-        counted = deliveries if just_id else deliveries + 1
+        counted = deliveries if just_id else min(deliveries + 1, MAX_DELIVERIES)
         _take_over(group, stream, one, consumer, engine.now, counted)
         taken.setdefault(counted, []).append(one)
         entry = stream.find(one)
@@ -254,7 +263,7 @@ def _pick(
     wanted: list[tuple[int, int]] = []
     deleted: list[int] = []
     for run in index.since(start):
-        due = not min_idle or now - run.time >= min_idle
+        due = not min_idle or run.consumer is group.nobody or now - run.time >= min_idle
         for one in run.id_list(stream, start, attempts + 1):
             if not attempts or not count:
                 return wanted, deleted, one

@@ -1,129 +1,94 @@
-"""XREAD and XREADGROUP: reading what is new, with and without a group, and waiting for it."""
+"""XREAD and XREADGROUP: reading what is new, with and without a group, and waiting for it.
+
+A command that waits is tried again as a whole when one of its keys has changed, as since Redis 7.2: a group that has
+gone in the meantime is then an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain
 
 from spark_streams.engine import entryid
 from spark_streams.engine.blocking import Waiter
 from spark_streams.engine.client import Client
-from spark_streams.engine.commands.arguments import entry_id, integer_of, syntax_error
+from spark_streams.engine.commands.arguments import entry_id
+from spark_streams.engine.commands.pending import MAX_DELIVERIES
+from spark_streams.engine.commands.readoptions import ReadOptions, Room, parse
 from spark_streams.engine.commands.streams import Entries
 from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
 from spark_streams.engine.group import Consumer, Group
-from spark_streams.engine.keyspace import Database
+from spark_streams.engine.keyspace import Database, wrong_type
 from spark_streams.engine.pending import Run
 from spark_streams.engine.replies import (
     NIL_ARRAY,
     Array,
     CommandError,
     PairedMap,
+    Pieces,
     Reply,
     bulk,
+    encode,
 )
 from spark_streams.engine.stream import Slice, Stream
 
-# A blocked reader without COUNT is not flooded when it wakes (XREAD_BLOCKED_DEFAULT_COUNT).
-BLOCKED_COUNT = 1000
-
-
-@dataclass
-class _Options:
-    keys: list[bytes] = field(default_factory=list)
-    ids: list[bytes] = field(default_factory=list)
-    count: int | None = None
-    block: int | None = None
-    group: bytes | None = None
-    consumer: bytes = b""
-    no_ack: bool = False
-
-
-def _parse(args: list[bytes], grouped: bool) -> _Options:
-    options = _Options()
-    at = 1
-    while at < len(args):
-        option, more = args[at].lower(), len(args) - at - 1
-        if option == b"block" and more:
-            options.block = integer_of(args[at + 1], "ERR timeout is not an integer or out of range")
-            if options.block < 0:
-                raise CommandError("ERR timeout is negative")
-            at += 1
-        elif option == b"count" and more:
-            options.count = max(integer_of(args[at + 1]), 0) or None
-            at += 1
-        elif option == b"streams" and more:
-            rest = args[at + 1 :]
-            if len(rest) % 2:
-                # Redis 7.0 says XREAD and $ of XREADGROUP, too.
-                raise CommandError(
-                    "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified."
-                )
-            half = len(rest) // 2
-            options.keys, options.ids = rest[:half], rest[half:]
-            break
-        elif option == b"group" and more >= 2:
-            if not grouped:
-                raise CommandError("ERR The GROUP option is only supported by XREADGROUP. You called XREAD instead.")
-            options.group, options.consumer = args[at + 1], args[at + 2]
-            at += 2
-        elif option == b"noack":
-            if not grouped:
-                raise CommandError("ERR The NOACK option is only supported by XREADGROUP. You called XREAD instead.")
-            options.no_ack = True
-        else:
-            raise syntax_error()
-        at += 1
-    if not options.keys:
-        raise syntax_error()
-    if grouped and options.group is None:
-        raise CommandError("ERR Missing GROUP option for XREADGROUP")
-    return options
+_NEVER = 1 << 63  # later than any time
 
 
 def _wait(
-    engine: Engine, client: Client, options: _Options, attempt: Callable[[int | None], Reply | None]
-) -> Reply | None:
+    engine: Engine, client: Client, options: ReadOptions, attempt: Callable[[], Reply | None],
+    again: Callable[[], int] | None = None,
+) -> Reply | None:  # fmt: skip
     """The reply of a first attempt; else block, or answer nil where blocking is not asked for or not possible."""
-    reply = attempt(options.count)
+    reply = attempt()
     if reply is not None:
         return reply
     if options.block is None or engine.in_transaction:
         return NIL_ARRAY
     deadline = engine.now + options.block if options.block else None
-    count = options.count or BLOCKED_COUNT
-    engine.waiters.add(Waiter(client, client.db, options.keys, deadline, lambda: attempt(count), NIL_ARRAY))
+    engine.waiters.add(Waiter(client, client.db, options.keys, deadline, attempt, NIL_ARRAY, again))
     return None
 
 
 @command("xread", -4, "readonly blocking movablekeys", (0, 0, 0))
 def xread(engine: Engine, client: Client, args: list[bytes]) -> Reply | None:
-    """XREAD [COUNT n] [BLOCK ms] STREAMS key … id|$|+ …"""
-    options = _parse(args, grouped=False)
+    """XREAD [COUNT n] [MAXCOUNT n] [MAXSIZE bytes] [BLOCK ms] STREAMS key … id|$|+ …"""
+    options = parse(args, grouped=False)
     db = client.db
-    after = [_read_after(db.stream(key), text) for key, text in zip(options.keys, options.ids, strict=True)]
+    wanted = [(key, _read_after(db.stream(key), text)) for key, text in zip(options.keys, options.ids, strict=True)]
 
-    def attempt(count: int | None) -> Reply | None:
+    def attempt() -> Reply | None:
         found: list[tuple[Reply, Reply]] = []
-        for key, last in zip(options.keys, after, strict=True):
+        room = Room(options, client.resp)
+        for key, last in wanted:
+            if room.full:
+                break
             stream = db.get(key)
-            if type(stream) is Stream and stream.length and last < entryid.HIGHEST:
-                slices, total = stream.slices(last + 1, entryid.HIGHEST, count)
-                if total:
-                    found.append((bulk(key), Entries(slices, total)))
+            if type(stream) is not Stream or not stream.length:
+                continue
+            after = stream.top_id() - 1 if last is None else last
+            if after == entryid.HIGHEST or stream.last_id <= after:
+                continue
+            room.begin(key)
+            slices, total = stream.slices(after + 1, entryid.HIGHEST, room.count)
+            if total:
+                found.append((bulk(key), Entries(*room.cut(slices, total))))
+            room.end()
+        if found and any(type(db.get(key)) not in (Stream, type(None)) for key in options.keys):
+            raise wrong_type()
         return PairedMap(found) if found else None
 
     return _wait(engine, client, options, attempt)
 
 
-def _read_after(stream: Stream | None, text: bytes) -> int:
+def _read_after(stream: Stream | None, text: bytes) -> int | None:
+    """After which id to read; None: whatever is the last entry by then."""
     if text == b"$":
         return stream.last_id if stream is not None else 0
     if text == b"+":
-        return (
-            stream.top_id() - 1 if stream is not None and stream.length else stream.last_id if stream is not None else 0
-        )
+        return None
     if text == b">":
         raise CommandError(
             "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option."
@@ -133,49 +98,40 @@ def _read_after(stream: Stream | None, text: bytes) -> int:
 
 @command("xreadgroup", -7, "write effect blocking movablekeys", (0, 0, 0))
 def xreadgroup(engine: Engine, client: Client, args: list[bytes]) -> Reply | None:
-    """XREADGROUP GROUP group consumer [COUNT n] [BLOCK ms] [NOACK] STREAMS key … id|> …"""
-    options = _parse(args, grouped=True)
-    db, name = client.db, options.group or b""
-    after: list[int | None] = []
-    for key, text in zip(options.keys, options.ids, strict=True):
-        _group(db, key, name)
-        for sign in (b"$", b"+"):
-            if text == sign:
-                raise CommandError(
-                    f"ERR The {sign.decode()} ID is meaningless in the context of XREADGROUP: you want to read the "
-                    "history of this consumer by specifying a proper ID, or use the > ID to get new messages. The "
-                    f"{sign.decode()} ID would just return an empty result set."
-                )
-        last = None if text == b">" else entry_id(text)
-        # The highest id is how Redis itself spells `>`.
-        after.append(None if last == entryid.HIGHEST else last)
+    """XREADGROUP GROUP group consumer [options] STREAMS key … id|> …
 
-    def attempt(count: int | None) -> Reply | None:
-        found: list[tuple[Reply, Reply]] = []
-        for key in options.keys:
-            _group(db, key, name)
-        for key, last in zip(options.keys, after, strict=True):
-            stream, group = _group(db, key, name)
-            if engine.journal is not None and options.consumer not in group.consumers:
-                engine.journal.consumer(db, key, name, options.consumer)
-            consumer = group.consumer(options.consumer, engine.now)
-            if last is None:
-                slices, total = _read_new(engine, stream, group, None if options.no_ack else consumer, count)
-                if total:
-                    if engine.journal is not None:
-                        owner = None if options.no_ack else consumer
-                        engine.journal.delivered(db, key, name, group, slices, owner, engine.now)
-                    consumer.active = engine.now
-                    db.touch_groups(key)
-                    found.append((bulk(key), Entries(slices, total)))
-            else:
-                reply, changed = _read_history(engine, stream, group, consumer, last, count)
-                if engine.journal is not None and changed:
-                    engine.journal.redelivered(db, key, name, group, changed, stream)
-                found.append((bulk(key), reply))
-        return PairedMap(found) if found else None
+    Options: COUNT n, MAXCOUNT n, MAXSIZE bytes, BLOCK ms, CLAIM min-idle, NOACK.
+    """
+    options = parse(args, grouped=True)
+    db, name = client.db, options.group
+    wanted = [(key, _read_from(db, key, name, text)) for key, text in zip(options.keys, options.ids, strict=True)]
 
-    return _wait(engine, client, options, attempt)
+    def attempt() -> Reply | None:
+        return _read_groups(engine, client, options, wanted)
+
+    def again() -> int:
+        assert options.claim is not None
+        times = [_oldest(*_group(db, key, name), _NEVER) for key in options.keys]
+        return options.claim + min([time for time in times if time is not None], default=engine.now)
+
+    # Redis forgets CLAIM as soon as it has come to a key whose history is asked for.
+    claims = options.claim is not None and all(last is None for _, last in wanted)
+    return _wait(engine, client, options, attempt, again if claims else None)
+
+
+def _read_from(db: Database, key: bytes, name: bytes, text: bytes) -> int | None:
+    """After which id of the history to read; None: what is new."""
+    _group(db, key, name)
+    for sign in (b"$", b"+"):
+        if text == sign:
+            raise CommandError(
+                f"ERR The {sign.decode()} ID is meaningless in the context of XREADGROUP: you want to read the "
+                "history of this consumer by specifying a proper ID, or use the > ID to get new messages. The "
+                f"{sign.decode()} ID would just return an empty result set."
+            )
+    last = None if text == b">" else entry_id(text)
+    # The highest id is how Redis itself spells `>`.
+    return None if last == entryid.HIGHEST else last
 
 
 def _group(db: Database, key: bytes, name: bytes) -> tuple[Stream, Group]:
@@ -188,19 +144,142 @@ def _group(db: Database, key: bytes, name: bytes) -> tuple[Stream, Group]:
     return stream, group
 
 
+def _read_groups(
+    engine: Engine, client: Client, options: ReadOptions, wanted: Sequence[tuple[bytes, int | None]]
+) -> Reply | None:
+    db, name, claim = client.db, options.group, options.claim
+    for key in options.keys:
+        _group(db, key, name)
+    found: list[tuple[Reply, Reply]] = []
+    room = Room(options, client.resp)
+    for key, last in wanted:
+        if room.full:
+            break
+        stream, group = _group(db, key, name)
+        if engine.journal is not None and options.consumer not in group.consumers:
+            engine.journal.consumer(db, key, name, options.consumer)
+        consumer = group.consumer(options.consumer, engine.now)
+        reply: Reply | None
+        if last is not None:
+            claim = None
+            room.begin(key)
+            reply, changed = _read_history(engine, client.resp, stream, group, consumer, last, room)
+            if engine.journal is not None and changed:
+                engine.journal.redelivered(db, key, name, group, changed, stream)
+        else:
+            reply = _read_new(engine, db, key, options, stream, group, consumer, claim, room)
+        if reply is not None:
+            found.append((bulk(key), reply))
+            room.end()
+    return PairedMap(found) if found else None
+
+
 def _read_new(
-    engine: Engine, stream: Stream, group: Group, consumer: Consumer | None, count: int | None
-) -> tuple[list[Slice], int]:
-    if group.last_id >= stream.last_id:
-        return [], 0
-    slices, total = stream.slices(group.last_id + 1, entryid.HIGHEST, count)
+    engine: Engine, db: Database, key: bytes, options: ReadOptions, stream: Stream, group: Group, consumer: Consumer,
+    claim: int | None, room: Room,
+) -> Reply | None:  # fmt: skip
+    """What the group has not seen yet, behind what may be claimed; None when there is neither."""
+    claimed: list[bytes] = []
+    fresh = group.last_id < stream.last_id and stream.top_id() > group.last_id
+    if claim is not None and _oldest(stream, group, engine.now - claim) is not None:
+        room.begin(key)
+        claimed = _claim(engine, db, key, options.group, stream, group, consumer, engine.now - claim, room)
+    elif fresh:
+        room.begin(key)
+    else:
+        return None
+    slices: Sequence[Slice] = ()
+    total = 0
+    if fresh and room.count != 0:
+        slices, total = stream.slices(group.last_id + 1, entryid.HIGHEST, room.count)
+        slices, total = room.cut(slices, total, len(_NEW) if claim is not None else 0)
     if total:
-        group.deliver(slices, consumer, engine.now, stream)
-    return slices, total
+        owner = None if options.no_ack else consumer
+        group.deliver(slices, owner, engine.now, stream)
+        if engine.journal is not None:
+            engine.journal.delivered(db, key, options.group, group, slices, owner, engine.now)
+        if owner is not None:
+            consumer.active = engine.now
+    if total or claimed:
+        db.touch_groups(key)
+    if claim is None:
+        return Entries(slices, total)
+    new = [b"*4" + node.wire(at, at + 1)[2:] + _NEW for node, low, high in slices for at in range(low, high)]
+    return Pieces(len(claimed) + total, claimed + new)
+
+
+# Claiming: idle time and earlier deliveries stand behind each entry
+
+_NEW = b":0\r\n:0\r\n"
+
+
+def _live(stream: Stream, run: Run, count: int | None) -> Iterator[tuple[int, bytes]]:
+    """Those entries of a run that still exist, at most `count`: id and reply bytes."""
+    if run.ids is None:
+        for node, low, high in stream.slices(run.first, run.last, count)[0]:
+            for at in range(low, high):
+                yield node.id_at(at), node.wire(at, at + 1)
+        return
+    for one in run.ids:
+        entry = stream.find(one)
+        if entry is not None:
+            yield one, entry.wire()
+
+
+def _oldest(stream: Stream, group: Group, latest: int) -> int | None:
+    """When the longest idle of the pending entries that exist was delivered, if not after `latest`."""
+    with closing(group.pending.due(latest)) as runs:
+        return next((run.time for run in runs if next(_live(stream, run, 1), None) is not None), None)
+
+
+def _claim(
+    engine: Engine, db: Database, key: bytes, name: bytes, stream: Stream, group: Group, consumer: Consumer,
+    latest: int, room: Room,
+) -> list[bytes]:  # fmt: skip
+    """Take over what is pending since `latest` or longer, the longest first, as far as there is room."""
+    pending, now = group.pending, engine.now
+    items: list[bytes] = []
+    taken: dict[int, list[int]] = {}
+    with closing(pending.due(latest)) as runs:
+        for run in runs:
+            tail = b":%d\r\n:%d\r\n" % (now - run.time, run.deliveries)
+            deliveries = min(run.deliveries + 1, MAX_DELIVERIES)
+            ids: list[int] = []
+            left_over = False
+            for one, wire in _live(stream, run, None if room.count is None else room.count + 1):
+                if not room.take(len(wire) + len(tail)):
+                    left_over = True
+                    break
+                items.append(b"*4%b%b" % (wire[2:], tail))
+                ids.append(one)
+            taken.setdefault(deliveries, []).extend(ids)
+            for part in _parts(stream, group, run, ids):
+                pending.move(part, consumer, now, deliveries)
+            if left_over or room.count == 0:
+                break
+    if items:
+        consumer.active = now
+        if engine.journal is not None:
+            engine.journal.claimed(db, key, name, group, consumer, taken, now)
+    return items
+
+
+def _parts(stream: Stream, group: Group, run: Run, ids: Sequence[int]) -> list[Run]:
+    """The runs of exactly these entries of a run: one where they are its first ones, with no gap."""
+    if not ids:
+        return []
+    if len(ids) == run.count:
+        return [run]
+    if run.ids is None and stream.slot(ids[-1]) - stream.slot(run.first) + 1 == len(ids):
+        return group.pending.between(run.first, ids[-1], stream)
+    return list(chain.from_iterable([group.pending.between(one, one, stream) for one in ids]))
+
+
+# History: what is pending for the consumer itself
 
 
 def _read_history(
-    engine: Engine, stream: Stream, group: Group, consumer: Consumer, after: int, count: int | None
+    engine: Engine, resp: int, stream: Stream, group: Group, consumer: Consumer, after: int, room: Room
 ) -> tuple[Reply, list[Run]]:
     """What is pending for this consumer above an id; each entry that still exists counts one more delivery.
 
@@ -208,38 +287,48 @@ def _read_history(
     """
     items: list[Reply] = []
     changed: list[Run] = []
-    left = count if count is not None else consumer.pending.count
     start = after + 1
-    while left > 0:
+    while room.count != 0:
         at = consumer.pending.at(start)
         if at == len(consumer.pending.runs):
             break
         run = consumer.pending.runs[at]
-        ids = run.id_list(stream, start, left)
-        left -= len(ids)
+        ids = run.id_list(stream, start, room.count)
         start = ids[-1] + 1
+        more = True
         for one in group.pending.between(ids[0], ids[-1], stream):
-            items += _redeliver(engine, stream, group, one, changed)
+            more = more and _redeliver(engine, resp, stream, group, one, room, items, changed)
+        if not more:
+            break
     return Array(items), changed
 
 
-def _redeliver(engine: Engine, stream: Stream, group: Group, run: Run, changed: list[Run]) -> Sequence[Reply]:
-    """The entries of one run, delivered once more; a deleted entry is an id with nil and stays as it was."""
+def _redeliver(
+    engine: Engine, resp: int, stream: Stream, group: Group, run: Run, room: Room, items: list[Reply],
+    changed: list[Run],
+) -> bool:  # fmt: skip
+    """The entries of one run, delivered once more; a deleted entry is an id with nil and stays as it was.
+
+    False when they did not all fit in.
+    """
     slices, total = stream.slices(run.first, run.last)
-    if total == run.count:
-        run.time = engine.now
-        run.deliveries += 1
-        changed.append(run)
-        return [piece.node.wire(i, i + 1) for piece in slices for i in range(piece.low, piece.high)]
-    items: list[Reply] = []
+    deliveries = min(run.deliveries + 1, MAX_DELIVERIES)
+    if total == run.count and not room.sized:
+        room.took(total)
+        items += [piece.node.wire(i, i + 1) for piece in slices for i in range(piece.low, piece.high)]
+        changed.append(group.pending.move(run, run.consumer, engine.now, deliveries))
+        return True
     for one in run.id_list(stream):
         entry = stream.find(one)
         if entry is None:
-            items.append(Array([bulk(entryid.text(one)), NIL_ARRAY]))
+            gone = Array([bulk(entryid.text(one)), NIL_ARRAY])
+            if not room.take(len(encode(gone, resp))):
+                return False
+            items.append(gone)
             continue
+        if not room.take(len(entry.wire())):
+            return False
         (single,) = group.pending.between(one, one, stream)
-        single.time = engine.now
-        single.deliveries += 1
-        changed.append(single)
+        changed.append(group.pending.move(single, single.consumer, engine.now, deliveries))
         items.append(entry.wire())
-    return items
+    return True

@@ -1,24 +1,21 @@
-"""XADD XLEN XRANGE XREVRANGE XDEL XTRIM XSETID: what works on entries, without groups."""
+"""XADD XLEN XRANGE XREVRANGE XTRIM XSETID: what works on entries, without groups."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from spark_streams.engine import entryid
 from spark_streams.engine.client import Client
-from spark_streams.engine.commands.arguments import (
-    BAD_ID,
-    entry_id,
-    integer_of,
-    interval,
-    syntax_error,
-)
+from spark_streams.engine.commands.addoptions import AddOptions, parse_add_or_trim
+from spark_streams.engine.commands.arguments import entry_id, integer_of, interval, syntax_error
 from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
+from spark_streams.engine.idempotence import message_of
+from spark_streams.engine.keyspace import Database
 from spark_streams.engine.listpack import MAX_NODE_BYTES
 from spark_streams.engine.protocol import fields_wire
-from spark_streams.engine.replies import EMPTY_ARRAY, NIL, NIL_ARRAY, CommandError, Pieces, Reply, Typed, integer
+from spark_streams.engine.references import Policy
+from spark_streams.engine.replies import EMPTY_ARRAY, NIL, NIL_ARRAY, CommandError, Pieces, Reply, Typed, bulk, integer
 from spark_streams.engine.stream import Slice, Stream
 from spark_streams.ids import U64_MAX
 
@@ -38,110 +35,45 @@ class Entries(Typed):
             out.append(node.wire(low, high))
 
 
-@dataclass
-class _Trim:
-    keep: int | None = None
-    min_id: int | None = None
-    approximate: bool = False
-    limit: int = 0
-
-    def apply(self, stream: Stream) -> int:
-        if self.keep is None and self.min_id is None:
-            return 0
-        return stream.trim(self.keep, self.min_id or 0, self.approximate, self.limit)
-
-
-@dataclass
-class _Id:
-    ms: int | None = None  # None: `*`
-    seq: int | None = None  # None: `<ms>-*`
-
-
-def _parse_add_or_trim(engine: Engine, args: list[bytes], adding: bool) -> tuple[_Trim, _Id, bool, int]:
-    """Options of XADD and XTRIM: trim, id, NOMKSTREAM, and where the id stands (`streamParseAddOrTrimArgsOrReply`)."""
-    trim, chosen, make, limit_given = _Trim(), _Id(), True, False
-    at, last = 2, len(args) - 1
-    while at <= last:
-        option, more = args[at].lower(), last - at
-        if adding and option == b"*":
-            break
-        if option in (b"maxlen", b"minid") and more:
-            if trim.keep is not None or trim.min_id is not None:
-                raise CommandError("ERR syntax error, MAXLEN and MINID options at the same time are not compatible")
-            trim.approximate = False
-            if more >= 2 and args[at + 1] in (b"~", b"="):
-                trim.approximate = args[at + 1] == b"~"
-                at += 1
-            if option == b"maxlen":
-                trim.keep = integer_of(args[at + 1])
-                if trim.keep < 0:
-                    raise CommandError("ERR The MAXLEN argument must be >= 0.")
-            else:
-                trim.min_id = entry_id(args[at + 1])
-            at += 1
-        elif option == b"limit" and more:
-            trim.limit = integer_of(args[at + 1])
-            if trim.limit < 0:
-                raise CommandError("ERR The LIMIT argument must be >= 0.")
-            limit_given = True
-            at += 1
-        elif adding and option == b"nomkstream":
-            make = False
-        elif adding:
-            chosen = _parse_new_id(args[at])
-            break
-        else:
-            raise syntax_error()
-        at += 1
-    trims = trim.keep is not None or trim.min_id is not None
-    if trim.limit and not trims:
-        raise CommandError("ERR syntax error, LIMIT cannot be used without specifying a trimming strategy")
-    if not adding and not trims:
-        raise CommandError("ERR syntax error, XTRIM must be called with a trimming strategy")
-    if limit_given and not trim.approximate:
-        raise CommandError("ERR syntax error, LIMIT cannot be used without the special ~ option")
-    if not limit_given and trim.approximate:
-        trim.limit = min(100 * engine.node_limits.entries, 1_000_000) or 10_000
-    return trim, chosen, make, at
-
-
-def _parse_new_id(text: bytes) -> _Id:
-    ms, dash, seq = text.partition(b"-")
-    if dash and seq == b"*" and len(text) <= 127:
-        try:
-            return _Id(entryid.number(ms))
-        except entryid.EntryIdError:
-            raise CommandError(BAD_ID) from None
-    value = entry_id(text)
-    return _Id(value >> 64, value & U64_MAX)
-
-
 @command("xadd", -5, "write denyoom fast effect", (1, 1, 1))
 def xadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """XADD key [NOMKSTREAM] [MAXLEN|MINID [=|~] threshold [LIMIT n]] *|id field value …"""
-    trim: _Trim | None = None
-    chosen: _Id | None = None
-    make, id_at = True, 2
+    """XADD key [options] *|id field value …
+
+    Options: NOMKSTREAM, KEEPREF|DELREF|ACKED, IDMPAUTO producer|IDMP producer message,
+    MAXLEN|MINID [=|~] threshold [LIMIT n].
+    """
+    options: AddOptions | None = None
+    id_at = 2
     if args[2] != b"*":
-        trim, chosen, make, id_at = _parse_add_or_trim(engine, args, adding=True)
+        options, id_at = parse_add_or_trim(engine, args, adding=True)
     count = len(args) - id_at - 1
     if count < 2 or count % 2:
         raise CommandError("ERR wrong number of arguments for 'xadd' command")
-    if chosen is not None and chosen.ms == 0 and chosen.seq == 0:
+    if options is not None and options.ms == 0 and options.seq == 0:
         raise CommandError("ERR The ID specified in XADD must be greater than 0-0")
     db, key = client.db, args[1]
     stream = db.stream(key)
-    if stream is None and not make:
+    if stream is None and options is not None and not options.make:
         return NIL
+    message: bytes | None = None
+    if options is not None and options.producer is not None:
+        message = options.message if options.message is not None else message_of(args[id_at + 1 :])
+        if stream is None:
+            stream = db.values[key] = Stream(engine.node_limits)
+        stream.idempotence.forget_old(engine.now)
+        known = stream.idempotence.find(options.producer, message)
+        if known is not None:
+            stream.idempotence.duplicates += 1
+            return bulk(entryid.text(known))
     last = stream.last_id if stream is not None else 0
     if last == entryid.HIGHEST:
         raise CommandError("ERR The stream has exhausted the last possible ID, unable to add more items")
-    if chosen is None or chosen.ms is None:
+    if options is None or options.ms is None:
         new = engine.now << 64
         if new <= last:
             new = last + 1
     else:
-        new = _explicit(chosen, last)
+        new = _explicit(options.ms, options.seq, last)
     pairs = args[id_at + 1 :]
     fields = fields_wire(pairs)
     if len(fields) > MAX_NODE_BYTES and sum(map(len, pairs)) > MAX_NODE_BYTES:
@@ -151,21 +83,43 @@ def xadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     text = b"%d-%d" % (new >> 64, new & U64_MAX)
     answer = b"$%d\r\n%b\r\n" % (len(text), text)
     stream.append(new, b"*2\r\n%b%b" % (answer, fields), pairs)
-    removed = trim.apply(stream) if trim is not None else 0
-    if engine.journal is not None:
-        engine.journal.added(db, key, answer, fields, stream.length if removed else None)
+    if options is None:
+        if engine.journal is not None:
+            engine.journal.added(db, key, answer, fields)
+    else:
+        _after_add(engine, db, key, stream, options, message, new, answer, fields)
     db.touch(key)
     return answer
 
 
-def _explicit(chosen: _Id, last: int) -> int:
-    assert chosen.ms is not None
-    if chosen.seq is not None:
-        new = (chosen.ms << 64) | chosen.seq
-    elif last >> 64 == chosen.ms and last & U64_MAX != U64_MAX:
+def _after_add(
+    engine: Engine, db: Database, key: bytes, stream: Stream, options: AddOptions, message: bytes | None, new: int,
+    answer: bytes, fields: bytes,
+) -> None:  # fmt: skip
+    """Remember the message, trim, and write down what was done."""
+    if options.producer is not None and message is not None:
+        stream.idempotence.remember(options.producer, message, new)
+    removed = options.trim(stream)
+    journal = engine.journal
+    if journal is None:
+        return
+    journal.begin()
+    together = bool(removed) and message is None and options.policy is Policy.KEEPREF
+    journal.added(db, key, answer, fields, stream.length if together else None)
+    if options.producer is not None and message is not None:
+        journal.write(db, b"XIDMPRECORD", key, options.producer, message, entryid.text(new))
+    if removed and not together:
+        journal.trimmed(db, key, stream.length, options.policy)
+    journal.end()
+
+
+def _explicit(ms: int, seq: int | None, last: int) -> int:
+    if seq is not None:
+        new = (ms << 64) | seq
+    elif last >> 64 == ms and last & U64_MAX != U64_MAX:
         new = last + 1
     else:
-        new = chosen.ms << 64
+        new = ms << 64
     if new <= last:
         raise CommandError("ERR The ID specified in XADD is equal or smaller than the target stream top item")
     return new
@@ -173,14 +127,14 @@ def _explicit(chosen: _Id, last: int) -> int:
 
 @command("xtrim", -4, "write effect", (1, 1, 1))
 def xtrim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """XTRIM key MAXLEN|MINID [=|~] threshold [LIMIT n]"""
-    trim = _parse_add_or_trim(engine, args, adding=False)[0]
+    """XTRIM key MAXLEN|MINID [=|~] threshold [LIMIT n] [KEEPREF|DELREF|ACKED]"""
+    options = parse_add_or_trim(engine, args, adding=False)[0]
     stream = client.db.stream(args[1])
-    removed = trim.apply(stream) if stream is not None else 0
+    removed = options.trim(stream) if stream is not None else 0
     if removed and stream is not None:
         client.db.touch(args[1])
         if engine.journal is not None:
-            engine.journal.trimmed(client.db, args[1], stream.length)
+            engine.journal.trimmed(client.db, args[1], stream.length, options.policy)
     return integer(removed)
 
 
@@ -223,18 +177,6 @@ def xrevrange(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return _range(client, args, backwards=True)
 
 
-@command("xdel", -3, "write fast", (1, 1, 1))
-def xdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """XDEL key id …"""
-    stream = client.db.stream(args[1])
-    if stream is None:
-        return integer(0)
-    removed = sum(stream.delete(one) for one in [entry_id(text) for text in args[2:]])
-    if removed:
-        client.db.touch(args[1])
-    return integer(removed)
-
-
 @command("xsetid", -3, "write denyoom fast", (1, 1, 1))
 def xsetid(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XSETID key last-id [ENTRIESADDED n] [MAXDELETEDID id]"""
@@ -258,6 +200,8 @@ def xsetid(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     stream = client.db.stream(args[1])
     if stream is None:
         raise CommandError("ERR no such key")
+    if last < stream.max_deleted_id:
+        raise CommandError("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
     if stream.length:
         if last < stream.top_id():
             raise CommandError("ERR The ID specified in XSETID is smaller than the target stream top item")

@@ -36,6 +36,7 @@ def _number(value: int | None) -> Reply:
 
 
 def _head(stream: Stream) -> list[tuple[str, Reply]]:
+    memory = stream.idempotence
     return [
         ("length", integer(stream.length)),
         ("radix-tree-keys", integer(len(stream.nodes))),
@@ -44,6 +45,12 @@ def _head(stream: Stream) -> list[tuple[str, Reply]]:
         ("max-deleted-entry-id", _id(stream.max_deleted_id)),
         ("entries-added", integer(stream.entries_added)),
         ("recorded-first-entry-id", _id(stream.first_id)),
+        ("idmp-duration", integer(memory.duration)),
+        ("idmp-maxsize", integer(memory.max_size)),
+        ("pids-tracked", integer(len(memory.producers))),
+        ("iids-tracked", integer(memory.tracked())),
+        ("iids-added", integer(memory.added)),
+        ("iids-duplicates", integer(memory.duplicates)),
     ]
 
 
@@ -51,6 +58,7 @@ def _head(stream: Stream) -> list[tuple[str, Reply]]:
 def xinfo_stream(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XINFO STREAM key [FULL [COUNT n]]"""
     stream = _stream(client, args[2])
+    stream.idempotence.forget_old(engine.now)
     if len(args) > 3:
         return _full(stream, _full_count(args))
     first, _ = stream.slices(0, entryid.HIGHEST, 1)
@@ -95,6 +103,7 @@ def _full_group(stream: Stream, name: bytes, group: Group, count: int | None) ->
         ("entries-read", _number(group.entries_read)),
         ("lag", _number(group.lag(stream))),
         ("pel-count", integer(len(group.pending))),
+        ("nacked-count", integer(group.nobody.pending.count)),
         ("pending", Array(pending)),
         ("consumers", Array([_full_consumer(stream, one, count) for _, one in sorted(group.consumers.items())])),
     )

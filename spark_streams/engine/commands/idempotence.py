@@ -1,0 +1,62 @@
+"""XCFGSET and XIDMPRECORD: the memory behind XADD IDMP and IDMPAUTO."""
+
+from __future__ import annotations
+
+from spark_streams.engine.client import Client
+from spark_streams.engine.commands.arguments import entry_id, integer_of, syntax_error
+from spark_streams.engine.commands.table import command
+from spark_streams.engine.core import Engine
+from spark_streams.engine.idempotence import MAX_DURATION, MAX_SIZE
+from spark_streams.engine.replies import OK, CommandError, Reply
+from spark_streams.engine.stream import Stream
+
+
+def _stream(client: Client, key: bytes) -> Stream:
+    stream = client.db.stream(key)
+    if stream is None:
+        raise CommandError("ERR no such key")
+    return stream
+
+
+@command("xcfgset", -2, "write fast", (1, 1, 1))
+def xcfgset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """XCFGSET key [IDMP-DURATION seconds] [IDMP-MAXSIZE messages]"""
+    stream = _stream(client, args[1])
+    bounds = {b"idmp-duration": (MAX_DURATION, "seconds"), b"idmp-maxsize": (MAX_SIZE, "entries")}
+    given: dict[bytes, int] = {}
+    for at in range(2, len(args), 2):
+        option = args[at].lower()
+        if option not in bounds or at + 1 == len(args):
+            raise syntax_error()
+        shown = option.decode().upper()
+        if option in given:
+            raise CommandError(f"ERR {shown} specified multiple times")
+        highest, unit = bounds[option]
+        given[option] = integer_of(args[at + 1])
+        if not 1 <= given[option] <= highest:
+            raise CommandError(f"ERR {shown} must be between 1 and {highest} {unit}")
+    if not given:
+        raise CommandError("ERR At least one parameter must be specified")
+    if stream.idempotence.configure(given.get(b"idmp-duration"), given.get(b"idmp-maxsize")):
+        client.db.touch_groups(args[1])
+    return OK
+
+
+@command("xidmprecord", 5, "write denyoom fast", (1, 1, 1))
+def xidmprecord(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """XIDMPRECORD key producer message id"""
+    one = entry_id(args[4])
+    if not args[2]:
+        raise CommandError("ERR producer ID must be non-empty")
+    if not args[3]:
+        raise CommandError("ERR idempotent ID must be non-empty")
+    stream = _stream(client, args[1])
+    if stream.find(one) is None:
+        raise CommandError("ERR No such message in stream")
+    known = stream.idempotence.find(args[2], args[3])
+    if known is None:
+        stream.idempotence.remember(args[2], args[3], one)
+        client.db.touch_groups(args[1])
+    elif known != one:
+        raise CommandError("ERR IID already exists for this producer with a different stream ID")
+    return OK
