@@ -21,7 +21,8 @@ GETRANGE none 0 -1 | MSETNX k1 1 k2 2 | MSETNX k2 3 k3 4 | MSETNX k3 | MGET k1 k
 RPUSH l a b c d e | LPUSH l z y | LRANGE l 0 -1 | LLEN l | LINDEX l 0 | LINDEX l -1 | LINDEX l 99 | LINDEX l x
 LPOP l | RPOP l | LPOP l 2 | RPOP l 2 | LPOP l 0 | LRANGE l 0 -1 | LPOP l -1 | LPOP l x | LPOP l 9 | EXISTS l | LPOP l
 LPOP l 1 | RPOP none 2 | LPOP l 1 2 | LPUSHX l a | RPUSHX l a | RPUSH l a | LPUSHX l b c | RPUSHX l d | LRANGE l 0 -1
-BLPOP l 0 | BRPOP none l 0 | BLPOP l -1 | BLPOP l x | BLPOP l nan | BLPOP l | BLPOP n 0 | BLPOP none 0.01
+BLPOP l 0 | BRPOP none l 0 | BLPOP l -1 | BLPOP l x | BLPOP l nan | BLPOP l inf | BLPOP l 1e308
+BLPOP l | BLPOP n 0 | BLPOP none 0.01
 SET n 1 | LPUSH n a | RPOP n | LLEN n | MULTI | BLPOP none 0 | EXEC
 XADD s 1-1 a 1 | XGROUP CREATE s g 0 | XREADGROUP GROUP g c STREAMS s > | XADD s 2-1 b 2 | XADD s 3-1 c 3 | XDEL s 2-1
 COPY s s | COPY s t | COPY s t | COPY s t REPLACE | COPY s n | COPY none t | COPY s t DB 1 | COPY s t DB 99

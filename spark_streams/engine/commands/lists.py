@@ -101,9 +101,9 @@ def seconds_of(text: bytes) -> int:
         seconds = float(text) if text.strip() == text and b"_" not in text else math.nan
     except ValueError:
         seconds = math.nan
-    if not math.isfinite(seconds):
+    if math.isnan(seconds):
         raise CommandError("ERR timeout is not a float or out of range")
-    if seconds < 0:
+    if not 0 <= seconds < (1 << 63) / 1000:  # what is too long for Redis' counter wraps round
         raise CommandError("ERR timeout is negative")
     return math.ceil(seconds * 1000)
 
