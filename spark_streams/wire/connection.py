@@ -171,7 +171,7 @@ class Connection:
             )
         if text.startswith("NOGROUP"):
             return GroupMissingError(
-                f"{where}: the stream or its consumer group is gone ({text}); restore it, or start with a new checkpoint"
+                f"{where}: the stream or its consumer group is gone ({text}): restore it, or take a new checkpoint"
                 + (" (embedded: forgets its streams when it ends)" if self.address.forgets else "")
             )
         return ServerReplyError(f"{where} was answered with: {text}")

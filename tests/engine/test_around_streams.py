@@ -182,6 +182,29 @@ def _info(client, section: str) -> dict[str, str]:  # type: ignore[no-untyped-de
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
+def test_patterns(server: Server) -> None:
+    """Redis' globs; many stars cost no more than their number."""
+    with wire(server) as client:
+        for key in ("abcabc", "ab", "a*b", "a\\b", "x" * 5000, "h[e]llo", "hello", "*" * 300):
+            client.call("SET", key, "1")
+        for pattern, expected in (
+            ("a*c", ["abcabc"]), ("*b*b*", ["abcabc"]), ("a\\*b", ["a*b"]), ("h[^x]llo", ["hello"]), ("??", ["ab"]),
+            ("a*b", ["a*b", "a\\b", "ab"]), ("h[a-f]ll*", ["hello"]), ("*bca*", ["abcabc"]), ("a**c", ["abcabc"]),
+        ):  # fmt: skip
+            assert sorted(client.call("KEYS", pattern)) == [one.encode() for one in expected], pattern
+
+
+def test_many_stars_stall_nobody(engine_server: Server) -> None:
+    """Matching goes over the key once for each star, not once for each way of placing them."""
+    with wire(engine_server) as client:
+        client.call("SET", "x" * 5000, "1")
+        begun = time.monotonic()
+        assert client.call("KEYS", "*x" * 300 + "y") == []
+        assert len(client.call("KEYS", "*" * 300)) >= 1
+        assert client.call("KEYS", "*x" * 3000 + "*z*") == []
+        assert time.monotonic() - begun < 2
+
+
 def test_a_copy_shares_nothing(engine_server: Server) -> None:
     """Two thousand entries, half of them pending: what is done to one is not done to the other."""
     with wire(engine_server) as client:

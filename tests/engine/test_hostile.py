@@ -34,7 +34,8 @@ WORDS = [
     b"", b"0", b"-1", b"1", b"9223372036854775807", b"-9223372036854775808", b"18446744073709551615", b"99999999999999",
     b"18446744073709551615-18446744073709551615", b"0-0", b"1-*", b"*", b"$", b">", b"+", b"-", b"(", b"(5-1", b"5-1-1",
     b"~", b"=", b"MAXLEN", b"MINID", b"LIMIT", b"COUNT", b"BLOCK", b"STREAMS", b"GROUP", b"NOACK", b"JUSTID", b"FORCE",
-    b"IDLE", b"TIME", b"RETRYCOUNT", b"LASTID", b"MKSTREAM", b"ENTRIESREAD", b"FULL", b"EX", b"PX", b"GET", b"NX", b"XX",
+    b"IDLE",
+    b"TIME", b"RETRYCOUNT", b"LASTID", b"MKSTREAM", b"ENTRIESREAD", b"FULL", b"EX", b"PX", b"GET", b"NX", b"XX",
     b"KEEPTTL", b"WITHSCORES", b"nan", b"inf", b"1e308", b"\xff\xfe", b"a\r\nb", b"\0", b"k", b"s", b"g", b"c", b"t",
     b"x" * 5000, b"[" * 300, b"*" * 300, b"9" * 400, b"IDS", b"KEEPREF", b"DELREF", b"ACKED", b"MATCH", b"TYPE",
 ]  # fmt: skip

@@ -49,12 +49,12 @@ def type_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 def glob(pattern: bytes) -> re.Pattern[bytes]:
     """A Redis glob (`* ? [a-c] [^a] \\x`) as a regular expression for `fullmatch`."""
-    out = bytearray()
+    segments = [out := bytearray()]  # what stands between the stars
     at = 0
     while at < len(pattern):
         byte = pattern[at : at + 1]
         if byte == b"*":
-            out += b".*"
+            segments.append(out := bytearray())
         elif byte == b"?":
             out += b"."
         elif byte == b"\\" and at + 1 < len(pattern):
@@ -70,8 +70,13 @@ def glob(pattern: bytes) -> re.Pattern[bytes]:
         else:
             out += re.escape(byte)
         at += 1
+    # The first place where a segment fits is as good as any later one: never looked for twice (`(?>`), so that a
+    # pattern of many stars costs no more than a long one.
+    whole = bytes(segments[0])
+    if len(segments) > 1:
+        whole += b"".join(b"(?>.*?%b)" % bytes(one) for one in segments[1:-1] if one) + b".*" + bytes(segments[-1])
     try:
-        return re.compile(bytes(out), re.DOTALL)
+        return re.compile(whole, re.DOTALL)
     except re.error:
         return re.compile(re.escape(pattern))
 
