@@ -11,6 +11,7 @@ from spark_streams.engine.group import Consumer, Group
 from spark_streams.engine.listpack import string_size
 from spark_streams.engine.node import entry_wire
 from spark_streams.engine.protocol import fields_wire
+from spark_streams.engine.references import Policy, remove, trim
 from spark_streams.engine.stream import Stream
 
 FIELDS = fields_wire([b"f", b"v"])
@@ -199,3 +200,93 @@ def test_runs_hold_what_a_plain_dictionary_would(program: list[tuple[str, object
         for consumer in names:
             assert consumer.pending.count == sum(owner is consumer for owner, _, _ in expected.values())
         assert ids_of(stream) == alive
+
+
+def reading_in_thousands(count: int, groups: int = 2) -> tuple[Stream, list[Group]]:
+    """A stream that every group has been given in thousands."""
+    stream = make(count, 100)
+    for number in range(groups):
+        group = stream.groups[b"%d" % number] = Group(0, None)
+        while group.last_id < stream.last_id:
+            group.deliver(stream.slices(group.last_id + 1, entryid.HIGHEST, 1000)[0], Consumer(b"c", 0), 0, stream)
+    return stream, list(stream.groups.values())
+
+
+def test_references_are_dropped_by_the_run() -> None:
+    """XDELEX and XTRIM with DELREF open a run at the two ends of what goes, not at each entry."""
+    stream, groups = reading_in_thousands(10_000)
+    gone = [number << 64 for number in range(2_501, 4_501)]
+    assert remove(stream, gone, Policy.DELREF) == [1] * 2000
+    assert [len(group.pending) for group in groups] == [8000, 8000]
+    assert [len(group.pending.index.runs) for group in groups] == [9, 9]
+    assert trim(stream, 3_000, 0, 0, Policy.DELREF) == 5000
+    assert [[run.count for run in group.pending.index.runs] for group in groups] == [[1000] * 3] * 2
+    assert (stream.length, stream.first_id >> 64, stream.max_deleted_id >> 64) == (3000, 7001, 4500)
+
+
+def test_acked_keeps_what_any_group_refers_to() -> None:
+    """XTRIM and XDELEX with ACKED let go of what all groups have acknowledged, around what is still pending."""
+    stream, groups = reading_in_thousands(5_000)
+    for group, kept in zip(groups, (range(1_200, 1_250), range(3_000, 3_001)), strict=True):
+        texts = [b"%d-0" % number for number in range(1, 4_001) if number not in kept]
+        group.acknowledge(texts, stream)
+    assert trim(stream, 0, 0, 0, Policy.ACKED) == 4_000 - 51
+    assert ids_of(stream)[:52] == [*range(1_200, 1_250), 3_000, 4_001]
+    assert len(stream.nodes) == 13
+    assert remove(stream, [1_249 << 64, 1_250 << 64, 4_500 << 64], Policy.ACKED) == [2, -1, 2]
+    assert all(node.base == base for node, base in zip(stream.nodes, _bases(stream), strict=True))
+
+
+def _bases(stream: Stream) -> list[int]:
+    """Slots are counted without gaps."""
+    bases = [stream.nodes[0].base]
+    for node in stream.nodes[:-1]:
+        bases.append(bases[-1] + node.slots)
+    return bases
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(list(Policy)), st.lists(st.integers(1, 60), min_size=1, max_size=25)), max_size=6
+    ),
+    st.lists(st.integers(1, 60), max_size=40),
+    st.integers(0, 60),
+    st.booleans(),
+)
+def test_removal_by_ranges_is_removal_one_by_one(
+    program: list[tuple[Policy, list[int]]], acknowledged: list[int], delivered: int, ordered: bool
+) -> None:
+    """Many ids at once have the effect and the replies of each id alone."""
+    outcomes = []
+    for at_once in (True, False):
+        stream = make(50, 7)
+        group = stream.groups[b"g"] = Group(0, None)
+        if delivered:
+            group.deliver(stream.slices(0, delivered << 64)[0], Consumer(b"c", 0), 0, stream)
+        group.acknowledge([b"%d-0" % number for number in acknowledged], stream)
+        replies: list[int] = []
+        for policy, numbers in program:
+            ids = [number << 64 for number in (sorted(numbers) if ordered else numbers)]
+            replies += remove(stream, ids, policy) if at_once else [remove(stream, [one], policy)[0] for one in ids]
+        pending = [one >> 64 for run in group.pending.index.runs for one in run.id_list(stream)]
+        outcomes.append((replies, ids_of(stream), pending, stream.first_id, stream.max_deleted_id))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_what_is_due_comes_by_age() -> None:
+    """Released entries first, then by time of delivery, then in the order of delivery; what moves comes once."""
+    stream, group = make(60), Group(0, None)
+    consumer = Consumer(b"c", 0)
+    for number, time in ((10, 5), (20, 3), (30, 5), (40, 9)):
+        group.deliver(stream.slices(group.last_id + 1, number << 64)[0], consumer, time, stream)
+    for first in (35, 5):
+        for run in group.pending.between(first << 64, first << 64, stream):
+            group.pending.move(run, group.nobody, 0, 0)
+    seen = []
+    for run in group.pending.due(5):
+        seen.append(run.first >> 64)
+        group.pending.move(run, consumer, 5, 2)
+    assert seen == [35, 5, 11, 1, 6, 21]
+    assert [run.first >> 64 for run in group.pending.due(5)] == seen
+    assert [run.first >> 64 for run in group.pending.due(9)] == [*seen, 31, 36]
