@@ -9,12 +9,13 @@ be split and its rest joined to the next node, but never moves over a border tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import hiredis
 
 from spark_streams.engine.listpack import NodeSize
 from spark_streams.engine.node import Node
+from spark_streams.engine.shelf import Shelf
 
 
 @dataclass
@@ -25,6 +26,7 @@ class NodeLimits:
     bytes: int = 4096  # stream-node-max-bytes; 0 is no limit
     idmp_duration: int = 100  # stream-idmp-duration, in seconds: of streams made from now on
     idmp_maxsize: int = 100  # stream-idmp-maxsize
+    shelf: Shelf = field(default_factory=Shelf)  # sealed nodes that are not packed
 
 
 def cut_head(nodes: list[Node], limits: NodeLimits) -> tuple[list[Node], NodeSize | None]:
@@ -41,6 +43,7 @@ def cut_head(nodes: list[Node], limits: NodeLimits) -> tuple[list[Node], NodeSiz
             pairs = reader.gets()[1]
             if not size.takes(pairs, limits.entries, limits.bytes):
                 head.seal()
+                limits.shelf.put(head, head.memory)
                 return [head, *_rest(nodes[used:], index)], None
             size.add(node.id_at(index), pairs)
             _move(node, index, head)

@@ -13,16 +13,20 @@ begun it is *sealed* and becomes one piece:
     lengths   82      82    82    83    83        83             of each entry
     ids     0: 1526919030474-0       3: 1526919030475-0          where unbroken ids begin (see idrun.py)
 
+A sealed node that has become cold is *packed* (see shelf.py): its blob is compressed, and opened again when it is read.
+
 Where an entry begins is added up from the lengths when somebody reads a part of the node. A slot is the place of one
 entry; a deleted entry keeps its slot (a tombstone) until the node goes.
 """
 
 from __future__ import annotations
 
+import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import Any
 
 import hiredis
 
@@ -31,12 +35,14 @@ from spark_streams.engine.idrun import IdRuns
 from spark_streams.engine.listpack import integer_size
 from spark_streams.ids import U64_MAX
 
+_NOTHING: list[Any] = []  # shared by all sealed nodes
+
 
 class Node:
     """Entries of neighbouring ids. `base` is the ordinal of its first slot, counted since the stream was made."""
 
-    __slots__ = ("_blob", "_lengths", "_pieces", "_places", "_starts", "base", "dead", "exact", "ids", "live", "names",
-                 "names_bytes", "size", "slots")  # fmt: skip
+    __slots__ = ("__weakref__", "_blob", "_lengths", "_packed", "_pieces", "_places", "_starts", "base", "dead",
+                 "exact", "ids", "live", "names", "names_bytes", "size", "slots")  # fmt: skip
 
     def __init__(self, base: int) -> None:
         self.base = base
@@ -50,7 +56,8 @@ class Node:
         self.ids = IdRuns()
         self._lengths: array[int] = array("I")  # bytes of each entry
         self._starts: array[int] | None = None  # where each entry begins, and the end; when somebody asked
-        self._blob: bytes | None = None  # all entries; None while open
+        self._blob: bytes | None = None  # all entries; None while open or packed
+        self._packed: bytes | None = None  # the same, compressed
         self._pieces: list[bytes] = []
         self._places: list[int] = []  # the slot with which each piece begins
 
@@ -67,12 +74,13 @@ class Node:
     @property
     def is_open(self) -> bool:
         """Whether entries can be added."""
-        return self._blob is None
+        return self._blob is None and self._packed is None
 
     @property
     def memory(self) -> int:
         """What the node takes in memory, about."""
-        return sum(map(len, self._pieces)) + len(self._blob or b"") + 4 * self.slots + self.ids.memory + 300
+        data = sum(map(len, self._pieces)) + len(self._blob or b"") + len(self._packed or b"")
+        return data + len(self._lengths) * self._lengths.itemsize + self.ids.memory + 400
 
     def bound(self, entry_id: int, count: int, wire_bytes: int, longest: int, names: Sequence[bytes]) -> int:
         """At least the bytes by which entries of unbroken ids would make the node grow in Redis' encoding.
@@ -120,18 +128,31 @@ class Node:
     def seal(self) -> None:
         """Close the node: from now on it only loses entries."""
         self._blob = b"".join(self._pieces)
-        self._pieces = []
-        self._places = []
+        self._pieces = self._places = _NOTHING
+        self._lengths = self._lengths[:]  # without the room for more
+
+    def pack(self) -> None:
+        """Compress a sealed node, if that is of use."""
+        if self._blob is None or not self.slots:
+            return
+        packed = zlib.compress(self._blob, 1)
+        if len(packed) < 0.8 * len(self._blob):
+            self._blob, self._packed, self._starts, self.names = None, packed, None, None
+            if max(self._lengths) < 1 << 16:
+                self._lengths = array("H", self._lengths)
 
     def unseal(self) -> None:
         """Open a sealed node again, because it has become the newest of its stream."""
-        if self._blob is not None:
-            self._pieces, self._places, self._blob = [self._blob], [0], None
+        if not self.is_open:
+            self._reopen(self.wire(0, self.slots))
+
+    def _reopen(self, data: bytes) -> None:
+        self._pieces, self._places, self._blob, self._packed = [data], [0], None, None
+        self._lengths = array("I", self._lengths)
 
     def cut(self, slots: int) -> None:
         """Keep only so many slots, at least one; those that go are dead."""
-        kept = self.wire(0, slots)
-        self._pieces, self._places, self._blob = [kept], [0], None
+        self._reopen(self.wire(0, slots))
         del self._lengths[slots:]
         self._starts = None
         self.ids.cut(slots)
@@ -153,6 +174,8 @@ class Node:
     def wire(self, low: int, high: int) -> bytes:
         """The reply bytes of the slots low … high-1, whatever their state."""
         blob = self._blob
+        if blob is None and self._packed is not None:
+            blob = _opened(self._packed)
         if blob is None:
             places, pieces = self._places, self._pieces
             at = bisect_left(places, low)
@@ -204,6 +227,21 @@ class Node:
                 low = index + 1
         if low < high:
             yield low, high
+
+
+# The nodes opened last: whoever reads a node in parts opens it once.
+_OPENED = 32
+_opened_blobs: dict[bytes, bytes] = {}
+
+
+def _opened(packed: bytes) -> bytes:
+    """The blob of a packed node."""
+    blob = _opened_blobs.get(packed)
+    if blob is None:
+        if len(_opened_blobs) >= _OPENED:
+            del _opened_blobs[next(iter(_opened_blobs))]
+        blob = _opened_blobs[packed] = zlib.decompress(packed)
+    return blob
 
 
 def fields_of(wire: bytes) -> list[bytes]:

@@ -3,8 +3,8 @@
 Every connection's parser knows where each command begins, and holds no more of an unfinished one than has arrived:
 
     a run of XADDs         taken as one (runs.py)
-    whole commands, many   hiredis' C reader, four times as fast; given only data[:last command's beginning], never a
-                           part of a command, and never a count that it would make room for in advance
+    whole commands, many   hiredis' C reader, four times as fast; used only on what proves to end where a command
+                           does, and never given a count that it would make much room for in advance
     one whole command      split at the line ends (`_one_command`)
     everything else        the strict parser: inline commands, unfinished ones (it goes on where it stopped, so that a
                            request in single bytes costs its length, not its square), and malformed ones, which it
@@ -221,12 +221,26 @@ _SENTINEL = b"+\r\n"  # read as b"" between commands, and as a part of a command
 
 def _whole_commands(data: bytes, found: list[Request], limits: RequestLimits) -> int:
     """As many whole commands as hiredis can read from this pipelined chunk; where they end (0: leave it alone)."""
-    end = data.rfind(_BORDER) + 2
-    if end < 2 or limits.unauthenticated or _MANY.search(data) is not None:
+    if limits.unauthenticated or _MANY.search(data) is not None:
         return 0
     for sign, header in _OTHER_AGGREGATES:
         if sign in data and header in data:
             return 0
+    # Most chunks end where a command does, be it one with a thousand ids.
+    for end in (len(data) if data.endswith(b"\r\n") else 0, data.rfind(_BORDER) + 2):
+        commands = _read_whole(data, end) if end >= 2 else None
+        if commands is not None:
+            break
+    else:
+        return 0
+    if end > limits.bulk and max(map(len, chain.from_iterable(commands)), default=0) > limits.bulk:
+        return 0
+    found += commands if all(commands) else [command for command in commands if command]
+    return end
+
+
+def _read_whole(data: bytes, end: int) -> list[list[bytes]] | None:
+    """The commands in data[:end] by hiredis; None if they are not commands, or if the last is not whole."""
     reader = hiredis.Reader()
     reader.feed(data, 0, end)
     reader.feed(_SENTINEL)
@@ -236,17 +250,14 @@ def _whole_commands(data: bytes, found: list[Request], limits: RequestLimits) ->
         while (command := gets()) is not False:
             commands.append(command)
         if not commands or commands.pop() != b"":
-            return 0  # what looked like a border lies within an argument
+            return None  # what looked like a border lies within an argument
         if set(map(type, commands)) != {list}:
-            return 0
+            return None
         # The cheapest test there is that all arguments are byte strings.
         b"".join(chain.from_iterable(commands))
     except (hiredis.HiredisError, TypeError):
-        return 0
-    if end > limits.bulk and max(map(len, chain.from_iterable(commands)), default=0) > limits.bulk:
-        return 0
-    found += commands if all(commands) else [command for command in commands if command]
-    return end
+        return None
+    return commands
 
 
 def single_commands(requests: Iterable[Request]) -> list[Request]:

@@ -30,9 +30,10 @@ from spark_streams.engine.protocol import BEFORE_AUTH, Request, RequestParser, T
 from spark_streams.engine.replies import Reply, encode, error
 
 READ_SIZE = 256 * 1024
-READ_LITTLE = 16 * 1024  # unless the last read was as much: room for more costs system calls of its own
+READ_LITTLE = 64 * 1024  # unless the last read was as much: room for more costs system calls of its own
 PAUSE_ABOVE = 8 * 1024 * 1024  # unsent bytes above which a connection is not read from
 FLUSH_AT_END = 1.0  # seconds for clients to take what is still to be sent when the server stops
+_IDLE_BEFORE_PACKING = 0.9  # seconds without a request after which cold data is packed
 _OWN_FILES = 32  # open files beside the clients'
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -132,11 +133,17 @@ class Server:
         self._selector.register(self._pipe[0], selectors.EVENT_READ)
         engine = self.engine
         engine.tick()
-        last_used = checked = time.monotonic()
+        last_used = last_busy = checked = time.monotonic()
+        packing = False
         try:
             while not engine.stopping:
-                events = self._selector.select(self._patience())
+                events = self._selector.select(0 if packing else self._patience())
                 now = engine.tick()
+                if events:
+                    packing, last_busy = False, time.monotonic()
+                elif engine.node_limits.shelf and time.monotonic() - last_busy >= _IDLE_BEFORE_PACKING:
+                    engine.node_limits.shelf.pack(0.005)
+                    packing = bool(engine.node_limits.shelf)
                 for key, mask in events:
                     if isinstance(key.data, Connection):
                         self._handle(key.data, mask)

@@ -155,6 +155,7 @@ class Stream:
             node.exact = top.exact
             if top.is_open:
                 top.seal()
+                self.limits.shelf.put(top, top.memory)
         self.nodes.append(node)
         return node
 

@@ -290,3 +290,32 @@ def test_what_is_due_comes_by_age() -> None:
     assert seen == [35, 5, 11, 1, 6, 21]
     assert [run.first >> 64 for run in group.pending.due(5)] == seen
     assert [run.first >> 64 for run in group.pending.due(9)] == [*seen, 31, 36]
+
+
+def test_cold_nodes_are_packed_and_read_as_before() -> None:
+    """Packing changes what a stream takes in memory, and nothing else: not reading, deleting, trimming or unsealing."""
+    stream, plain = make(1000, 100), make(1000, 100)
+    before = stream.memory()
+    stream.limits.shelf.pack(10)
+    assert stream.memory() < before * 0.6
+    assert not stream.limits.shelf
+    for one in (stream, plain):
+        for number in (1, 150, 151, 399):
+            one.delete(number << 64)
+        one.trim(850, 0, True, 0)
+        for number in range(901, 1001):
+            one.delete(number << 64)
+        one.set_last_id(900 << 64)
+        one.append(901 << 64, entry_wire(901 << 64, FIELDS))
+    found = [b"".join(piece.wire() for piece in one.slices(250 << 64, 901 << 64)[0]) for one in (stream, plain)]
+    assert found[0] == found[1]
+    assert stream.entries_backwards(0, 905 << 64, 3) == plain.entries_backwards(0, 905 << 64, 3)
+    assert stream.length == plain.length
+
+
+def test_trimmed_nodes_do_not_stay_for_being_packed() -> None:
+    """The shelf holds sealed nodes weakly."""
+    stream = make(1000, 100)
+    stream.trim(0, 0, True, 0)
+    stream.limits.shelf.pack(10)
+    assert (stream.limits.shelf.bytes, len(stream.nodes)) == (0, 0)
