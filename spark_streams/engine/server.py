@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import logging
 import os
 import resource
@@ -33,7 +34,7 @@ READ_SIZE = 256 * 1024
 READ_LITTLE = 64 * 1024  # unless the last read was as much: room for more costs system calls of its own
 PAUSE_ABOVE = 8 * 1024 * 1024  # unsent bytes above which a connection is not read from
 FLUSH_AT_END = 1.0  # seconds for clients to take what is still to be sent when the server stops
-_IDLE_BEFORE_PACKING = 0.9  # seconds without a request after which cold data is packed
+_IDLE_BEFORE_TIDYING = 0.9  # seconds without a request after which garbage is collected and cold data packed
 _OWN_FILES = 32  # open files beside the clients'
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -41,6 +42,13 @@ _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _SMALL_REPLY = 512
 
 log = logging.getLogger("rstream.engine")
+
+
+def _sweep() -> None:
+    """Collect all garbage, and leave out what is left until the next time."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 class Connection:
@@ -134,14 +142,17 @@ class Server:
         engine = self.engine
         engine.tick()
         last_used = last_busy = checked = time.monotonic()
-        packing = False
+        packing = swept = False
         try:
             while not engine.stopping:
                 events = self._selector.select(0 if packing else self._patience())
                 now = engine.tick()
                 if events:
-                    packing, last_busy = False, time.monotonic()
-                elif engine.node_limits.shelf and time.monotonic() - last_busy >= _IDLE_BEFORE_PACKING:
+                    packing, swept, last_busy = False, False, time.monotonic()
+                elif time.monotonic() - last_busy >= _IDLE_BEFORE_TIDYING:
+                    if not swept:
+                        swept = True
+                        _sweep()
                     engine.node_limits.shelf.pack(0.005)
                     packing = bool(engine.node_limits.shelf)
                 for key, mask in events:
@@ -449,11 +460,13 @@ class Server:
     def _is_sent_at_once(self, connection: Connection, data: bytes) -> bool:
         """Whether the kernel takes all of it and nothing else is to be done, as it is nearly always."""
         if connection.events == selectors.EVENT_READ and not connection.client.closing:
-            with contextlib.suppress(OSError):
+            try:
                 sent = connection.channel.send(memoryview(data))
-                if sent == len(data):
-                    return True
-                data = data[sent:]
+            except OSError:
+                sent = 0  # why, the second attempt will tell
+            if sent == len(data):
+                return True
+            data = data[sent:]
         connection.unsent = memoryview(data)
         return False
 

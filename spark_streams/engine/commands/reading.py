@@ -106,7 +106,11 @@ def xreadgroup(engine: Engine, client: Client, args: list[bytes]) -> Reply | Non
     db, name = client.db, options.group
     wanted = [(key, _read_from(db, key, name, text)) for key, text in zip(options.keys, options.ids, strict=True)]
 
+    only_new = options.claim is None and [last for _, last in wanted] == [None]
+
     def attempt() -> Reply | None:
+        if only_new and client.waiter is not None and _has_read_all(db, options.keys[0], name):
+            return None
         return _read_groups(engine, client, options, wanted)
 
     def again() -> int:
@@ -132,6 +136,13 @@ def _read_from(db: Database, key: bytes, name: bytes, text: bytes) -> int | None
     last = None if text == b">" else entry_id(text)
     # The highest id is how Redis itself spells `>`.
     return None if last == entryid.HIGHEST else last
+
+
+def _has_read_all(db: Database, key: bytes, name: bytes) -> bool:
+    """Whether a group has nothing new: the short answer for the many who wait where one was served."""
+    stream = db.values.get(key)
+    group = stream.groups.get(name) if type(stream) is Stream else None
+    return type(stream) is Stream and group is not None and group.last_id >= stream.last_id
 
 
 def _group(db: Database, key: bytes, name: bytes) -> tuple[Stream, Group]:
