@@ -21,7 +21,7 @@ Nothing here knows of files: `parts` collects until somebody takes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from spark_streams.engine import entryid
 from spark_streams.engine.protocol import fields_wire
@@ -258,8 +258,40 @@ def _ids(journal: Journal, db: Database, args: list[bytes]) -> None:
     journal.write_raw(db, b"*%d%b" % (len(args), fields_wire(args[:3])[2:]), bulks(args[3:]))
 
 
+def _removed(journal: Journal, db: Database, args: list[bytes]) -> None:
+    """XDELEX and XACKDEL, which only Redis from 8.2 on has: what has gone, and what is pending no more."""
+    stream = cast("Stream", db.values[args[1]])  # the command has found one
+    groups: list[bytes] = []
+    if args[0].lower() == b"xackdel":
+        groups.append(args[2])
+    texts: list[bytes] = []
+    at = 2 + len(groups)
+    while at < len(args):
+        if args[at].lower() == b"ids":
+            count = int(args[at + 1])
+            texts = args[at + 2 : at + 2 + count]
+            at += 2 + count
+            continue
+        if args[at].lower() == b"delref":
+            groups = list(stream.groups)
+        at += 1
+    ids = [entryid.parse(text) for text in texts]
+    journal.begin()
+    gone = [entryid.text(one) for one in ids if stream.find(one) is None]
+    if gone:
+        journal.write(db, b"XDEL", args[1], *gone)
+    for name in groups:
+        pending = stream.groups[name].pending
+        done = [entryid.text(one) for one in ids if pending.get(one, stream) is None]
+        if done:
+            journal.write(db, b"XACK", args[1], name, *done)
+    journal.end()
+
+
 _BY_STATE: dict[str, Callable[[Journal, Database, list[bytes]], None]] = {
     "xack": _ids,
+    "xdelex": _removed,
+    "xackdel": _removed,
     **dict.fromkeys(("expire", "pexpire", "expireat", "pexpireat"), _expiry),
     **dict.fromkeys(("set", "setex", "psetex", "setnx", "getset", "getex", "incrbyfloat"), _string),
 }

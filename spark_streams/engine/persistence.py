@@ -81,6 +81,7 @@ class Persistence:
         self._syncing: threading.Thread | None = None
         self._sync_problem: OSError | None = None
         self._rewrite: _Rewrite | None = None
+        self._save_wanted = False  # BGSAVE
 
     @property
     def directory(self) -> Path:
@@ -111,6 +112,11 @@ class Persistence:
     def rewriting(self) -> bool:
         """Whether a rewrite is under way."""
         return self._rewrite is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether `cron` has something to wait for."""
+        return self._rewrite is not None or self._save_wanted
 
     # Beginning and end
 
@@ -259,6 +265,16 @@ class Persistence:
             self._sync_file(self._file)
         self.saved()
 
+    def sync_soon(self) -> None:
+        """Begin to bring everything so far to the disk; `busy` until it is there. Raises PersistenceError."""
+        self.commit()
+        self._write()
+        if self._waiting:
+            raise PersistenceError(f"cannot write to {self.path}")
+        self._save_wanted = True
+        if self._syncing is None and self._file is not None and self._dirty:
+            self._sync_in_background(self._file)
+
     def saved(self) -> None:
         """Remember that now is a moment that lasts."""
         self.saved_at = self._engine.now // 1000
@@ -275,6 +291,9 @@ class Persistence:
             self.commit()
             if self._dirty and self.policy == "everysec":
                 self._sync_in_background(self._file)
+        if self._save_wanted and self._syncing is None and not self._dirty and not self._waiting:
+            self._save_wanted = False
+            self.saved()
         if self._rewrite is not None:
             self._go_on_rewriting()
         elif self.rewrite_ok and self._file.size >= self._config.number("auto-aof-rewrite-min-size"):
@@ -293,6 +312,7 @@ class Persistence:
                 self._sync_problem = problem
                 self._dirty = True
             self._syncing = None
+            self._engine.wake()
             journal = self._engine.journal
             if journal is not None and self._sync_problem is not None:
                 self._refuse(self._sync_problem)
@@ -374,7 +394,7 @@ class Persistence:
         writing = "err" if journal is not None and journal.refusal else "ok"
         found: dict[str, object] = {
             "rdb_changes_since_last_save": self._changes() - self.saved_changes,
-            "rdb_bgsave_in_progress": 0,
+            "rdb_bgsave_in_progress": int(self._save_wanted),
             "rdb_last_save_time": self.saved_at,
             "rdb_last_bgsave_status": writing,
             "aof_enabled": int(self.enabled),

@@ -186,7 +186,7 @@ class Server:
                             engine.serve_ready()
                     self._commit()
                     engine.persistence.cron()
-                elif engine.persistence.rewriting:
+                elif engine.persistence.busy:
                     engine.persistence.cron()
         finally:
             self._close()

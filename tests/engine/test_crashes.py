@@ -315,6 +315,13 @@ def test_appendonly_can_be_switched_on_and_off(tmp_path: Path) -> None:
     inside.call("XADD", "s", "2-1", "a", 1)
     assert inside.call("SAVE") == b"OK"
     assert inside.call("LASTSAVE") > 0
+    inside.call("XADD", "t", "1-1", "a", 1)
+    assert inside.call("BGSAVE") == b"Background saving started"
+    deadline = time.monotonic() + 10
+    while inside.engine.persistence.busy:
+        assert time.monotonic() < deadline
+        inside.engine.persistence.cron()
+    assert "rdb_changes_since_last_save:0" in inside.call("INFO", "persistence").decode()
     assert inside.call("CONFIG", "SET", "appendonly", "no") == b"OK"
     inside.call("XADD", "s", "3-1", "a", 1)
     again = Inside(tmp_path)

@@ -53,10 +53,14 @@ def save(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 @command("bgsave", -1)
 def bgsave(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """BGSAVE [SCHEDULE]: as SAVE, in Redis' words."""
+    """BGSAVE [SCHEDULE]: as SAVE, in the background; INFO and LASTSAVE tell when it is done."""
     if len(args) > 2 or (len(args) == 2 and args[1].lower() != b"schedule"):
         raise syntax_error()
-    _sync(engine)
+    _need_file(engine)
+    try:
+        engine.persistence.sync_soon()
+    except PersistenceError as problem:
+        raise CommandError(f"ERR {problem}") from None
     return simple("Background saving started")
 
 
