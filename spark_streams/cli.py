@@ -92,7 +92,7 @@ def serve(arguments: tuple[str, ...]) -> None:
     """Serve the bundled stream engine; options are named as in redis.conf (rstream serve --help)."""
     from spark_streams.engine.__main__ import main as engine_main
 
-    sys.exit(engine_main(list(arguments)))
+    sys.exit(engine_main(list(arguments), prog="rstream serve"))
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

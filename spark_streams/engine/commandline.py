@@ -22,6 +22,11 @@ examples:
   {prog} --port 6400
   {prog} --unixsocket /tmp/streams.sock --requirepass secret
   {prog} engine.conf --maxmemory 500mb
+  {prog} --appendonly yes --dir /var/lib/streams
+
+moving out, on the day that a real Redis is wanted: with --appendonly yes everything is in one file of plain commands,
+which redis-cli loads (BGREWRITEAOF first makes it short):
+  redis-cli -p 6379 --pipe < /var/lib/streams/appendonly.aof
 """
 _INCLUDES = 16  # deep
 

@@ -215,5 +215,3 @@ def test_who_never_reads_costs_no_more_than_its_share(target: Served) -> None:
                 assert time.monotonic() - begun < 0.5
                 time.sleep(0.02)
         assert target.resident() < before + 40 * MB
-
-

@@ -384,9 +384,11 @@ def own_address() -> str | None:
 
 
 def test_help_teaches() -> None:
-    """Every option, in groups, with its default; examples at the end."""
+    """Every option, in groups, with its default; examples; and at the end the way out to a real Redis."""
     ended = subprocess.run(
-        [sys.executable, "-m", "spark_streams.engine", "--help"], capture_output=True, text=True, check=True, timeout=30
-    )
-    for words in ("where it listens:", "--requirepass PASSWORD", "(default 127.0.0.1)", "examples:"):
+        [sys.executable, "-m", "spark_streams.cli", "serve", "--help"],
+        capture_output=True, text=True, check=True, timeout=30,
+    )  # fmt: skip
+    for words in ("where it listens:", "--requirepass PASSWORD", "(default 127.0.0.1)", "  rstream serve --port 6400"):
         assert words in ended.stdout
+    assert ended.stdout.rstrip().endswith("redis-cli -p 6379 --pipe < /var/lib/streams/appendonly.aof")
