@@ -119,15 +119,23 @@ def _put_stream(out: bytearray, stream: Stream, active_times: bool) -> None:
             for entry_id in run.id_list(stream):
                 out += entry_id.to_bytes(16, "big")
                 out += tail
-        _put_length(out, len(group.consumers))
-        for consumer in group.consumers.values():
+        owners = _owners(group)
+        _put_length(out, len(owners))
+        for consumer, runs in owners:
             _put_string(out, consumer.name)
             out += _time(consumer.seen)
             if active_times:
                 out += _time(consumer.active)
-            _put_length(out, consumer.pending.count)
-            for run in consumer.pending.runs:
+            _put_length(out, sum(run.count for run in runs))
+            for run in runs:
                 out += b"".join([entry_id.to_bytes(16, "big") for entry_id in run.id_list(stream)])
+
+
+def _owners(group: Group) -> list[tuple[Consumer, list[Run]]]:
+    """Consumers and their runs. What XNACK has released goes under the empty name, which is how XPENDING shows it."""
+    released = group.nobody.pending.runs
+    owners = [(one, one.pending.runs if one.name else one.pending.runs + released) for one in group.consumers.values()]
+    return owners if not released or b"" in group.consumers else [*owners, (group.nobody, released)]
 
 
 def _time(milliseconds: int) -> bytes:
