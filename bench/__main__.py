@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import json
 import os
+import signal
 import sys
 
 from rich.console import Console
@@ -25,6 +26,7 @@ GROUPS = {
 
 def main() -> int:
     """Measure the groups asked for, or all."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers are stopped on the way out
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("groups", nargs="*", metavar="group", help=f"{', '.join(GROUPS)}; all if none is given")
     parser.add_argument("--json", action="store_true", help="for programs")

@@ -39,14 +39,15 @@ def cut_head(nodes: list[Node], limits: NodeLimits) -> tuple[list[Node], NodeSiz
     for used, node in enumerate(nodes):
         reader = hiredis.Reader()
         reader.feed(node.wire(0, node.slots))
-        for index in range(node.slots):
+        for index, entry_id in enumerate(node.id_list(0, node.slots)):
             pairs = reader.gets()[1]
             if not size.takes(pairs, limits.entries, limits.bytes):
+                head.take_over(node, 0, index)
                 head.seal()
                 limits.shelf.put(head, head.memory)
                 return [head, *_rest(nodes[used:], index)], None
-            size.add(node.id_at(index), pairs)
-            _move(node, index, head)
+            size.add(entry_id, pairs)
+        head.take_over(node, 0, node.slots)
     head.size = size.bytes
     return [head], size
 
@@ -58,16 +59,7 @@ def _rest(nodes: list[Node], index: int) -> list[Node]:
     first = nodes[0]
     tail = Node(first.base + index)
     tail.exact = False
-    for at in range(index, first.slots):
-        _move(first, at, tail)
+    tail.take_over(first, index, first.slots)
     if len(nodes) > 1:
         tail.seal()
     return [tail, *nodes[1:]]
-
-
-def _move(source: Node, index: int, target: Node) -> None:
-    wire = source.wire(index, index + 1)
-    target.append(source.id_at(index), wire)
-    target.size += len(wire) + 8
-    if source.is_dead(index):
-        target.kill(target.slots - 1, target.slots)

@@ -78,7 +78,7 @@ class IdRuns:
         end = self._places[run + 1] if run + 1 < runs else self.count
         return min(self._places[run] + entry_id - self._head(run), end)
 
-    def _runs(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+    def runs(self, low: int, high: int) -> Iterator[tuple[int, int]]:
         """(first id, count) of the unbroken ids among low … high-1."""
         run = bisect_right(self._places, low) - 1
         while low < high:
@@ -90,14 +90,14 @@ class IdRuns:
     def between(self, low: int, high: int) -> list[int]:
         """The ids low … high-1."""
         found: list[int] = []
-        for first, count in self._runs(low, high):
+        for first, count in self.runs(low, high):
             found += range(first, first + count)
         return found
 
     def texts(self, low: int, high: int) -> list[bytes]:
         """`<ms>-<seq>` of the ids low … high-1."""
         found: list[bytes] = []
-        for first, count in self._runs(low, high):
+        for first, count in self.runs(low, high):
             if count == 1:
                 found.append(b"%d-%d" % (first >> 64, first & U64_MAX))
                 continue

@@ -125,6 +125,25 @@ class Node:
         self.slots += len(lengths)
         self.live += len(lengths)
 
+    def take_over(self, other: Node, low: int, high: int) -> None:
+        """Add slots of another node on top, dead ones as they are; only on an open node."""
+        if low == high:
+            return
+        wire = other.wire(low, high)
+        self.dead = {
+            *(self.dead or ()),
+            *(self.slots + at - low for at in other.dead or () if low <= at < high),
+        } or None
+        self._places.append(self.slots)
+        self._pieces.append(wire)
+        self._lengths.extend(other._lengths[low:high].tolist())
+        self._starts = None
+        for first, count in other.ids.runs(low, high):
+            self.ids.extend(first, count)
+        self.slots += high - low
+        self.live = self.slots - len(self.dead or ())
+        self.size += len(wire) + 8 * (high - low)
+
     def seal(self) -> None:
         """Close the node: from now on it only loses entries."""
         self._blob = b"".join(self._pieces)

@@ -293,7 +293,9 @@ class Stream:
                 break
             if approximate and not self.nodes[0].exact:
                 self.nodes, self.tail_size = cut_head(self.nodes, self.limits)
-                self.firsts = [node.first for node in self.nodes]
+                # All but the first two are as they were.
+                same = max(len(self.nodes) - 2, 0)
+                self.firsts[: len(self.firsts) - same] = [node.first for node in self.nodes[:2]]
             node = self.nodes[0]
             if limit and removed + node.live > limit:
                 break
