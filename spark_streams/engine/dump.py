@@ -16,7 +16,8 @@ and in a node's listpack
     flags | ms | seq | [fields n | field value …  or, where the fields are the first entry's,  value …] | elements
 
 with ids as differences to the node's. Written is what Redis 7.0 reads; read is whatever Redis from 5.0 to 7.4 writes
-for the types that the engine has. Sources: `rdb.c`, `t_stream.c`, `cluster.c`.
+for the types that the engine has. What XNACK has released has no place in it: it goes as pending for a consumer
+without a name. Nor have the messages that XADD IDMP remembers. Sources: `rdb.c`, `t_stream.c`, `cluster.c`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _STREAM, _HASH_LISTPACK, _LIST_QUICKLIST_2, _STREAM_2, _SET_LISTPACK, _STREAM_3 
 _DELETED, _SAME_FIELDS = 1, 2
 _MAX_RATIO = 90  # LZF cannot do better: 264 bytes from 3
 
-__all__ = ["BadDataError", "WrongVersionError", "dump", "load"]
+__all__ = ["BadDataError", "WrongVersionError", "dump", "load", "reloaded"]
 
 
 class WrongVersionError(ValueError):
@@ -52,6 +53,19 @@ class WrongVersionError(ValueError):
 
 
 # Writing
+
+
+def reloaded(value: Value, limits: NodeLimits, now: int) -> Value:
+    """The value as it comes back from its payload, with what a payload has no place for carried over."""
+    fresh = load(dump(value, active_times=True), limits, now)
+    if isinstance(value, Stream) and isinstance(fresh, Stream):
+        fresh.idempotence = value.idempotence
+        for name, group in fresh.groups.items():
+            if value.groups[name].nobody.pending.count:
+                nameless = group.consumers.pop(b"")
+                for run in list(nameless.pending.runs):
+                    group.pending.move(run, group.nobody, run.time, run.deliveries)
+    return fresh
 
 
 def dump(value: Value, active_times: bool = False) -> bytes:

@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 
 from spark_streams.engine.protocol import RequestParser
 from tests.engine.state import Inside, state
-from tests.engine.test_against_redis import EXAMPLES, GROUPS, Command, commands
+from tests.engine.test_against_redis import (
+    EXAMPLES,
+    GROUPS,
+    Command,
+    acknowledging,
+    adds,
+    claims,
+    commands,
+    group_reads,
+    idempotent,
+    removals,
+    trimming,
+)
 from tests.engine.wire import Wire, wire
 from tests.servers import Server
 
@@ -186,4 +198,42 @@ def test_everything_comes_back(
         pipe(redis, (directory / "appendonly.aof").read_bytes())
         assert state(redis.call, EVERYTHING) == before
     again.stop()
+    shutil.rmtree(directory)
+
+
+newer = st.one_of(adds(), adds(), idempotent, group_reads, claims, trimming, acknowledging, removals)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(newer.filter(lambda one: "BLOCK" not in one), min_size=5, max_size=50), st.sampled_from([0, 2, 100]))
+def test_what_newer_commands_do_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, program: list[Command], node: int
+) -> None:
+    """Reference policies, released entries, remembered messages: from the file, the rewritten file and a reload."""
+
+    def holds(inside: Inside) -> list[object]:
+        found: list[object] = [state(inside.call)]
+        for key in ("s", "t"):
+            reply = inside.call("XINFO", "STREAM", key)
+            found.append(reply[reply.index(b"idmp-duration") :][:12] if isinstance(reply, list) else str(reply))
+            groups = inside.call("XINFO", "STREAM", key, "FULL")
+            if isinstance(groups, list):
+                found += [group[group.index(b"nacked-count") + 1] for group in groups[-1]]
+        return found
+
+    directory = tmp_path_factory.mktemp("aof")
+    inside = Inside(directory, clock=lambda: 50_000)
+    inside.call("CONFIG", "SET", "stream-node-max-entries", node)
+    for group in GROUPS:
+        inside.call("XGROUP", "CREATE", "s", group, "0", "MKSTREAM")
+    for words in program:
+        inside.call(*words)
+    before = holds(inside)
+    for again in (["DEBUG", "LOADAOF"], ["DEBUG", "RELOAD"]):
+        assert inside.call(*again) == b"OK"
+        assert holds(inside) == before, again
+    rewrite(inside)
+    assert inside.call("DEBUG", "LOADAOF") == b"OK"
+    assert holds(inside)[0] == before[0]
+    inside.stop()
     shutil.rmtree(directory)

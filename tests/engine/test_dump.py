@@ -137,6 +137,25 @@ def test_a_big_stream_goes_both_ways(redis: Wire) -> None:
     assert len(group.pending.index.runs) == 1
 
 
+def test_what_has_no_place_in_a_dump(redis: Wire, tmp_path: Any) -> None:
+    """Released entries and remembered messages: kept by a reload and by the file, pending for no name in a dump."""
+    inside = Inside(tmp_path)
+    for number in range(1, 4):
+        inside.call("XADD", "s", "IDMP", "p", f"m{number}", "*", "a", 1)
+    inside.call("XGROUP", "CREATE", "s", "g", "0")
+    ids = [one[0] for one in inside.call("XREADGROUP", "GROUP", "g", "ann", "STREAMS", "s", ">")[0][1]]
+    assert inside.call("XNACK", "s", "g", "FAIL", "IDS", 2, *ids[:2]) == 2
+    before = state(inside.call)
+    assert inside.call("DEBUG", "RELOAD") == b"OK"
+    assert state(inside.call) == before
+    assert inside.call("DEBUG", "LOADAOF") == b"OK"
+    assert state(inside.call) == before
+    redis.call("FLUSHALL")
+    assert redis.call("RESTORE", "s", 0, inside.call("DUMP", "s")) == b"OK"
+    assert redis.call("XPENDING", "s", "g")[3] == [[b"", b"2"], [b"ann", b"1"]]
+    inside.stop()
+
+
 def test_errors_are_redis_own(redis: Wire) -> None:
     """Options, busy keys, versions, checksums and data that is none."""
     inside = Inside()

@@ -10,7 +10,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.commands.arguments import syntax_error
 from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.dump import dump, load
+from spark_streams.engine.dump import reloaded
 from spark_streams.engine.loading import CorruptFileError
 from spark_streams.engine.persistence import PersistenceError
 from spark_streams.engine.replies import OK, CommandError, Reply, integer, simple
@@ -75,7 +75,7 @@ def debug_reload(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """DEBUG RELOAD [NOSAVE] …: every value goes through the form that DUMP gives, and comes back from it."""
     for db in engine.databases:
         for key, value in db.values.items():
-            db.values[key] = load(dump(value, active_times=True), engine.node_limits, engine.now)
+            db.values[key] = reloaded(value, engine.node_limits, engine.now)
     return OK
 
 
