@@ -61,10 +61,13 @@ def reloaded(value: Value, limits: NodeLimits, now: int) -> Value:
     if isinstance(value, Stream) and isinstance(fresh, Stream):
         fresh.idempotence = value.idempotence
         for name, group in fresh.groups.items():
-            if value.groups[name].nobody.pending.count:
-                nameless = group.consumers.pop(b"")
-                for run in list(nameless.pending.runs):
-                    group.pending.move(run, group.nobody, run.time, run.deliveries)
+            before = value.groups[name]
+            for run in before.nobody.pending.runs:
+                for entry_id in run.id_list(value):
+                    group.pending.take(entry_id, fresh)
+                    group.pending.put(entry_id, group.nobody, run.time, run.deliveries, fresh)
+            if b"" not in before.consumers:
+                group.consumers.pop(b"", None)
     return fresh
 
 
