@@ -5,7 +5,6 @@ While there is none, the engine's `guard` is None and no command is asked.
 
 from __future__ import annotations
 
-import hmac
 from typing import TYPE_CHECKING
 
 from spark_streams.engine.replies import CommandError
@@ -50,6 +49,8 @@ class Guard:
 
     def admit(self, client: Client, user: bytes, password: bytes) -> None:
         """AUTH and HELLO AUTH. Raises WRONGPASS."""
+        import hmac  # loads OpenSSL: not at every start
+
         # Without a password, as in Redis, the default user comes in with any.
         if user != b"default" or (self._password and not hmac.compare_digest(password, self._password)):
             raise CommandError(WRONG_PASSWORD)
