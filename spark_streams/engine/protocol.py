@@ -227,7 +227,7 @@ def _whole_commands(data: bytes, found: list[Request], limits: RequestLimits) ->
         if sign in data and header in data:
             return 0
     # Most chunks end where a command does, be it one with a thousand ids.
-    for end in (len(data) if data.endswith(b"\r\n") else 0, data.rfind(_BORDER) + 2):
+    for end in (len(data) if data.endswith(b"\r\n") else 0, _last_border(data)):
         commands = _read_whole(data, end) if end >= 2 else None
         if commands is not None:
             break
@@ -237,6 +237,15 @@ def _whole_commands(data: bytes, found: list[Request], limits: RequestLimits) ->
         return 0
     found += commands if all(commands) else [command for command in commands if command]
     return end
+
+
+def _last_border(data: bytes) -> int:
+    """Where the last command seems to begin: a line `*<digit>…`, which the id `*` of an XADD is not; 1 if nowhere."""
+    at = len(data)
+    while (at := data.rfind(_BORDER, 0, at)) >= 0:
+        if data[at + 3 : at + 4].isdigit():
+            return at + 2
+    return 1
 
 
 def _read_whole(data: bytes, end: int) -> list[list[bytes]] | None:

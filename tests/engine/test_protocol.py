@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from spark_streams.engine.protocol import (
     PIPELINED,
+    Request,
     RequestLimits,
     RequestParser,
     TooLongError,
+    _whole_commands,
     fields_wire,
     split_quoted,
 )
@@ -156,3 +158,14 @@ def test_quoted_words() -> None:
     """As `sdssplitargs`."""
     assert split_quoted(b' set  k "a b" \'c d\' "\\x00\\t" ') == [b"set", b"k", b"a b", b"c d", b"\x00\t"]
     assert split_quoted(b'"open') is None
+
+
+def test_a_chunk_that_ends_within_an_xadd_is_read_at_once_up_to_its_last_border() -> None:
+    """The id `*` is no border, and no reason to fall back to the slow road."""
+    command = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nf\r\n$2\r\nvv\r\n"
+    for cut in range(1, len(command)):
+        found: list[Request] = []
+        end = _whole_commands(command * 200 + command[:cut], found, RequestLimits())
+        # A border whose count has not arrived is not one yet.
+        assert end == (199 if cut == 1 else 200) * len(command)
+        assert len(found) * len(command) == end
