@@ -214,20 +214,19 @@ def test_what_was_answered_survives(tmp_path: Path, fsync: str, ending: str) -> 
     with LocalEngine(directory=tmp_path, fsync=fsync) as engine, redis.Redis.from_url(engine.url) as client:
         client.xgroup_create("s", "g", "0", mkstream=True)
     for turn in range(2):
-        with LocalEngine(directory=tmp_path, fsync=fsync) as engine:
-            with Load(Server("engine", engine.url)) as load:
-                deadline = time.monotonic() + 30
-                while len(load.added) <= 100 or not load.acked:
-                    assert time.monotonic() < deadline, "the clients got nothing done"
-                    time.sleep(0.02)
-                if turn:
-                    with redis.Redis.from_url(engine.url) as client:
-                        client.bgrewriteaof()
-                        time.sleep(0.05)
-                if ending == "kill":
-                    engine.kill()
-                else:
-                    engine.stop()
+        with LocalEngine(directory=tmp_path, fsync=fsync) as engine, Load(Server("engine", engine.url)) as load:
+            deadline = time.monotonic() + 30
+            while len(load.added) <= 100 or not load.acked:
+                assert time.monotonic() < deadline, "the clients got nothing done"
+                time.sleep(0.02)
+            if turn:
+                with redis.Redis.from_url(engine.url) as client:
+                    client.bgrewriteaof()
+                    time.sleep(0.05)
+            if ending == "kill":
+                engine.kill()
+            else:
+                engine.stop()
         with LocalEngine(directory=tmp_path, fsync=fsync) as engine, redis.Redis.from_url(engine.url) as client:
             load.check(client)
             client.delete("s")
