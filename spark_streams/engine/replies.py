@@ -43,7 +43,7 @@ class Typed:
 
     def write(self, out: list[bytes], resp: int) -> None:
         """Append the wire form for RESP `resp` (2 or 3)."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of reply has its own; a base without slots keeps them small
 
 
 Reply: TypeAlias = bytes | Typed
