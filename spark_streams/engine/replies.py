@@ -8,10 +8,10 @@ the end. Nothing is guessed from a Python value. Source: the RESP specification;
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-CRLF = b"\r\n"
 OK = b"+OK\r\n"
 PONG = b"+PONG\r\n"
 QUEUED = b"+QUEUED\r\n"
@@ -36,14 +36,14 @@ class CommandError(Exception):
         super().__init__(text)
 
 
-class Typed:
+class Typed(ABC):
     """A reply whose bytes depend on the protocol."""
 
     __slots__ = ()
 
+    @abstractmethod
     def write(self, out: list[bytes], resp: int) -> None:
         """Append the wire form for RESP `resp` (2 or 3)."""
-        raise NotImplementedError  # each kind of reply has its own; a base without slots keeps them small
 
 
 Reply: TypeAlias = bytes | Typed

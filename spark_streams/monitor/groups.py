@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.replies import pairs
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,15 @@ def view_streams(server: Connection, streams: Sequence[str | bytes]) -> list[Str
         for reply in (info, groups):
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, commands[2 * at])
-        fields = _pairs(info)
+        fields = pairs(info)
         name = stream if isinstance(stream, str) else stream.decode("utf-8", "backslashreplace")
         views.append(
             StreamView(
                 name,
-                fields["length"],
-                fields.get("entries-added"),
-                fields["last-generated-id"].decode(),
-                tuple(_group(name, _pairs(group)) for group in groups),
+                fields[b"length"],
+                fields.get(b"entries-added"),
+                fields[b"last-generated-id"].decode(),
+                tuple(_group(name, pairs(group)) for group in groups),
             )
         )
     return views
@@ -72,16 +73,12 @@ def list_streams(server: Connection) -> list[bytes]:
             return sorted(names)
 
 
-def _group(stream: str, fields: dict[str, Any]) -> GroupView:
+def _group(stream: str, fields: dict[bytes, Any]) -> GroupView:
     return GroupView(
         stream,
-        fields["name"].decode("utf-8", "backslashreplace"),
-        fields["consumers"],
-        fields["pending"],
-        fields.get("lag"),
-        fields["last-delivered-id"].decode(),
+        fields[b"name"].decode("utf-8", "backslashreplace"),
+        fields[b"consumers"],
+        fields[b"pending"],
+        fields.get(b"lag"),
+        fields[b"last-delivered-id"].decode(),
     )
-
-
-def _pairs(reply: Sequence[Any]) -> dict[str, Any]:
-    return {key.decode(): value for key, value in zip(reply[0::2], reply[1::2], strict=True)}

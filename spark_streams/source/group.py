@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from spark_streams.errors import DataLossError, GroupMissingError
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.options import StartingOffsets
 from spark_streams.wire.connection import Connection, Reply, ReplyError
+from spark_streams.wire.replies import pairs
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def read_group_state(
                 "restore it, or start with a new checkpoint"
             )
         raise server.error_of(groups, ("XINFO", "GROUPS", stream))
-    group = next((g for g in map(_pairs, groups) if g[b"name"] == member.group.encode()), None)
+    group = next((g for g in map(pairs, groups) if g[b"name"] == member.group.encode()), None)
     if group is None:
         raise GroupMissingError(
             f"stream {stream!r} at {server.address} has no group {member.group!r} any more; "
@@ -115,7 +115,7 @@ def read_group_state(
     ours = None
     if not isinstance(consumers, ReplyError):
         name = member.consumer.encode()
-        ours = next((c[b"pending"] for c in map(_pairs, consumers) if c[b"name"] == name), None)
+        ours = next((c[b"pending"] for c in map(pairs, consumers) if c[b"name"] == name), None)
     return GroupState(
         last_delivered=StreamId.parse(group[b"last-delivered-id"]),
         entries_read=group.get(b"entries-read"),
@@ -136,7 +136,7 @@ def _read_stream_state(server: Connection, stream: str, reply: Reply) -> StreamS
         if "no such key" in str(reply):
             return StreamState(MIN_ID, 0, 0, None)
         raise server.error_of(reply, ("XINFO", "STREAM", stream))
-    info = _pairs(reply)
+    info = pairs(reply)
     first = info.get(b"recorded-first-entry-id")
     return StreamState(
         last=StreamId.parse(info[b"last-generated-id"]),
@@ -144,7 +144,3 @@ def _read_stream_state(server: Connection, stream: str, reply: Reply) -> StreamS
         added=info.get(b"entries-added"),
         first=None if first is None else StreamId.parse(first),
     )
-
-
-def _pairs(reply: Sequence[Any]) -> Mapping[bytes, Any]:
-    return dict(zip(reply[0::2], reply[1::2], strict=True))

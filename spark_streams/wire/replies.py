@@ -1,6 +1,9 @@
-"""Many small replies at once: is there an error among them, and which command does it belong to?"""
+"""Small replies: an error among many, and the name-value lists of XINFO."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import hiredis
 
@@ -25,3 +28,8 @@ def first_error(replies: memoryview) -> tuple[int, str] | None:
         if isinstance(reply, ReplyError):
             return position, str(reply)
         position += 1
+
+
+def pairs(reply: Sequence[Any]) -> dict[bytes, Any]:
+    """`[name, value, name, value …]`, as RESP2 writes a map, by name."""
+    return dict(zip(reply[0::2], reply[1::2], strict=True))

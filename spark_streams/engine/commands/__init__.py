@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_streams.engine.commands import (
+from spark_streams.engine.commands import (  # noqa: F401 - imported for what they register
     connection,
     databases,
     dump,
@@ -28,27 +28,3 @@ from spark_streams.engine.commands import (
 from spark_streams.engine.commands.table import COMMANDS, Command
 
 __all__ = ["COMMANDS", "Command"]
-
-_FAMILIES = (
-    connection,
-    dump,
-    databases,
-    groups,
-    hashes,
-    idempotence,
-    info,
-    keys,
-    lists,
-    pending,
-    persistence,
-    reading,
-    refusals,
-    releasing,
-    removing,
-    server,
-    sets,
-    streams,
-    strings,
-    transactions,
-    xinfo,
-)
