@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.servers import Server, redis_server_path, running_engine, running_redis
+from tests.servers import Server, running_engine, running_redis, skip_without_redis
 
 
 @pytest.fixture(scope="session")
@@ -17,9 +17,7 @@ def engine_server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[Server]:
-    if redis_server_path() is None:
-        # The reason is printed by -ra: install Debian's redis-server to run this leg.
-        pytest.skip("no redis-server on this machine: the real-server leg of this test did not run")
+    skip_without_redis()
     with running_redis() as server:
         yield server
 

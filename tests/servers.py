@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import pytest
 import redis
 
 
@@ -57,6 +58,12 @@ def free_port() -> int:
 def redis_server_path() -> str | None:
     """Where redis-server is installed, or None."""
     return shutil.which("redis-server")
+
+
+def skip_without_redis() -> None:
+    """Where redis-server cannot be installed, its leg of a test is skipped; -ra prints this reason for each."""
+    if redis_server_path() is None:
+        pytest.skip("no redis-server on this machine: the real-server leg of this test did not run")
 
 
 @contextlib.contextmanager

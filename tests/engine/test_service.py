@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from tests.engine.wire import Failed, Wire, command, wire
-from tests.servers import Server, free_port, redis_server_path, running_redis, serving
+from tests.servers import Server, free_port, running_redis, serving, skip_without_redis
 
 NOAUTH = b"-NOAUTH Authentication required.\r\n"
 WRONGPASS = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
@@ -59,8 +59,7 @@ def locked(request: pytest.FixtureRequest) -> Iterator[Server]:
         with serving("--requirepass", "secret") as server:
             yield server
     else:
-        if redis_server_path() is None:
-            pytest.skip("no redis-server on this machine")
+        skip_without_redis()
         with running_redis("--requirepass", "secret") as server:
             yield server
 
