@@ -7,13 +7,13 @@ case, as Spark does. Unknown options are errors: a misspelt option that is silen
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from spark_streams.errors import InvalidOptionError, UnknownOptionError
-from spark_streams.ids import InvalidStreamId, StreamId
+from spark_streams.errors import InvalidOptionError, OptionError, UnknownOptionError
+from spark_streams.option_checks import check_together
+from spark_streams.option_values import Positions, count, duration, flag, glob, moment, one_of, positions, streams, text
 from spark_streams.wire.address import Address, default_url
 
 # What Spark itself puts among the options of a reader or a writer.
@@ -24,96 +24,14 @@ REQUIRED = object()
 
 @dataclass(frozen=True)
 class Option:
-    """name: as users type it; parse: text → value, raises ValueError; default: a value, REQUIRED, or a callable."""
+    """name: as users type it; parse: text → value, raises ValueError; default: a value, REQUIRED, or a callable;
+    shown: the default as README shows it."""
 
     name: str
     parse: Callable[[str], Any]
     default: Any
     shown: str
     doc: str
-
-
-def _text(value: str) -> str:
-    if not value:
-        raise ValueError("must not be empty")
-    return value
-
-
-def _count(value: str) -> int:
-    plain = value.strip()
-    number = int(plain) if plain.isascii() and plain.isdigit() and len(plain) < 19 else 0
-    if number < 1:
-        raise ValueError("must be a whole number above 0 of at most 18 digits")
-    return number
-
-
-def _flag(value: str) -> bool:
-    known = {"true": True, "false": False}
-    if value.lower() not in known:
-        raise ValueError("must be true or false")
-    return known[value.lower()]
-
-
-def _one_of(*values: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        for known in values:
-            if value.lower() == known.lower():
-                return known
-        raise ValueError(f"must be one of {', '.join(values)}")
-
-    return parse
-
-
-def _streams(value: str) -> tuple[str, ...]:
-    """`orders, returns`, or a JSON list where a name holds a comma."""
-    if value.lstrip().startswith("["):
-        try:
-            names = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"is not a JSON list of stream names ({error})") from None
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError("must be a JSON list of stream names")
-    else:
-        names = [name.strip() for name in value.split(",")]
-    if not names or not all(names):
-        raise ValueError("must name at least one stream, and no empty one")
-    if len(set(names)) < len(names):
-        raise ValueError("names a stream twice")
-    return tuple(names)
-
-
-@dataclass(frozen=True)
-class StartingOffsets:
-    """Where a new group starts: `latest` ($), `earliest` (0) or after an id; `per_stream` overrides `everywhere`."""
-
-    everywhere: str
-    per_stream: Mapping[str, str]
-
-    def of(self, stream: str) -> str:
-        """The id argument of XGROUP CREATE for this stream."""
-        return self.per_stream.get(stream, self.everywhere)
-
-
-def _starting_offsets(value: str) -> StartingOffsets:
-    def position(text: object) -> str:
-        if text == "latest":
-            return "$"
-        if text == "earliest":
-            return "0"
-        if not isinstance(text, str):
-            raise ValueError("must be earliest, latest, an id, or JSON of these per stream")
-        try:
-            return str(StreamId.parse(text))
-        except InvalidStreamId as error:
-            raise ValueError(f"must be earliest, latest, an id, or JSON of these per stream ({error})") from None
-
-    if not value.lstrip().startswith("{"):
-        return StartingOffsets(position(value.strip()), {})
-    try:
-        positions = json.loads(value)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is not JSON ({error})") from None
-    return StartingOffsets("$", {stream: position(text) for stream, text in positions.items()})
 
 
 _URL = Option(
@@ -123,48 +41,174 @@ _URL = Option(
     "`$RSTREAM_URL`, else `embedded:`",
     "The server: `redis://host:port/db`, `rediss://…`, `unix:///path`, or `embedded:` for the bundled engine.",
 )
+_STREAMS = Option(
+    "streams",
+    streams,
+    None,
+    "this or `streamsPattern`",
+    "The streams to read: names separated by commas, or a JSON list.",
+)
+_PATTERN = Option("streamsPattern", glob, None, "", "")
+_STARTING = Option(
+    "startingOffsets",
+    positions("$", "earliest", "latest"),
+    Positions("$", {}),
+    "`latest`",
+    "Where a new group starts: `earliest`, `latest`, after an id, or JSON of these per stream. "
+    "A group that exists goes on where it is.",
+)
+_STARTING_TIME = Option(
+    "startingTimestamp",
+    moment,
+    None,
+    "",
+    "Instead of `startingOffsets`: a new group starts with the first entry at or after this time "
+    "(ISO-8601, or milliseconds since the epoch).",
+)
+_PER_PARTITION = Option("entriesPerPartition", count, 100_000, "`100000`", "About how many entries one task reads.")
+_MIN_PARTITIONS = Option(
+    "minPartitions", count, None, "", "At least so many tasks, by smaller ones, where there are entries enough."
+)
+_ORDERED = Option("ordered", flag, False, "`false`", "One task for each stream, so that its rows come in stream order.")
+_CORRUPT = Option(
+    "columnNameOfCorruptRecord",
+    text,
+    "_corrupt_record",
+    "`_corrupt_record`",
+    "In mode PERMISSIVE, where the schema has this STRING column: the fields of an entry with a bad value, as JSON.",
+)
 
 SOURCE: tuple[Option, ...] = (
     _URL,
-    Option("streams", _streams, REQUIRED, "", "The streams to read: names separated by commas, or a JSON list."),
-    Option("group", _text, REQUIRED, "", "The consumer group; it is created on first use and keeps the position."),
-    Option("consumer", _text, "spark", "`spark`", "This query's name within the group; one running query a name."),
-    Option(
-        "startingOffsets",
-        _starting_offsets,
-        StartingOffsets("$", {}),
-        "`latest`",
-        "Where a new group starts: `earliest`, `latest`, after an id, or JSON of these per stream. "
-        "A group that exists goes on where it is.",
+    _STREAMS,
+    replace(
+        _PATTERN,
+        shown="this or `streams`",
+        doc="Read every stream whose name matches this Redis pattern (`orders:*`). Streams that appear while the query "
+        "runs, or while it is down, are read from their first entry.",
     ),
-    Option("maxEntriesPerTrigger", _count, None, "all", "The most entries in a micro-batch, shared between streams."),
-    Option("entriesPerPartition", _count, 100_000, "`100000`", "About how many entries one task reads."),
+    Option("group", text, REQUIRED, "", "The consumer group; it is created on first use and keeps the position."),
+    Option("consumer", text, "spark", "`spark`", "This query's name within the group; one running query a name."),
+    _STARTING,
+    _STARTING_TIME,
+    Option("maxEntriesPerTrigger", count, None, "all", "The most entries in a micro-batch, shared between streams."),
+    Option(
+        "minEntriesPerTrigger",
+        count,
+        None,
+        "",
+        "Wait for so many entries, but no longer than `maxTriggerDelay`, before a micro-batch is made. "
+        "`trigger(availableNow=True)` does not wait.",
+    ),
+    Option("maxTriggerDelay", duration, 900_000, "`15m`", "How long `minEntriesPerTrigger` may hold entries back."),
+    _PER_PARTITION,
+    _MIN_PARTITIONS,
+    _ORDERED,
+    Option(
+        "delivery",
+        one_of("at-least-once", "at-most-once"),
+        "at-least-once",
+        "`at-least-once`",
+        "`at-least-once`: entries are acknowledged once their batch is committed, and a batch that a crash interrupted "
+        "is read again. `at-most-once`: they are acknowledged before they are read, and such a batch is given up.",
+    ),
+    Option(
+        "noAck",
+        flag,
+        False,
+        "`false`",
+        "Deliver without a pending list (`XREADGROUP … NOACK`): the fastest mode. The checkpoint alone says what has "
+        "been read, and no other consumer may read from the group.",
+    ),
     Option(
         "failOnDataLoss",
-        _flag,
+        flag,
         True,
         "`true`",
-        "Whether entries that were trimmed or deleted before they were read stop the query.",
+        "Whether the query stops where entries were trimmed or deleted before they were read, or a stream or group "
+        "is gone. `false`: go on, and count what was lost.",
     ),
     Option(
         "mode",
-        _one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
+        one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST", "DEADLETTER"),
+        "PERMISSIVE",
+        "`PERMISSIVE`",
+        "A value that does not fit its column's type: null, drop the entry, stop, or move the entry to "
+        "`deadLetterStream`.",
+    ),
+    _CORRUPT,
+    Option(
+        "claimIdle",
+        duration,
+        None,
+        "never",
+        "Take over the entries that other consumers of the group have left pending for this long (`5m`). "
+        "Consumers that are running rstream queries keep theirs.",
+    ),
+    Option(
+        "maxDeliveries",
+        count,
+        None,
+        "unlimited",
+        "An entry that was delivered more often than this without being acknowledged moves to `deadLetterStream`.",
+    ),
+    Option(
+        "deadLetterStream",
+        text,
+        None,
+        "",
+        "Where entries go that cannot be processed: their fields untouched, `dl.*` fields beside them.",
+    ),
+)
+
+BATCH_SOURCE: tuple[Option, ...] = (
+    _URL,
+    _STREAMS,
+    replace(_PATTERN, shown="this or `streams`", doc="Read every stream whose name matches this Redis pattern."),
+    replace(
+        _STARTING,
+        parse=positions("0", "earliest"),
+        default=Positions("0", {}),
+        shown="`earliest`",
+        doc="Where to start: `earliest`, after an id, or JSON of these per stream.",
+    ),
+    replace(_STARTING_TIME, doc="Instead of `startingOffsets`: start with the first entry at or after this time."),
+    Option(
+        "endingOffsets",
+        positions("$", "latest"),
+        Positions("$", {}),
+        "`latest`",
+        "Where to end: `latest`, up to and including an id, or JSON of these per stream.",
+    ),
+    Option(
+        "endingTimestamp", moment, None, "", "Instead of `endingOffsets`: end with the last entry before this time."
+    ),
+    _PER_PARTITION,
+    _MIN_PARTITIONS,
+    _ORDERED,
+    Option(
+        "mode",
+        one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
         "PERMISSIVE",
         "`PERMISSIVE`",
         "A value that does not fit its column's type: null, drop the entry, or stop.",
+    ),
+    _CORRUPT,
+    Option(
+        "inferSchema", flag, False, "`false`", "Without a schema: find columns and types from a sample of the entries."
     ),
 )
 
 SINK: tuple[Option, ...] = (
     _URL,
-    Option("stream", _text, REQUIRED, "", "The stream to append to."),
-    Option("maxlen", _count, None, "unbounded", "Trim the stream to about this many entries, once per chunk."),
-    Option("approximate", _flag, True, "`true`", "Trim by whole nodes (`~`), or to exactly `maxlen` (`=`)."),
-    Option("delivery", _one_of("at-least-once"), "at-least-once", "`at-least-once`", "A retried task writes again."),
-    Option("chunkSize", _count, 5_000, "`5000`", "How many entries are sent before their replies are checked."),
+    Option("stream", text, REQUIRED, "", "The stream to append to."),
+    Option("maxlen", count, None, "unbounded", "Trim the stream to about this many entries, once per chunk."),
+    Option("approximate", flag, True, "`true`", "Trim by whole nodes (`~`), or to exactly `maxlen` (`=`)."),
+    Option("delivery", one_of("at-least-once"), "at-least-once", "`at-least-once`", "A retried task writes again."),
+    Option("chunkSize", count, 5_000, "`5000`", "How many entries are sent before their replies are checked."),
     Option(
         "nulls",
-        _one_of("omit", "empty"),
+        one_of("omit", "empty"),
         "omit",
         "`omit`",
         "A null value: leave its field out of the entry, or write an empty one.",
@@ -194,41 +238,36 @@ def parse_options(given: Mapping[str, str], table: Iterable[Option], side: str) 
     Raises UnknownOptionError, InvalidOptionError.
     """
     known = {option.name.lower(): option for option in table}
+    typed = {name.lower() for name in given}
     values: dict[str, Any] = {}
-    for name, text in given.items():
+    for name, typed_text in given.items():
         if name.lower() in _SPARKS_OWN:
             continue
         option = known.get(name.lower())
         if option is None:
-            raise UnknownOptionError(_unknown(name, known, side))
+            raise _no_such_option(name, known, table, side)
         try:
-            values[option.name] = option.parse(text)
+            values[option.name] = option.parse(typed_text)
         except ValueError as error:
-            raise InvalidOptionError(f"{side} option {option.name}={text[:200]!r} {error}") from None
+            raise InvalidOptionError(f"{side} option {option.name}={typed_text[:200]!r} {error}") from None
     for option in known.values():
         if option.name not in values:
             if option.default is REQUIRED:
                 raise InvalidOptionError(f"{side} option {option.name} is missing: {option.doc}")
             values[option.name] = option.default() if callable(option.default) else option.default
-    _check_together(values)
+    check_together([option.name for option in known.values() if option.name.lower() in typed], values)
     return Options(values)
 
 
-def _check_together(values: Mapping[str, Any]) -> None:
-    """Options that must fit each other. Raises InvalidOptionError."""
-    starting, streams = values.get("startingOffsets"), values.get("streams")
-    for stream in starting.per_stream if isinstance(starting, StartingOffsets) else ():
-        if streams is not None and stream not in streams:
-            near = difflib.get_close_matches(stream.lower(), {name.lower(): name for name in streams}, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InvalidOptionError(f"startingOffsets names stream {stream!r}, which is not among streams{hint}")
-
-
-def _unknown(name: str, known: Mapping[str, Option], side: str) -> str:
+def _no_such_option(name: str, known: Mapping[str, Option], table: Iterable[Option], side: str) -> OptionError:
+    for other, where in ((SOURCE, "spark.readStream"), (BATCH_SOURCE, "spark.read")):
+        if table in (SOURCE, BATCH_SOURCE) and any(option.name.lower() == name.lower() for option in other):
+            instead = "spark.read" if where == "spark.readStream" else "spark.readStream"
+            return InvalidOptionError(f"source option {name!r} is one of {where}, not of {instead}: drop it")
     near = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"did you mean {known[near[0]].name!r}? " if near else ""
     names = ", ".join(option.name for option in known.values())
-    return f"the rstream {side} has no option {name!r}; {hint}it knows {names}"
+    return UnknownOptionError(f"the rstream {side} has no option {name!r}; {hint}it knows {names}")
 
 
 def table_of(options: Iterable[Option]) -> str:
@@ -239,4 +278,6 @@ def table_of(options: Iterable[Option]) -> str:
 
 
 if __name__ == "__main__":
-    print("Source\n", table_of(SOURCE), "\nSink\n", table_of(SINK), sep="\n")
+    print(
+        "Source\n", table_of(SOURCE), "\nBatch source\n", table_of(BATCH_SOURCE), "\nSink\n", table_of(SINK), sep="\n"
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from spark_streams.errors import DataLossError, GroupMissingError
 from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.options import StartingOffsets
+from spark_streams.option_values import Positions
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.replies import pairs
 
@@ -47,7 +47,7 @@ class StreamState:
     first: StreamId | None
 
 
-def create_groups(server: Connection, member: Membership, streams: Sequence[str], starting: StartingOffsets) -> None:
+def create_groups(server: Connection, member: Membership, streams: Sequence[str], starting: Positions) -> None:
     """Make sure that these streams have the group: XGROUP CREATE … MKSTREAM pins the start on the server (S2).
 
     Where the group exists nothing changes. Raises WrongKeyTypeError.

@@ -3,7 +3,7 @@
 import pytest
 
 from spark_streams.errors import InvalidOptionError, UnknownOptionError, UnsupportedError
-from spark_streams.options import SINK, SOURCE, parse_options, table_of
+from spark_streams.options import BATCH_SOURCE, SINK, SOURCE, parse_options, table_of
 
 GOOD = {"streams": "a, b", "group": "g", "url": "redis://localhost:6379/0"}
 
@@ -140,3 +140,70 @@ def test_every_option_has_a_line_in_the_table() -> None:
     for table in (SOURCE, SINK):
         text = table_of(table)
         assert all(f"| `{option.name}` |" in text and option.doc for option in table)
+
+
+LETTERS = {"deadLetterStream": "dead"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"streamsPattern": "o*"}, "streams and streamsPattern contradict"),
+        ({"startingOffsets": "latest", "startingTimestamp": "5"}, "startingOffsets and startingTimestamp contradict"),
+        ({"ordered": "true", "minPartitions": "4"}, "ordered and minPartitions contradict"),
+        ({"ordered": "true", "entriesPerPartition": "4"}, "ordered and entriesPerPartition contradict"),
+        ({"noAck": "true", "delivery": "at-most-once"}, "noAck and delivery contradict"),
+        ({"noAck": "true", "claimIdle": "5s"}, "noAck and claimIdle contradict"),
+        ({"noAck": "true", "maxDeliveries": "5", **LETTERS}, "noAck and maxDeliveries contradict"),
+        ({"delivery": "at-most-once", "claimIdle": "5s"}, "delivery and claimIdle contradict"),
+        ({"delivery": "at-most-once", "maxDeliveries": "5", **LETTERS}, "delivery and maxDeliveries contradict"),
+        ({"maxTriggerDelay": "5s"}, "maxTriggerDelay needs option minEntriesPerTrigger"),
+        ({"maxDeliveries": "5"}, "maxDeliveries needs option deadLetterStream"),
+        ({"mode": "DEADLETTER"}, "mode=DEADLETTER needs option deadLetterStream"),
+        (LETTERS, "deadLetterStream has nothing to receive"),
+        ({"mode": "DEADLETTER", "deadLetterStream": "a"}, "deadLetterStream='a' is among the streams"),
+        ({"minEntriesPerTrigger": "5", "maxEntriesPerTrigger": "4"}, "minEntriesPerTrigger=5 is more than"),
+        ({"mode": "FAILFAST", "columnNameOfCorruptRecord": "c"}, "columnNameOfCorruptRecord has no meaning"),
+        ({"endingOffsets": "latest"}, "'endingOffsets' is one of spark.read, not of spark.readStream"),
+        ({"inferSchema": "true"}, "'inferSchema' is one of spark.read, not of spark.readStream"),
+        ({"maxTriggerDelay": "5", "minEntriesPerTrigger": "2"}, "must be a duration above 0 with its unit"),
+        ({"claimIdle": "0s"}, "must be a duration above 0"),
+        ({"startingTimestamp": "yesterday"}, "must be a time as ISO-8601 or in milliseconds"),
+        ({"startingTimestamp": "1960-01-01"}, "is before 1970"),
+    ],
+)
+def test_options_that_contradict_or_lack_each_other_are_named(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidOptionError, match=message):
+        parse_options({**GOOD, **given}, SOURCE, "source")
+
+
+def test_options_at_their_harmless_value_contradict_nothing() -> None:
+    given = {"ordered": "false", "minPartitions": "4", "noAck": "false", "claimIdle": "5m", "delivery": "at-least-once"}
+    assert parse_options({**GOOD, **given}, SOURCE, "source")["claimIdle"] == 300_000
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("1700000000000", "1699999999999-18446744073709551615"),
+        ("2023-11-14T22:13:20Z", "1699999999999-18446744073709551615"),
+        ("2023-11-14T23:13:20+01:00", "1699999999999-18446744073709551615"),
+        ("2023-11-14 22:13:20", "1699999999999-18446744073709551615"),
+        ("0", "0-0"),
+    ],
+)
+def test_a_starting_time_is_the_id_below_its_first_entry(text: str, after: str) -> None:
+    assert parse_options({**GOOD, "startingTimestamp": text}, SOURCE, "source")["startingOffsets"].of("a") == after
+
+
+def test_a_batch_ends_at_the_last_id_below_its_ending_time() -> None:
+    given = {"streams": "a", "url": GOOD["url"], "endingTimestamp": "5", "startingOffsets": '{"a": "3-1"}'}
+    options = parse_options(given, BATCH_SOURCE, "source")
+    assert options["endingOffsets"].of("a") == "4-18446744073709551615"
+    assert options["startingOffsets"].of("a") == "3-1"
+    with pytest.raises(InvalidOptionError, match="'group' is one of spark.readStream, not of spark.read"):
+        parse_options({**given, "group": "g"}, BATCH_SOURCE, "source")
+    with pytest.raises(InvalidOptionError, match="must be earliest, an id"):
+        parse_options({**given, "startingOffsets": "latest"}, BATCH_SOURCE, "source")
+    with pytest.raises(InvalidOptionError, match="streams is missing \\(or streamsPattern\\)"):
+        parse_options({"url": GOOD["url"]}, BATCH_SOURCE, "source")

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from spark_streams.options import SINK, SOURCE, table_of
+from spark_streams.options import BATCH_SOURCE, SINK, SOURCE, table_of
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_option_tables_are_the_code_s_own() -> None:
     assert table_of(SOURCE) in README
+    assert table_of(BATCH_SOURCE) in README
     assert table_of(SINK) in README

@@ -1,0 +1,81 @@
+"""Options that must fit each other: which contradict, and which need another one. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from typing import Any
+
+from spark_streams.errors import InvalidOptionError
+from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.option_values import Positions
+
+# Of each of these at most one may be given.
+_ONE_OF_THESE = (
+    ("streams", "streamsPattern"),
+    ("startingOffsets", "startingTimestamp"),
+    ("endingOffsets", "endingTimestamp"),
+)
+# Options that may not be given together; None: with any value.
+_CONTRADICTIONS: tuple[tuple[tuple[str, Any], tuple[str, Any], str], ...] = (
+    (("ordered", True), ("minPartitions", None), "an ordered stream is read by one task"),
+    (("ordered", True), ("entriesPerPartition", None), "an ordered stream is read by one task"),
+    (("noAck", True), ("delivery", "at-most-once"), "noAck leaves nothing to acknowledge, the checkpoint protects"),
+    (("noAck", True), ("claimIdle", None), "a noAck query has the group for itself"),
+    (("noAck", True), ("maxDeliveries", None), "without a pending list nobody counts deliveries"),
+    (("delivery", "at-most-once"), ("claimIdle", None), "entries that are claimed are delivered at least twice"),
+    (("delivery", "at-most-once"), ("maxDeliveries", None), "entries are delivered once"),
+)
+_NEEDS = (
+    ("maxTriggerDelay", "minEntriesPerTrigger", "it says how long that may wait"),
+    ("maxDeliveries", "deadLetterStream", "entries that were delivered too often move there"),
+)
+
+
+def check_together(given: Collection[str], values: dict[str, Any]) -> None:
+    """Options that must fit each other; given: the names that the user typed. Raises InvalidOptionError."""
+    for group in _ONE_OF_THESE:
+        both = [name for name in group if name in given]
+        if len(both) > 1:
+            raise InvalidOptionError(f"options {' and '.join(both)} contradict each other: give one of them")
+    for (name, value), (other, forbidden), why in _CONTRADICTIONS:
+        set_so = name in given and value in (None, values[name])
+        if set_so and other in given and forbidden in (None, values[other]):
+            raise InvalidOptionError(f"options {name} and {other} contradict each other: {why}")
+    for name, needed, why in _NEEDS:
+        if name in given and needed in values and needed not in given:
+            raise InvalidOptionError(f"option {name} needs option {needed}: {why}")
+    if "streams" in values:
+        _check_source(given, values)
+
+
+def _check_source(given: Collection[str], values: dict[str, Any]) -> None:
+    """What holds between the options of a source. Folds the timestamps into the offsets. Raises InvalidOptionError."""
+    names = values["streams"]
+    if names is None and values["streamsPattern"] is None:
+        raise InvalidOptionError("source option streams is missing (or streamsPattern): say which streams to read")
+    for which in ("startingOffsets", "endingOffsets"):
+        for stream in values[which].per_stream if names is not None and which in values else ():
+            if stream not in names:
+                near = difflib.get_close_matches(stream.lower(), {name.lower(): name for name in names}, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise InvalidOptionError(f"{which} names stream {stream!r}, which is not among streams{hint}")
+    for moment_option, offsets in (("startingTimestamp", "startingOffsets"), ("endingTimestamp", "endingOffsets")):
+        if values.get(moment_option) is not None:
+            # The first id of that millisecond is the first one read, or the first one not read any more.
+            first = StreamId(values[moment_option], 0)
+            values[offsets] = Positions(str(first.previous() if first > MIN_ID else MIN_ID), {})
+    most, least = values.get("maxEntriesPerTrigger"), values.get("minEntriesPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise InvalidOptionError(f"minEntriesPerTrigger={least} is more than maxEntriesPerTrigger={most}")
+    letters = values.get("deadLetterStream")
+    if letters is None and values["mode"] == "DEADLETTER":
+        raise InvalidOptionError("mode=DEADLETTER needs option deadLetterStream: where the entries go")
+    if letters is not None and values["mode"] != "DEADLETTER" and values["maxDeliveries"] is None:
+        raise InvalidOptionError(
+            "option deadLetterStream has nothing to receive: set mode=DEADLETTER, maxDeliveries or both"
+        )
+    if letters is not None and names is not None and letters in names:
+        raise InvalidOptionError(f"deadLetterStream={letters!r} is among the streams that are read: name another one")
+    if "columnNameOfCorruptRecord" in given and values["mode"] != "PERMISSIVE":
+        raise InvalidOptionError(f"columnNameOfCorruptRecord has no meaning in mode={values['mode']}: drop it")
