@@ -40,7 +40,7 @@ def read_run(
             server.request(_ask(member, run, page.last_id, size))
         if rows:
             found += rows
-            yield columns.batch(run.stream, page, rows)
+            yield columns.batch(page, rows, run.stream).batch
         if not more:
             break
     if found < run.count and fail_on_data_loss:

@@ -11,10 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.errors import DecodeError, SchemaError, UnsupportedError
 from spark_streams.source.cast import cast_values
-from spark_streams.source.columns import Columns
-from spark_streams.wire.decode import ExactPage
 
 UTC = datetime.UTC
 US = pa.timestamp("us", tz="UTC")
@@ -100,59 +97,3 @@ def test_integers_are_cast_alike_alone_and_together(values: list[bytes | None]) 
     together = cast_values(pa.array(values, pa.binary()), pa.int32())[0].to_pylist()
     alone = [cast_values(pa.array([value], pa.binary()), pa.int32())[0][0].as_py() for value in values]
     assert together == alone
-
-
-PAGE = ExactPage(
-    [
-        [b"1500000000000-0", [b"n", b"1", b"s", b"x"]],
-        [b"1500000000001-0", [b"n", b"oops", b"s", b"y"]],
-        [b"%d-0" % (2**64 - 1), [b"s", b"z"]],
-    ]
-)
-DECLARED = pa.schema([("n", pa.int32()), ("s", pa.string()), ("_id", pa.string()), ("_timestamp", US)])
-
-
-def test_declared_columns_and_metadata_side_by_side() -> None:
-    rows = Columns(DECLARED, True, "PERMISSIVE").batch("s", PAGE, 3).to_pylist()
-    assert [row["n"] for row in rows] == [1, None, None]
-    assert [row["_id"] for row in rows] == ["1500000000000-0", "1500000000001-0", f"{2**64 - 1}-0"]
-    # An id's milliseconds may be beyond what a timestamp holds.
-    assert [row["_timestamp"] is None for row in rows] == [False, False, True]
-
-
-def test_dropmalformed_drops_the_row_and_failfast_names_it() -> None:
-    rows = Columns(DECLARED, True, "DROPMALFORMED").batch("s", PAGE, 3).to_pylist()
-    assert [row["s"] for row in rows] == ["x", "z"]
-    with pytest.raises(DecodeError, match="1500000000001-0 of stream 's': field 'n' is b'oops', which is no int32"):
-        Columns(DECLARED, True, "FAILFAST").batch("s", PAGE, 3)
-    # A row beyond the run is none of our business.
-    assert Columns(DECLARED, True, "FAILFAST").batch("s", PAGE, 1).num_rows == 1
-
-
-def test_default_columns() -> None:
-    schema = pa.schema(
-        [("stream", pa.string()), ("id", pa.string()), ("timestamp", US), ("fields", pa.map_(pa.string(), pa.string()))]
-    )
-    row = Columns(schema, False, "PERMISSIVE").batch("orders", PAGE, 1).to_pylist()[0]
-    assert row["stream"] == "orders"
-    assert row["fields"] == [("n", "1"), ("s", "x")]
-
-
-def test_metadata_columns_have_their_types() -> None:
-    Columns(DECLARED, True, "PERMISSIVE").check()
-    with pytest.raises(SchemaError, match="column '_id' is string, and is declared int32"):
-        Columns(pa.schema([("_id", pa.int32())]), True, "PERMISSIVE").check()
-    with pytest.raises(UnsupportedError, match="_deliveries"):
-        Columns(pa.schema([("_deliveries", pa.int64())]), True, "PERMISSIVE").check()
-
-
-def test_columns_that_entries_could_never_fill_are_refused() -> None:
-    with pytest.raises(SchemaError, match="column 'n' is declared NOT NULL"):
-        Columns(pa.schema([pa.field("n", pa.int32(), nullable=False)]), True, "PERMISSIVE").check()
-    with pytest.raises(SchemaError, match="column '_ID' .* did you mean '_id'"):
-        Columns(pa.schema([("_ID", pa.string())]), True, "PERMISSIVE").check()
-
-
-def test_a_nested_column_is_refused_by_name() -> None:
-    with pytest.raises(SchemaError, match="column 'tags' is declared"):
-        Columns(pa.schema([("tags", pa.list_(pa.string()))]), True, "PERMISSIVE").check()

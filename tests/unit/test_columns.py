@@ -1,0 +1,159 @@
+"""A page of entries under a declared schema: metadata, modes, rows set aside."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_streams.errors import DecodeError, SchemaError
+from spark_streams.source.columns import Columns
+from spark_streams.wire.decode import ExactPage
+
+US = pa.timestamp("us", tz="UTC")
+
+PAGE = ExactPage(
+    [
+        [b"1500000000000-0", [b"n", b"1", b"s", b"x"]],
+        [b"1500000000001-0", [b"n", b"oops", b"s", b"y"]],
+        [b"%d-0" % (2**64 - 1), [b"s", b"z"]],
+    ]
+)
+DECLARED = pa.schema([("n", pa.int32()), ("s", pa.string()), ("_id", pa.string()), ("_timestamp", US)])
+
+
+def test_declared_columns_and_metadata_side_by_side() -> None:
+    rows = Columns(DECLARED, True, "PERMISSIVE").batch(PAGE, 3, "s").batch.to_pylist()
+    assert [row["n"] for row in rows] == [1, None, None]
+    assert [row["_id"] for row in rows] == ["1500000000000-0", "1500000000001-0", f"{2**64 - 1}-0"]
+    # An id's milliseconds may be beyond what a timestamp holds.
+    assert [row["_timestamp"] is None for row in rows] == [False, False, True]
+
+
+def test_dropmalformed_drops_the_row_and_failfast_names_it() -> None:
+    rows = Columns(DECLARED, True, "DROPMALFORMED").batch(PAGE, 3, "s").batch.to_pylist()
+    assert [row["s"] for row in rows] == ["x", "z"]
+    with pytest.raises(DecodeError, match="1500000000001-0 of stream 's': field 'n' is b'oops', which is no int32"):
+        Columns(DECLARED, True, "FAILFAST").batch(PAGE, 3, "s")
+    # A row beyond the run is none of our business.
+    assert Columns(DECLARED, True, "FAILFAST").batch(PAGE, 1, "s").batch.num_rows == 1
+
+
+def test_default_columns() -> None:
+    schema = pa.schema(
+        [("stream", pa.string()), ("id", pa.string()), ("timestamp", US), ("fields", pa.map_(pa.string(), pa.string()))]
+    )
+    row = Columns(schema, False, "PERMISSIVE").batch(PAGE, 1, "orders").batch.to_pylist()[0]
+    assert row["stream"] == "orders"
+    assert row["fields"] == [("n", "1"), ("s", "x")]
+
+
+def test_metadata_columns_have_their_types() -> None:
+    Columns(DECLARED, True, "PERMISSIVE").check()
+    with pytest.raises(SchemaError, match="column '_id' is string, and is declared int32"):
+        Columns(pa.schema([("_id", pa.int32())]), True, "PERMISSIVE").check()
+    for kind in (pa.int32(), pa.int64()):
+        Columns(pa.schema([("_deliveries", kind)]), True, "PERMISSIVE").check()
+    with pytest.raises(SchemaError, match="column '_deliveries' is int32 or int64, and is declared string"):
+        Columns(pa.schema([("_deliveries", pa.string())]), True, "PERMISSIVE").check()
+
+
+def test_columns_that_entries_could_never_fill_are_refused() -> None:
+    with pytest.raises(SchemaError, match="column 'n' is declared NOT NULL"):
+        Columns(pa.schema([pa.field("n", pa.int32(), nullable=False)]), True, "PERMISSIVE").check()
+    with pytest.raises(SchemaError, match="column '_ID' .* did you mean '_id'"):
+        Columns(pa.schema([("_ID", pa.string())]), True, "PERMISSIVE").check()
+
+
+def test_a_nested_column_is_refused_by_name() -> None:
+    with pytest.raises(SchemaError, match="column 'tags' is declared"):
+        Columns(pa.schema([("tags", pa.list_(pa.string()))]), True, "PERMISSIVE").check()
+
+
+BAD = ExactPage(
+    [
+        [b"1-0", [b"n", b"oops", b"s", b"x"]],
+        [b"2-0", [b"n", b"2", b"s", b"y"]],
+        [b"3-0", [b"n", b"3.5", b"d", b"yesterday", b"\xff", b'"quoted"', b"n", b"x" * 100]],
+        [b"4-0", [b"other", b"field"]],
+    ]
+)
+STREAMS = pa.array(["a", "b", "c", "d"])
+
+
+def columns(mode: str, *more: tuple[str, pa.DataType], **options: Any) -> Columns:
+    made = Columns(
+        pa.schema([("n", pa.int32()), ("d", pa.date32()), ("_id", pa.string()), *more]), True, mode, **options
+    )
+    made.check()
+    return made
+
+
+def test_a_page_of_several_streams_names_each_rows_stream_and_count() -> None:
+    several = columns("PERMISSIVE", ("_stream", pa.string()), ("_deliveries", pa.int32()))
+    assert several.wants_deliveries
+    decoded = several.batch(BAD, 3, STREAMS, pa.array([1, 2, 3, 4], pa.int64()))
+    assert decoded.batch.column("_stream").to_pylist() == ["a", "b", "c"]
+    assert decoded.batch.column("_deliveries").to_pylist() == [1, 2, 3]
+    assert decoded.batch.schema == several.schema
+    assert decoded.dead is None
+    assert not columns("PERMISSIVE").wants_deliveries
+
+
+def test_mode_deadletter_sets_rows_aside_untouched_with_a_reason() -> None:
+    decoded = columns("DEADLETTER").batch(BAD, 4, "s")
+    assert decoded.batch.column("_id").to_pylist() == ["2-0", "4-0"]
+    dead = decoded.dead
+    assert dead is not None
+    assert dead.rows.tolist() == [0, 2]
+    assert dead.reasons[0] == "field 'n' is b'oops', which is no int32"
+    assert dead.reasons[1] == (
+        f"field 'n' is {b'x' * 80!r}…, which is no int32; field 'd' is b'yesterday', which is no date32[day]"
+    )
+    ids, offsets, names, values = dead.entries()
+    assert ids.to_pylist() == [b"1-0", b"3-0"]
+    assert offsets.to_pylist() == [0, 2, 6]
+    assert names.to_pylist() == [b"n", b"s", b"n", b"d", b"\xff", b"n"]
+    assert values.to_pylist() == [b"oops", b"x", b"3.5", b"yesterday", b'"quoted"', b"x" * 100]
+
+
+def test_mode_deadletter_without_a_bad_value_sets_nothing_aside() -> None:
+    assert columns("DEADLETTER").batch(PAGE, 1, "s").dead is None
+    # Only the first two rows are asked for: the third is none of our business.
+    dead = columns("DEADLETTER").batch(BAD, 2, "s").dead
+    assert dead is not None
+    assert dead.rows.tolist() == [0]
+
+
+def test_the_corrupt_record_column_holds_the_whole_entry_as_json() -> None:
+    found = columns("PERMISSIVE", ("_corrupt_record", pa.string())).batch(BAD, 4, "s").batch
+    texts = found.column("_corrupt_record").to_pylist()
+    assert texts[1] is texts[3] is None
+    assert json.loads(texts[0]) == {"n": "oops", "s": "x"}
+    assert json.loads(texts[2], object_pairs_hook=list) == [
+        ("n", "3.5"), ("d", "yesterday"), ("\ufffd", '"quoted"'), ("n", "x" * 100)
+    ]  # fmt: skip
+    assert found.column("n").to_pylist() == [None, 2, None, None]
+    good = columns("PERMISSIVE", ("_corrupt_record", pa.string())).batch(PAGE, 1, "s").batch
+    assert good.column("_corrupt_record").to_pylist() == [None]
+
+
+def test_the_corrupt_record_column_may_have_another_name() -> None:
+    found = columns("PERMISSIVE", ("broken", pa.string()), corrupt="broken").batch(BAD, 1, "s").batch
+    assert json.loads(found.column("broken")[0].as_py()) == {"n": "oops", "s": "x"}
+
+
+def test_a_corrupt_record_column_that_cannot_be_filled_is_refused() -> None:
+    with pytest.raises(SchemaError, match="'_corrupt_record' holds the text of corrupt records, and is declared int32"):
+        columns("PERMISSIVE", ("_corrupt_record", pa.int32()))
+    with pytest.raises(SchemaError, match="'_corrupt_record' is filled in mode PERMISSIVE only, and mode is FAILFAST"):
+        columns("FAILFAST", ("_corrupt_record", pa.string()))
+    with pytest.raises(SchemaError, match="'_id' cannot hold corrupt records"):
+        columns("PERMISSIVE", corrupt="_id")
+
+
+def test_failfast_names_the_first_row_of_its_own_stream() -> None:
+    with pytest.raises(DecodeError, match="entry 3-0 of stream 'c': field 'd' is b'yesterday', which is no date32"):
+        Columns(pa.schema([("d", pa.date32())]), True, "FAILFAST").batch(BAD, 4, STREAMS)
