@@ -35,6 +35,7 @@ from spark_streams.errors import ServerReplyError
 from spark_streams.ids import StreamId
 from spark_streams.wire.lines import DASH, DOLLAR, STAR, Index, Lines, Mask, ShapeError, digits
 
+_LONGEST_HEAD = 24  # bytes of `*<count>CRLF`
 _MOST_SHAPES = 64  # more shapes than this on one page: the exact path is as fast
 UInt64s = npt.NDArray[np.uint64]
 
@@ -62,6 +63,10 @@ class EntryPage(ABC):
     def fields(self) -> tuple[pa.Array, pa.Array, pa.Array]:
         """(offsets int32, names binary, values binary): all fields of entry i are offsets[i] … offsets[i+1]."""
 
+    @abstractmethod
+    def rows_of(self, counts: Sequence[int]) -> Index:
+        """Rows among each of so many consecutive entries: as many, less the deleted ones."""
+
     def count_up_to(self, last: StreamId) -> int:
         """How many rows have an id at or below `last`."""
         if self.last_id is None or self.last_id <= last:
@@ -83,13 +88,38 @@ def decode_entries(reply: memoryview | bytes) -> EntryPage:
     Raises ServerReplyError when the reply is an error.
     """
     if bytes(reply[:1]) == b"-":
-        raise ServerReplyError(f"the server answered with: {bytes(reply[1:]).decode('utf-8', 'replace').strip()}")
+        raise _no_entries(reply)
     if bytes(reply[:4]) == b"*0\r\n":
         return ExactPage([])
     try:
         return VectorPage(reply)
     except ShapeError:
         return ExactPage(_parse(reply))
+
+
+def join_replies(replies: Sequence[memoryview]) -> tuple[memoryview, list[int]]:
+    """(one reply with the entries of all these XRANGE replies in turn, how many entries each has).
+
+    So many small replies cost one vectorised pass. The page's `last_id` is then the last reply's, and its rows ascend
+    within each reply only; `EntryPage.rows_of` tells rows per reply where entries are deleted.
+    Raises ServerReplyError when one of them is an error.
+    """
+    counts: list[int] = []
+    parts: list[memoryview | bytes] = [b""]
+    for reply in replies:
+        head = bytes(reply[:_LONGEST_HEAD])
+        end = head.find(b"\r\n")
+        if head[:1] != b"*" or not head[1:end].isdigit():
+            raise _no_entries(reply)
+        counts.append(int(head[1:end]))
+        parts.append(reply[end + 2 :])
+    parts[0] = b"*%d\r\n" % sum(counts)
+    return memoryview(b"".join(parts)), counts
+
+
+def _no_entries(reply: memoryview | bytes) -> ServerReplyError:
+    text = bytes(reply[:200]).decode("utf-8", "replace").removeprefix("-").strip()
+    return ServerReplyError(f"expected entries, the server answered with: {text}")
 
 
 def entries_of_read(reply: memoryview, stream: bytes) -> memoryview:
@@ -227,6 +257,9 @@ class VectorPage(EntryPage):
 
     # -- columns -----------------------------------------------------------------------------------------------
 
+    def rows_of(self, counts: Sequence[int]) -> Index:
+        return np.array(counts, np.int64)
+
     def ids(self) -> pa.Array:
         line = self._entry + 2
         return slices_of(self._reply, self._lines.begin[line], self._lines.end[line])
@@ -266,9 +299,11 @@ class ExactPage(EntryPage):
     def __init__(self, entries: Sequence[Sequence[bytes | Sequence[bytes] | None] | None]) -> None:
         self._ids: list[bytes] = []
         self._fields: list[list[bytes]] = []
+        self._rows_before = np.zeros(len(entries) + 1, np.int64)  # each entry
         self.deleted = 0
         self.last_id = None
-        for entry in entries:
+        for at, entry in enumerate(entries):
+            self._rows_before[at + 1] = self._rows_before[at]
             if entry is None:  # XAUTOCLAIM before Redis 7
                 self.deleted += 1
                 continue
@@ -278,9 +313,14 @@ class ExactPage(EntryPage):
             if fields is None:
                 self.deleted += 1
                 continue
+            self._rows_before[at + 1] += 1
             self._ids.append(name)
             self._fields.append(list(fields))  # type: ignore[arg-type]  # the pair's second half is the field list
         self.count = len(self._ids)
+
+    def rows_of(self, counts: Sequence[int]) -> Index:
+        rows: Index = np.diff(self._rows_before[np.cumsum([0, *counts])])
+        return rows
 
     def ids(self) -> pa.Array:
         return pa.array(self._ids, pa.binary())

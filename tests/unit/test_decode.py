@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import StreamId
-from spark_streams.wire.decode import EntryPage, ExactPage, VectorPage, _parse, decode_entries, entries_of_read
+from spark_streams.wire.decode import (
+    EntryPage,
+    ExactPage,
+    VectorPage,
+    _parse,
+    decode_entries,
+    entries_of_read,
+    join_replies,
+)
 from spark_streams.wire.lines import ShapeError
 from spark_streams.wire.pending import _exact, decode_pending
 
@@ -151,3 +159,20 @@ def test_pending_is_read_alike_by_both_paths(entries: list[tuple[int, int, int, 
     assert (page.count, page.last, page.ids) == (exact.count, exact.last, exact.ids)
     assert page.deliveries.tolist() == [times for *_, times in entries]
     assert page.ids == b"".join(bulk(b"%d-%d" % (ms, seq)) for ms, seq, _, _ in entries)
+
+
+@given(st.lists(st.one_of(pages(), st.just([])), max_size=6))
+def test_several_replies_are_read_as_one_page(parts: list[list[Entry]]) -> None:
+    joined, counts = join_replies([memoryview(resp(part)) for part in parts])
+    together = [entry for part in parts for entry in part]
+    assert bytes(joined) == resp(together)
+    assert counts == [len(part) for part in parts]
+    page = decode_entries(joined)
+    assert page.ids().to_pylist() == [one for one, fields in together if fields is not None]
+    assert page.rows_of(counts).tolist() == [sum(fields is not None for _, fields in part) for part in parts]
+
+
+def test_an_error_among_several_replies_is_an_error() -> None:
+    for wrong in (b"-WRONGTYPE no stream\r\n", b"$1\r\nx\r\n", b"*-1\r\n"):
+        with pytest.raises(ServerReplyError, match="expected entries, the server answered with"):
+            join_replies([memoryview(resp([(b"1-0", [b"a", b"1"])])), memoryview(wrong)])
