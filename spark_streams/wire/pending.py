@@ -19,8 +19,8 @@ import numpy as np
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import StreamId
 from spark_streams.wire.connection import ReplyError, pack
-from spark_streams.wire.decode import slices_of
 from spark_streams.wire.lines import COLON, DOLLAR, STAR, Index, Lines, ShapeError
+from spark_streams.wire.page import slices_of
 
 _LINES_PER_ENTRY = 7
 
