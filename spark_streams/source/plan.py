@@ -7,13 +7,19 @@ from dataclasses import dataclass, replace
 
 from spark_streams.ids import StreamId
 
+_LEAST = 10_000  # entries: reading fewer costs less than the task around it
+_SPREAD = 4  # tasks that a smaller batch is spread over, where each has `_LEAST`
+
 
 @dataclass(frozen=True)
 class Run:
-    """Entries of one stream with after < id ≤ last that are pending for our consumer.
+    """Entries of one stream with after < id ≤ last that are ours.
 
     count: how many of them are ours; owned: whether they are all that the stream held there when they were delivered
-    (then XRANGE reads them), or others read from the same range (then our own pending list must be asked).
+    (then XRANGE reads them), or others read from the same range (then a pending list tells which are ours).
+    consumer: whose pending list, "" for the membership's own; ids: of a shared range that is no longer pending
+    (at-most-once), which entries are ours: packed arguments back to back, as in `PendingPage.ids`.
+    counted: False where `count` is an estimate, which nothing is held against.
     """
 
     stream: str
@@ -21,29 +27,72 @@ class Run:
     last: StreamId
     count: int
     owned: bool
+    consumer: str = ""
+    ids: bytes = b""
+    counted: bool = True
 
 
-def tasks(runs: Iterable[Run], entries_per_task: int) -> list[Run]:
-    """Join neighbouring runs of a stream until a task holds about `entries_per_task` entries.
+@dataclass(frozen=True)
+class Task:
+    """What one task reads: runs, those of a stream in its order."""
 
-    Only runs that touch and are owned alike are joined. A run is never cut: its inner ids are not known.
+    runs: tuple[Run, ...]
+
+    @property
+    def count(self) -> int:
+        """Entries of all runs."""
+        return sum(run.count for run in self.runs)
+
+
+def tasks(runs: Iterable[Run], entries_per_task: int, ordered: bool = False) -> list[Task]:
+    """Tasks of about `entries_per_task` entries, from runs that follow each other in their streams.
+
+    Neighbouring runs of a stream become one, and small ones, of whatever streams, share a task. A run is never cut: its
+    inner ids are not known. A batch that would be one task is spread over a few, where it is large enough.
+    ordered: all runs of a stream are in one task.
     """
+    held = [run for run in runs if run.count > 0 or not run.counted]
+    spread = max(_LEAST, -(-sum(run.count for run in held) // _SPREAD))
+    size = min(entries_per_task, spread)
+    together = _by_stream(held) if ordered else [[run] for run in _joined(held, size)]
+    found: list[list[Run]] = []
+    room = 0
+    for group in together:
+        count = sum(run.count for run in group)
+        if found and count <= room:
+            found[-1] += group
+            room -= count
+        else:
+            found.append(group)
+            room = size - count
+    return [Task(tuple(task)) for task in found]
+
+
+def _by_stream(runs: Iterable[Run]) -> list[list[Run]]:
+    """Each stream's runs, joined as far as they go."""
+    streams: dict[str, list[Run]] = {}
+    for run in runs:
+        streams.setdefault(run.stream, []).append(run)
+    return [_joined(one, None) for one in streams.values()]
+
+
+def _joined(runs: Iterable[Run], size: int | None) -> list[Run]:
+    """Neighbours that are alike as one run, of up to `size` entries."""
     joined: list[Run] = []
     for run in runs:
-        if run.count == 0:
-            continue
         before = joined[-1] if joined else None
-        if (
-            before is not None
-            and before.stream == run.stream
-            and before.last == run.after
-            and before.owned == run.owned
-            and before.count + run.count <= entries_per_task
-        ):
-            joined[-1] = replace(before, last=run.last, count=before.count + run.count)
+        if before is not None and _alike(before, run) and (size is None or before.count + run.count <= size):
+            joined[-1] = replace(before, last=run.last, count=before.count + run.count, ids=before.ids + run.ids)
         else:
             joined.append(run)
     return joined
+
+
+def _alike(before: Run, run: Run) -> bool:
+    return (
+        (before.stream, before.last, before.owned, before.consumer, before.counted)
+        == (run.stream, run.after, run.owned, run.consumer, run.counted)
+    ) and bool(before.ids) == bool(run.ids)
 
 
 def share(limit: int, backlog: Mapping[str, int], turn: int = 0) -> dict[str, int]:

@@ -20,10 +20,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, StreamStateError
+from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, StreamStateError, UnsupportedError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.options import Options
 from spark_streams.source.columns import Columns
+from spark_streams.source.dead import Dead
 from spark_streams.source.group import (
     GroupState,
     Membership,
@@ -35,20 +36,28 @@ from spark_streams.source.group import (
 )
 from spark_streams.source.offsets import Offset, Share
 from spark_streams.source.pending import pending_runs, settle
-from spark_streams.source.plan import Run, share, tasks
-from spark_streams.source.read import read_run
+from spark_streams.source.plan import Run, Task, share, tasks
+from spark_streams.source.read import read_task
 from spark_streams.source.reserve import STEP, Wanted, reserve
 from spark_streams.wire.connection import Connection
 
 _ENDLESS = 1 << 62  # a backlog that the server cannot count
 
 
+def _lost(run: Run, count: int) -> None:
+    """Entries that are gone where that is allowed: passed over."""
+
+
+def _unreadable(streams: str | pa.Array, dead: Dead) -> None:
+    raise UnsupportedError("mode=DEADLETTER cannot write letters yet; choose PERMISSIVE, DROPMALFORMED or FAILFAST")
+
+
 class RunPartition(InputPartition):
     """One task's share of a micro-batch."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self.run = run
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.task = task
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -111,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             runs = self._reserved[2]
         else:
             runs = self._pending_between(begin, stop)
-        return [RunPartition(run) for run in tasks(runs, self._options["entriesPerPartition"])]
+        return [RunPartition(task) for task in tasks(runs, self._options["entriesPerPartition"])]
 
     def commit(self, end: dict[str, Any]) -> None:
         self._settle(self._read_offset(end))
@@ -126,7 +135,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RunPartition)
         with Connection(self._options.address) as server:
-            yield from read_run(server, self._member, partition.run, self._columns, self._options["failOnDataLoss"])
+            yield from read_task(
+                server, self._member, partition.task, self._columns, self._options["failOnDataLoss"], _lost, _unreadable
+            )
 
     # -- parts of a trigger ------------------------------------------------------------------------------------
 

@@ -37,6 +37,10 @@ class ReplyError(Exception):
     """An error reply as a value: its text is the server's own."""
 
 
+class ReplyTooLargeError(Exception):
+    """A reply was larger than its reader would hold; the connection is closed, so that the server drops it, too."""
+
+
 def pack(*arguments: Argument) -> bytes:
     """The RESP request of one command."""
     parts = [b"*%d\r\n" % len(arguments)]
@@ -75,6 +79,9 @@ class Connection:
         self._end_token = secrets.token_hex(16).encode()
         self._end_request = pack("ECHO", self._end_token)
         self._end_reply = b"$%d\r\n%b\r\n" % (len(self._end_token), self._end_token)
+        mark = secrets.token_hex(16).encode()
+        self._mark_request = pack("ECHO", mark)
+        self._mark_reply = b"$%d\r\n%b\r\n" % (len(mark), mark)
         self._may_be_silent = False
         self.execute("ECHO", self._end_token)  # without it `receive` would never see an end
 
@@ -133,10 +140,19 @@ class Connection:
         """Send packed commands whose replies `receive` will hand over as one run of bytes."""
         self.send(b"".join([*commands, self._end_request]))
 
-    def receive(self) -> memoryview:
-        """The untouched reply bytes of the oldest `request` (one or more replies back to back).
+    def request_apart(self, commands: Sequence[bytes]) -> None:
+        """Like `request`; `apart` cuts the run of bytes into one reply a command."""
+        self.request(self._mark_request.join(commands))
+
+    def apart(self, replies: memoryview) -> list[memoryview]:
+        """One reply for each command of `request_apart`."""
+        return [memoryview(reply) for reply in bytes(replies).split(self._mark_reply)]
+
+    def receive(self, most: int | None = None) -> memoryview:
+        """The untouched reply bytes of the last `request` (one or more replies back to back); one at a time.
 
         A request ends in an ECHO of a random token, so the end is known without parsing what comes before it.
+        Raises ReplyTooLargeError when they are more than `most` bytes.
         """
         tail = self._end_reply
         size = 2 * _READ_SIZE
@@ -158,6 +174,9 @@ class Connection:
             filled += got
             if filled >= len(tail) and view[filled - len(tail) : filled] == tail:
                 return view[: filled - len(tail)]
+            if most is not None and filled > most:
+                self.close()
+                raise ReplyTooLargeError
 
     def error_of(self, reply: ReplyError, arguments: Iterable[Argument]) -> RStreamError:
         """The named error for an error reply to a command."""

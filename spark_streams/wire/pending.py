@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import hiredis
 import numpy as np
+import pyarrow as pa
 
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import StreamId
@@ -35,10 +36,30 @@ class PendingPage:
     ids: bytes
     deliveries: Index
 
+    def texts(self) -> pa.Array:
+        """binary: their ids as text."""
+        return texts_of(self.ids)
+
     def ack(self, stream: bytes, group: bytes) -> bytes:
         """The packed XACK of all entries on this page."""
         head = pack("XACK", stream, group).split(b"\r\n", 1)[1]
         return b"*%d\r\n%b%b" % (3 + self.count, head, self.ids)
+
+
+def texts_of(packed: bytes) -> pa.Array:
+    """binary: the ids that are packed as arguments, back to back."""
+    if not packed:
+        return pa.array([], pa.binary())
+    lines = Lines.split(packed)
+    return slices_of(packed, lines.begin[1::2], lines.end[1::2])
+
+
+def arguments_of(packed: bytes) -> pa.Array:
+    """binary: arguments of one line each that are packed back to back, each as it is packed."""
+    if not packed:
+        return pa.array([], pa.binary())
+    lines = Lines.split(packed)
+    return slices_of(packed, lines.begin[0::2], lines.end[1::2] + 2)
 
 
 def decode_pending(reply: memoryview | bytes) -> PendingPage:

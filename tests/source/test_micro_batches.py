@@ -35,7 +35,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "PAGE", 70)
     monkeypatch.setattr("spark_streams.source.stream_reader.STEP", 30)
     monkeypatch.setattr(reserve, "_STEPS_A_ROUND", 4)
-    monkeypatch.setattr("spark_streams.source.read._FIRST_PAGE", 7)
+    monkeypatch.setattr("spark_streams.source.fetch._FIRST_PAGE", 7)
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def test_a_batch_is_cut_into_tasks(server: Server, client: redis.Redis) -> None:
     one = reader(server, entriesPerPartition="40")
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
-    assert [p.run.count for p in one.partitions(start, end)] == [30, 30, 40]
-    assert all(p.run.owned for p in one.partitions(start, end))
+    assert [p.task.count for p in one.partitions(start, end)] == [30, 30, 40]
+    assert all(p.task.runs[0].owned for p in one.partitions(start, end))
     assert one.partitions(end, end) == []
 
 
@@ -204,8 +204,8 @@ def test_a_range_read_by_others_between_our_steps_is_not_owned(
     end = one.latestOffset(start, ALL)
     monkeypatch.undo()
     first, *others = one.partitions(start, end)
-    assert not first.run.owned
-    assert all(partition.run.owned for partition in others)
+    assert not first.task.runs[0].owned
+    assert all(run.owned for partition in others for run in partition.task.runs)
     assert read(one, start, end) == list(range(10, 100))
 
 
