@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import StreamId
 from spark_streams.source.group import Membership
+from spark_streams.source.pending import PendingRange, ask_pending
 from spark_streams.source.plan import Run
 from spark_streams.wire.connection import Connection, ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.decode import EntryPage, decode_entries, decode_replies
@@ -169,7 +170,7 @@ class Fetch:
         ]
         pending = [self._pending_command(one, count) for one, count in pairs if self._asks_pending(one)]
         if pending:
-            self._server.request_apart([b"".join(ranges), *pending])
+            self._server.request_apart([b"".join(ranges), b"".join(pending)])
         elif ranges:
             self._server.request(*ranges)
         return asked
@@ -188,7 +189,7 @@ class Fetch:
                 return _Chosen(ids, None, reading.run.last)
             return _Chosen(ids, None, StreamId.parse(texts_of(ids[-1].as_py())[0].as_py()))
         self._server.request(self._pending_command(reading, count))
-        page = self._decode_pending(reading, self._server.receive())
+        page = self._decode_pending([reading], self._server.receive())[0]
         up_to = page.last if page.last is not None and page.count == count else reading.run.last
         return _Chosen(arguments_of(page.ids), pa.array(page.deliveries), up_to)
 
@@ -197,10 +198,7 @@ class Fetch:
 
     def _pending_command(self, reading: _Reading, count: int) -> bytes:
         run = reading.run
-        consumer = run.consumer or self._member.consumer
-        return pack(
-            "XPENDING", run.stream, self._member.group, b"(" + bytes(reading.after), bytes(run.last), count, consumer
-        )
+        return ask_pending(self._member, PendingRange(run.stream, run.last, reading.after, run.consumer), count)
 
     # -- understanding the reply -------------------------------------------------------------------------------
 
@@ -222,7 +220,7 @@ class Fetch:
     def _in_range(self, asked: _Asked, reply: memoryview) -> Page:
         """Entries that were asked for by ranges, held against the pending ones where these were asked for, too."""
         with_pending = any(map(self._asks_pending, asked.readings))
-        ranges, *pending = self._server.apart(reply) if with_pending else [reply]
+        ranges, pending = self._server.apart(reply) if with_pending else (reply, reply[:0])
         count = len(asked.readings)
         entries, counts = self._decode(asked, ranges, count)
         rows = entries.rows_of(counts)
@@ -241,11 +239,11 @@ class Fetch:
         rows: Index,
         reached: list[StreamId],
         streams: str | pa.Array,
-        replies: list[memoryview],
+        replies: memoryview,
     ) -> Page:
         """The rows that are ours, with their delivery counts."""
         held = [at for at, reading in enumerate(asked.readings) if self._asks_pending(reading)]
-        pages = {at: self._decode_pending(asked.readings[at], reply) for at, reply in zip(held, replies, strict=True)}
+        pages = dict(zip(held, self._decode_pending([asked.readings[at] for at in held], replies), strict=True))
         where = _positions(entries, rows, pages)
         keep = np.ones(entries.count, np.bool_)
         stop = 0
@@ -284,12 +282,14 @@ class Fetch:
             where = f"XRANGE of {names}{more} at {self._server.address}"
             raise ServerReplyError(f"{where}: {error.message}") from None
 
-    def _decode_pending(self, reading: _Reading, reply: memoryview) -> PendingPage:
-        try:
-            return decode_pending(reply)
-        except ServerReplyError as error:
-            command = ("XPENDING", reading.run.stream, self._member.group)
-            raise self._server.error_of(ReplyError(error.message), command) from None
+    def _decode_pending(self, readings: list[_Reading], replies: memoryview) -> list[PendingPage]:
+        """A page for each reading. Raises the named error of the first reply that is one."""
+        pages = []
+        for page, reading in zip(decode_pending(replies, len(readings)), readings, strict=True):
+            if isinstance(page, ReplyError):
+                raise self._server.error_of(page, ("XPENDING", reading.run.stream, self._member.group))
+            pages.append(page)
+        return pages
 
 
 def _next_size(size: int, received: int, reply_bytes: int) -> int:
@@ -326,7 +326,7 @@ def _positions(entries: EntryPage, rows: Index, pages: dict[int, PendingPage]) -
     """Per row its place among the pending entries of all these pages (by reading), null where it is in none."""
     owners = np.repeat(np.arange(len(rows)), rows)
     pending = np.repeat(np.array(list(pages), np.int64), [page.count for page in pages.values()])
-    texts = pa.concat_arrays([pa.array([], pa.binary()), *[page.texts() for page in pages.values()]])
+    texts = texts_of(b"".join([page.ids for page in pages.values()]))
     return pc.index_in(_keys(owners, entries.ids()), value_set=_keys(pending, texts))
 
 

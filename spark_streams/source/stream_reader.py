@@ -35,7 +35,7 @@ from spark_streams.source.group import (
     stream_states,
 )
 from spark_streams.source.offsets import Offset, Share
-from spark_streams.source.pending import pending_runs, settle
+from spark_streams.source.pending import PendingRange, pending_runs, settle
 from spark_streams.source.plan import Run, Task, share, tasks
 from spark_streams.source.read import read_task
 from spark_streams.source.reserve import STEP, Wanted, reserve
@@ -169,10 +169,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _settle(self, up_to: Offset) -> None:
         """Acknowledge our entries up to `up_to`, on the streams where that has moved."""
-        for stream in self._member.streams:
-            if self._settled.get(stream) != up_to[stream]:
-                settle(self._connection(), self._member, stream, up_to[stream])
-                self._settled[stream] = up_to[stream]
+        moved = [stream for stream in self._member.streams if self._settled.get(stream) != up_to[stream]]
+        settle(self._connection(), self._member, [PendingRange(stream, up_to[stream]) for stream in moved])
+        self._settled.update({stream: up_to[stream] for stream in moved})
 
     def _check_position(self, begin: Offset, states: Mapping[str, GroupState]) -> None:
         """The group must stand where this query has come, or beyond. Raises StreamStateError, DataLossError."""
@@ -213,11 +212,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         backlog = {stream: state.ours for stream, state in states.items() if state.ours}
         allowed = backlog if most is None else share(most, backlog, self._turn)
         size = self._options["entriesPerPartition"]
-        return [
-            run
-            for stream, entries in allowed.items()
-            for run in pending_runs(self._connection(), self._member, stream, begin[stream], MAX_ID, entries, size)
-        ]
+        ranges = [PendingRange(stream, MAX_ID, begin[stream], most=entries) for stream, entries in allowed.items()]
+        return pending_runs(self._connection(), self._member, ranges, size)
 
     def _new_entries(self, states: Mapping[str, GroupState], most: int | None) -> list[Run]:
         backlog = {stream: self._backlog(stream, state) for stream, state in states.items()}
@@ -255,7 +251,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         size = self._options["entriesPerPartition"]
         found: list[Run] = []
         try:
-            found = list(pending_runs(self._connection(), self._member, stream, after, last, None, size))
+            found = pending_runs(self._connection(), self._member, [PendingRange(stream, last, after)], size)
         except GroupMissingError:
             if not share.owned:
                 raise

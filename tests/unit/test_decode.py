@@ -18,7 +18,7 @@ from spark_streams.wire.decode import decode_entries, decode_replies, entries_of
 from spark_streams.wire.exact import ExactPage, parse_replies
 from spark_streams.wire.lines import ShapeError
 from spark_streams.wire.page import EntryPage
-from spark_streams.wire.pending import _exact, decode_pending
+from spark_streams.wire.pending import PendingPage, _exact, arguments_of, decode_pending, texts_of
 from spark_streams.wire.vector import VectorPage
 
 Entry = tuple[bytes, list[bytes] | None]
@@ -214,19 +214,45 @@ def test_counting_up_to_an_id(last: int) -> None:
     assert page.count_up_to(StreamId(last, 0)) == min(last, 9)
 
 
+PENDING = st.lists(
+    st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 9999), st.integers(0, 10**9), st.integers(0, 300)), max_size=8
+)
+
+
 @given(
-    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 9999), st.integers(0, 10**9), st.integers(0, 300))),
+    st.lists(st.one_of(PENDING, st.just("NOGROUP No such key")), min_size=1),
     st.sampled_from([b"spark", b"c\r\nd", b""]),
 )
-def test_pending_is_read_alike_by_both_paths(entries: list[tuple[int, int, int, int]], consumer: bytes) -> None:
-    reply = b"*%d\r\n" % len(entries) + b"".join(
-        b"*4\r\n" + bulk(b"%d-%d" % (ms, seq)) + bulk(consumer) + b":%d\r\n:%d\r\n" % (idle, times)
-        for ms, seq, idle, times in entries
+def test_pending_is_read_alike_by_both_paths(
+    parts: list[list[tuple[int, int, int, int]] | str], consumer: bytes
+) -> None:
+    replies = b"".join(
+        b"-%b\r\n" % part.encode()
+        if isinstance(part, str)
+        else b"*%d\r\n" % len(part)
+        + b"".join(
+            b"*4\r\n" + bulk(b"%d-%d" % (ms, seq)) + bulk(consumer) + b":%d\r\n:%d\r\n" % (idle, times)
+            for ms, seq, idle, times in part
+        )
+        for part in parts
     )
-    page, exact = decode_pending(memoryview(reply)), _exact(reply)
-    assert (page.count, page.last, page.ids) == (exact.count, exact.last, exact.ids)
-    assert page.deliveries.tolist() == [times for *_, times in entries]
-    assert page.ids == b"".join(bulk(b"%d-%d" % (ms, seq)) for ms, seq, _, _ in entries)
+    found, exact = decode_pending(memoryview(replies), len(parts)), _exact(replies, len(parts))
+    for part, page, same in zip(parts, found, exact, strict=True):
+        if isinstance(part, str):
+            assert str(page) == str(same) == part
+            continue
+        assert isinstance(page, PendingPage)
+        assert isinstance(same, PendingPage)
+        assert (page.count, page.last, page.ids) == (same.count, same.last, same.ids)
+        assert page.deliveries.tolist() == [times for *_, times in part]
+        assert page.ids == b"".join(bulk(b"%d-%d" % (ms, seq)) for ms, seq, _, _ in part)
+        assert arguments_of(page.ids).to_pylist() == [bulk(b"%d-%d" % (ms, seq)) for ms, seq, _, _ in part]
+        assert texts_of(page.ids).to_pylist() == [b"%d-%d" % (ms, seq) for ms, seq, _, _ in part]
+
+
+def test_what_is_no_pending_entry_is_an_error() -> None:
+    with pytest.raises(ServerReplyError, match="expected pending entries, the server answered with 5"):
+        decode_pending(b":5\r\n", 1)
 
 
 @given(st.lists(st.one_of(pages(), st.just([])), max_size=6))
