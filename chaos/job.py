@@ -1,0 +1,92 @@
+"""The job that is killed: `python -m chaos.job FILE` runs the queries of a file in one Spark until all have ended.
+
+FILE: {"master": "local[4]", "conf": {…}, "in_turn": false, "queries": [Query, …]}
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from chaos.query import SCHEMA, Query
+from chaos.sink import sink_of
+from chaos.source import ChaosDataSource
+from spark_streams.errors import find_in_text
+
+LOG4J = Path(__file__).resolve().parents[1] / "conf" / "log4j2.properties"
+# Quick to start: these sessions live for seconds.
+JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={LOG4J}"
+
+STARTING_AT_ONCE = 3
+
+
+def session(master: str, conf: dict[str, str]) -> SparkSession:
+    """A small Spark that knows format("rstream-chaos")."""
+    builder = SparkSession.builder.master(master).appName("chaos")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+        # A query that is told to stop while it stands still is not waited for.
+        "spark.sql.streaming.stopTimeout": "10s",
+        **conf,
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.dataSource.register(ChaosDataSource)
+    return spark
+
+
+def start(spark: SparkSession, query: Query) -> StreamingQuery:
+    """Start one query."""
+    (query.path / "ended").unlink(missing_ok=True)
+    given = {"url": query.url, "group": query.group, "startingOffsets": "earliest", **query.options}
+    source = spark.readStream.format("rstream-chaos").schema(SCHEMA).options(**given, chaos=json.dumps(query.to_json()))
+    writer = source.load().writeStream.foreachBatch(sink_of(query)).queryName(query.name)
+    writer = writer.option("checkpointLocation", str(query.path / "checkpoint"))
+    when: dict[str, Any] = {"availableNow": True} if query.available_now else {"processingTime": "0 seconds"}
+    return writer.trigger(**when).start()
+
+
+def error_of(running: StreamingQuery) -> str:
+    """Why a query ended, in one line; '' where nothing went wrong."""
+    error = running.exception()
+    return "" if error is None else find_in_text(str(error)) or str(error)
+
+
+def main(file: str) -> None:
+    """Run the queries of the file."""
+    plan = json.loads(Path(file).read_text())
+    waiting = [Query.from_json(one) for one in plan["queries"]]
+    spark = session(plan["master"], plan["conf"])
+    running: list[tuple[Query, StreamingQuery]] = []
+    while waiting or running:
+        # Each query starts a Python process that has ten seconds to come up.
+        while waiting and sum(not (query.path / "up").exists() for query, _ in running) < STARTING_AT_ONCE:
+            if running and plan["in_turn"]:
+                break
+            query = waiting.pop(0)
+            running.append((query, start(spark, query)))
+        for query, one in list(running):
+            if not one.isActive:
+                (query.path / "ended").write_text(error_of(one))
+                running.remove((query, one))
+            elif (query.path / "stop").exists():
+                one.stop()
+        time.sleep(0.02)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

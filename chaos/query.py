@@ -1,0 +1,114 @@
+"""A query under test: what it reads, where it writes, and the fault that waits in it. Plain values that travel as JSON.
+
+Everything about it is in one folder:
+
+    checkpoint/     Spark's
+    rows/           one file of JSON lines per task attempt of the sink (chaos.sink)
+    batches/        one JSON file per batch that the sink keeps: the names of the attempts that count
+    acks.jsonl      every XACK as it was sent, with the last batch of the commit log just before it
+    up              made when the source's Python process on the driver is there
+    held            made when the query has come to its kill point and stands still there
+    go              made when the query may build its first batch, if its fault is in batch 0
+    ended           made when the query has ended: the error's text, or nothing
+    stop            makes the job stop the query
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+SCHEMA = "p STRING, n LONG, _stream STRING, _id STRING"
+
+# Where a query can be made to stand still, to be killed there. `batch` of the fault says in which batch.
+KILL_POINTS = {
+    "started": "the group is made, nothing is reserved yet (batch 0 only)",
+    "reserved": "entries are reserved, the offset log has not the batch yet",
+    "logged": "the offset log has the batch, nothing is read yet",
+    "reading": "a task has read half of its rows",
+    "written": "the sink has the batch, the commit log has not",
+    "committed": "the commit log has the batch, nothing of it is acknowledged",
+    "acknowledging": "the first XACK of the batch is sent, its reply not read",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens in `batch`: a kill point (`hold`), or in the task that meets it first `raise`, `kill` (of its Python
+    process) or `wait` (until a twin of it has written), while it reads or writes (`stage`), after `rows` rows."""
+
+    kind: str
+    batch: int = 1
+    stage: str = ""
+    rows: int = 1
+
+
+@dataclass(frozen=True)
+class Query:
+    """folder: see above; sink: `attempts` or `parquet`; available_now: run to the end of what is there and end."""
+
+    name: str
+    folder: str
+    url: str
+    options: dict[str, str] = field(default_factory=dict)
+    sink: str = "attempts"
+    available_now: bool = False
+    fault: Fault | None = None
+
+    def __post_init__(self) -> None:
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return Path(self.folder)
+
+    @property
+    def group(self) -> str:
+        """The consumer group that it reads through."""
+        return self.options.get("group", "g")
+
+    def to_json(self) -> dict[str, Any]:
+        """For the job's command line and for the options of the data source."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Query:
+        """The reverse."""
+        fault = value.get("fault")
+        return cls(**{**value, "fault": None if fault is None else Fault(**fault)})
+
+    # -- what Spark and the query have noted in the folder -------------------------------------------------------
+
+    def logged(self) -> int:
+        """The last batch in the offset log; -1: none."""
+        return _last(self.path / "checkpoint" / "offsets")
+
+    def committed(self) -> int:
+        """The last batch in the commit log; -1: none."""
+        return _last(self.path / "checkpoint" / "commits")
+
+    def offset(self, batch: int) -> dict[str, Any]:
+        """The offset at the end of a batch."""
+        lines = (self.path / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()
+        found: dict[str, Any] = json.loads(lines[-1])
+        return found
+
+    def held(self) -> bool:
+        """Whether it stands at its kill point."""
+        return (self.path / "held").exists()
+
+    def ended(self) -> str | None:
+        """None while it runs; then the text of the error that ended it, '' where there was none."""
+        file = self.path / "ended"
+        return file.read_text() if file.exists() else None
+
+
+def _last(folder: Path) -> int:
+    """The highest number that is a file name in a log of Spark."""
+    try:
+        return max((int(file.name) for file in folder.iterdir() if file.name.isdigit()), default=-1)
+    except FileNotFoundError:
+        return -1

@@ -1,0 +1,113 @@
+"""SIGKILL of the driver at every point of a micro-batch, on both servers; a second run drains and all is there once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaos import killed_driver
+from chaos.killed_driver import Killed
+from tests.servers import skip_without_redis
+
+pytestmark = pytest.mark.spark
+
+POINTS = ["started", "reserved", "logged", "logged first", "written", "commit entry lost", "committed"]
+
+
+@pytest.fixture(scope="module")
+def round_(servers: dict[str, str], seed: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Killed]:
+    """All kill points on all servers: one Spark that is killed, one that drains."""
+    folder: Path = tmp_path_factory.mktemp("killed")
+    return killed_driver.run(folder, servers, seed, POINTS)
+
+
+@pytest.fixture(params=["engine", "redis"])
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param == "redis":
+        skip_without_redis()
+    return str(request.param)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_nothing_is_lost_doubled_or_left_pending(round_: dict[str, Killed], point: str, kind: str, seed: int) -> None:
+    """Nothing lost, nothing twice, order kept, nothing acknowledged before its commit, nothing pending."""
+    case = round_[f"{point}, {kind}"]
+    assert case.history.added
+    assert case.history.kept()
+    assert case.history.acknowledged
+    assert not case.report, f"RSTREAM_SEED={seed}\n{case.report}"
+
+
+def test_what_was_in_the_offset_log_is_read_again_as_the_same_batch(round_: dict[str, Killed], kind: str) -> None:
+    """Killed after the offset log, before reading: the batch of the second run is what was pending at the kill."""
+    for point in ("logged", "logged first"):
+        case = round_[f"{point}, {kind}"]
+        assert (case.logged, case.committed) == (case.batch, case.batch - 1)
+        assert case.at_kill
+        assert case.history.batches()[case.batch] == set(case.at_kill)
+
+
+def test_what_was_reserved_and_not_logged_comes_first(round_: dict[str, Killed], kind: str) -> None:
+    """Killed between reserving and the offset log: these entries are pending, and lead the next batches."""
+    case = round_[f"reserved, {kind}"]
+    assert (case.logged, case.committed) == (case.batch - 1, case.batch - 1)
+    left = set(case.at_kill)
+    assert left
+    after = [row.place for row in case.history.kept() if row.batch >= case.batch]
+    assert set(after[: len(left)]) == left or len(case.streams) > 1
+    for stream in case.streams:
+        mine = [place for place in after if place[0] == stream]
+        reserved = {place for place in left if place[0] == stream}
+        assert set(mine[: len(reserved)]) == reserved
+
+
+def test_a_batch_that_the_sink_has_and_the_commit_log_has_not_is_written_again_in_its_place(
+    round_: dict[str, Killed], kind: str
+) -> None:
+    """Killed between the sink and the commit log: nothing is acknowledged, the same rows replace what was there."""
+    case = round_[f"written, {kind}"]
+    assert (case.logged, case.committed) == (case.batch, case.batch - 1)
+    replayed = case.history.batches()[case.batch]
+    assert replayed == set(case.at_kill)
+    first = {row.place for row in case.history.rows if row.batch == case.batch and not row.kept}
+    assert first == replayed  # the first run had written all of it
+
+
+def test_a_batch_whose_commit_entry_is_lost_is_read_again_though_acknowledged(
+    round_: dict[str, Killed], kind: str
+) -> None:
+    case = round_[f"commit entry lost, {kind}"]
+    assert case.committed < case.batch
+    assert case.history.batches()[case.batch]
+    twice = [ack.place for ack in case.history.acknowledged if ack.place in case.history.batches()[case.batch]]
+    assert len(twice) >= len(set(twice)) > 0
+
+
+def test_a_committed_batch_is_settled_at_the_restart_and_not_read_again(round_: dict[str, Killed], kind: str) -> None:
+    """Killed after the commit log, before XACK."""
+    case = round_[f"committed, {kind}"]
+    assert (case.logged, case.committed) == (case.batch, case.batch)
+    batch = case.history.batches()[case.batch]
+    assert batch == set(case.at_kill)  # all of it was still pending
+    assert {row.batch for row in case.history.rows if row.place in batch} == {case.batch}
+
+
+def test_a_crash_in_batch_0_starts_where_the_group_was_made(round_: dict[str, Killed], kind: str) -> None:
+    """With `latest`: what was there before is not read, what came while the query was down is."""
+    for point in ("started", "logged first"):
+        case = round_[f"{point}, {kind}"]
+        assert case.before
+        places = {row.place for row in case.history.kept()}
+        assert not places & case.before
+        assert places == {one.place for one in case.producer.added} - case.before
+    assert round_[f"started, {kind}"].logged == -1
+
+
+def test_an_available_now_run_leaves_nothing_pending(round_: dict[str, Killed], kind: str) -> None:
+    """Its end is clean: the last batch, too, is acknowledged."""
+    for name, case in round_.items():
+        if name.endswith(kind):
+            assert case.history.pending == []
+            settled = {ack.place for ack in case.history.acknowledged}
+            assert {row.place for row in case.history.kept()} <= settled
