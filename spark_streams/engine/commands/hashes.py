@@ -1,9 +1,12 @@
-"""HSET HGET HMGET HGETALL HDEL HLEN HEXISTS HINCRBY: what ledgers and leases are kept in."""
+"""HSET HGET HMGET HGETALL HSCAN HDEL HLEN HEXISTS HINCRBY: what ledgers and leases are kept in."""
 
 from __future__ import annotations
 
+import itertools
+
 from spark_streams.engine.client import Client
-from spark_streams.engine.commands.arguments import integer_of
+from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.keys import glob
 from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
 from spark_streams.engine.replies import NIL, OK, Array, CommandError, Map, Reply, bulk, bulks, integer
@@ -63,6 +66,38 @@ def hmget(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def hgetall(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """HGETALL key"""
     return Map([(bulk(name), bulk(value)) for name, value in _hash(client, args[1]).items()])
+
+
+@command("hscan", -3, "readonly", (1, 1, 1))
+def hscan(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """HSCAN key cursor [MATCH pattern] [COUNT n] [NOVALUES]: the cursor counts fields in order of insertion."""
+    if not args[2].isdigit():
+        raise CommandError("ERR invalid cursor")
+    cursor, count, pattern, with_values = int(args[2]), 10, b"*", True
+    options = iter(args[3:])
+    for option in options:
+        match option.lower():
+            case b"novalues":
+                with_values = False
+                continue
+            case b"match" | b"count":
+                value = next(options, None)
+            case _:
+                raise syntax_error()
+        if value is None:
+            raise syntax_error()
+        if option.lower() == b"match":
+            pattern = value
+            continue
+        count = integer_of(value)
+        if count < 1:
+            raise syntax_error()
+    found = _hash(client, args[1])
+    matches = glob(pattern).fullmatch
+    page = list(itertools.islice(found.items(), cursor, cursor + count))
+    following = cursor + count if cursor + count < len(found) else 0
+    shown = [part for name, value in page if matches(name) for part in ((name, value) if with_values else (name,))]
+    return Array([bulk(b"%d" % following), Array(bulks(shown))])
 
 
 @command("hkeys", 2, "readonly", (1, 1, 1))
