@@ -12,6 +12,8 @@
     ├── StreamStateError                the streams are not as the query left them
     │   ├── DataLossError               entries that belong to the query are gone
     │   ├── GroupMissingError           the consumer group was destroyed under the query
+    │   ├── ConsumerTakenError          another running query has this group and consumer
+    │   ├── GroupSharedError            noAck wants a group of its own, and others read from it
     │   └── OffsetError                 a checkpoint's offset cannot be read
     ├── SchemaError                     a declared column cannot be filled, or a row cannot be written
     │   └── DecodeError                 a value does not fit the declared type (mode=FAILFAST)
@@ -107,6 +109,18 @@ class GroupMissingError(StreamStateError):
     """The consumer group was destroyed under the query."""
 
     condition = "RSTREAM_GROUP_MISSING"
+
+
+class ConsumerTakenError(StreamStateError):
+    """Another running query reads under the same group and consumer: they would take each other's entries."""
+
+    condition = "RSTREAM_CONSUMER_TAKEN"
+
+
+class GroupSharedError(StreamStateError):
+    """A query with noAck must have its group for itself, and another consumer reads from it."""
+
+    condition = "RSTREAM_GROUP_SHARED"
 
 
 class OffsetError(StreamStateError):

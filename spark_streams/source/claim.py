@@ -1,0 +1,175 @@
+"""Taking over what dead consumers of the group have left pending (XPENDING … IDLE, XCLAIM).
+
+Claimed entries have ids below the position of the batch, so a range of ids cannot name them. Each claim moves them to a
+consumer made for it, `<consumer>~claim~<token>`; the offset of the batch names that consumer and how many entries it
+has, and a replay reads its pending list. When the batch is committed they are acknowledged and the consumer is deleted.
+
+A claim that a crash left before the offset was logged is found by its consumer's name, and is the next batch's.
+The claim is one more delivery and counts as such; reading the entries counts nothing (FACTS R8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.source.group import GroupState, Membership, OtherConsumer
+from spark_streams.source.lease import live_consumers
+from spark_streams.source.offsets import Claimed, Offset
+from spark_streams.wire.connection import Connection, ReplyError, pack
+from spark_streams.wire.pending import PendingPage, decode_pending
+from spark_streams.wire.replies import pairs
+
+_MARK = "~claim~"
+_PAGE = 1_000  # entries that are claimed with one command
+_SKIP = pack("CLIENT", "REPLY", "SKIP")
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """Pending entries that were delivered too often: their ids, and how often."""
+
+    stream: str
+    consumer: str
+    ids: Sequence[StreamId]
+    deliveries: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """idle: milliseconds that an entry must have been left alone, None: nothing is claimed; most: deliveries after
+    which an entry is dead, None: any number; bury: what to do with those."""
+
+    idle: int | None
+    most: int | None
+    bury: Callable[[Overdue], None]
+
+
+def claim_consumer(consumer: str, token: str) -> str:
+    """The consumer that holds what this claim took over."""
+    return f"{consumer}{_MARK}{token}"
+
+
+def take_over(
+    server: Connection,
+    member: Membership,
+    states: Mapping[str, GroupState],
+    begin: Offset,
+    token: str,
+    rules: Rules,
+    limit: int | None,
+) -> dict[str, list[Claimed]]:
+    """Claim up to `limit` entries (None: all); per stream the consumers that now hold some.
+
+    begin: the offset before this batch, whose own claims are left alone.
+    """
+    claimed = _left_by_a_crash(member, states, begin)
+    left = limit if limit is None else limit - sum(one.count for some in claimed.values() for one in some)
+    if rules.idle is None or (left is not None and left <= 0):
+        return claimed
+    for stream, dead in _dead_consumers(server, member, states, begin).items():
+        taken = 0
+        for consumer in dead:
+            room = None if left is None else left - taken
+            if room is None or room > 0:
+                taken += _claim(server, member, stream, consumer, claim_consumer(member.consumer, token), rules, room)
+        if taken:
+            # Others may have acknowledged or claimed in between: what counts is what is pending for it now.
+            held = _held_by(server, member, stream, claim_consumer(member.consumer, token))
+            if held:
+                claimed.setdefault(stream, []).append(Claimed(claim_consumer(member.consumer, token), held))
+            left = None if left is None else left - held
+    return claimed
+
+
+def delete_claim_consumers(server: Connection, member: Membership, claimed: Mapping[str, Sequence[Claimed]]) -> None:
+    """Delete the consumers of a committed claim. One that still holds entries is kept (R10)."""
+    if not claimed:
+        return
+    names = [(stream, one.consumer) for stream, some in claimed.items() for one in some]
+    held = server.pipeline([("XPENDING", s, member.group, "-", "+", 1, consumer) for s, consumer in names])
+    empty = [name for name, reply in zip(names, held, strict=True) if reply == []]
+    server.pipeline([("XGROUP", "DELCONSUMER", stream, member.group, consumer) for stream, consumer in empty])
+
+
+def _left_by_a_crash(member: Membership, states: Mapping[str, GroupState], begin: Offset) -> dict[str, list[Claimed]]:
+    """Our own claims that no offset names."""
+    found: dict[str, list[Claimed]] = {}
+    for stream, state in states.items():
+        logged = {one.consumer for one in begin.claimed.get(stream, ())}
+        for other in state.others:
+            if other.name.startswith(member.consumer + _MARK) and other.name not in logged and other.pending:
+                found.setdefault(stream, []).append(Claimed(other.name, other.pending))
+    return found
+
+
+def _dead_consumers(
+    server: Connection, member: Membership, states: Mapping[str, GroupState], begin: Offset
+) -> dict[str, list[str]]:
+    """Per stream, the consumers that hold entries, are not ours, and are not running rstream queries."""
+    suspects: list[tuple[str, OtherConsumer]] = []
+    for stream, state in states.items():
+        suspects += [
+            (stream, other)
+            for other in state.others
+            if other.pending and not other.name.startswith(member.consumer + _MARK)
+        ]
+    if not suspects:
+        return {}
+    owners = [(stream, other.name.split(_MARK)[0]) for stream, other in suspects]
+    alive = live_consumers(server, member.group, owners)
+    dead: dict[str, list[str]] = {}
+    for (stream, other), owner in zip(suspects, owners, strict=True):
+        if owner not in alive:
+            dead.setdefault(stream, []).append(other.name)
+    return dead
+
+
+def _claim(
+    server: Connection, member: Membership, stream: str, consumer: str, to: str, rules: Rules, limit: int | None
+) -> int:
+    """Claim from one consumer, a page at a time; how many entries were asked for."""
+    assert rules.idle is not None
+    asked, start = 0, MIN_ID
+    while limit is None or asked < limit:
+        count = _PAGE if limit is None else min(_PAGE, limit - asked)
+        question = ("XPENDING", stream, member.group, "IDLE", rules.idle, bytes(start), "+", count, consumer)
+        server.request(pack(*question))
+        page = decode_pending(server.receive(), 1)[0]
+        if isinstance(page, ReplyError):
+            raise server.error_of(page, question[:3])
+        if page.last is None:
+            break
+        asked += page.count - _bury(stream, consumer, page, rules)
+        _send_claim(server, member, stream, to, rules.idle, page)
+        if page.count < count or page.last == MAX_ID:
+            break
+        start = page.last.next()
+    return asked
+
+
+def _bury(stream: str, consumer: str, page: PendingPage, rules: Rules) -> int:
+    """Hand over the entries of a page that were delivered too often; how many. They are pending no more then, so the
+    claim of the whole page does not take them."""
+    if rules.most is None:
+        return 0
+    over = [at for at, count in enumerate(page.deliveries.tolist()) if count >= rules.most]
+    if over:
+        ids = page.parsed_ids()
+        deliveries = [int(page.deliveries[at]) for at in over]
+        rules.bury(Overdue(stream, consumer, [ids[at] for at in over], deliveries))
+    return len(over)
+
+
+def _send_claim(server: Connection, member: Membership, stream: str, to: str, idle: int, page: PendingPage) -> None:
+    """XCLAIM of a page with its reply suppressed. The idle time is checked again by the server."""
+    server.require_silence()
+    head = pack("XCLAIM", stream, member.group, to, idle).split(b"\r\n", 1)[1]
+    server.send(b"%b*%d\r\n%b%b" % (_SKIP, 5 + page.count, head, page.ids))
+
+
+def _held_by(server: Connection, member: Membership, stream: str, consumer: str) -> int:
+    """How many entries are pending for a consumer. Raises GroupMissingError."""
+    consumers = [pairs(one) for one in server.execute("XINFO", "CONSUMERS", stream, member.group)]
+    return next((int(one[b"pending"]) for one in consumers if one[b"name"] == consumer.encode()), 0)
