@@ -39,7 +39,12 @@ class RStreamDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_options(self.options, SOURCE, "source")
-        columns = Columns(to_arrow_schema(schema, timezone="UTC"), self._declared, options["mode"])
+        columns = Columns(
+            to_arrow_schema(schema, timezone="UTC"),
+            self._declared,
+            options["mode"],
+            options["columnNameOfCorruptRecord"],
+        )
         columns.check()
         return StreamReader(options, columns)
 

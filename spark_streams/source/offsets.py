@@ -4,14 +4,19 @@ A batch is (start, end]. What it held is on the server, in the pending list of o
 that is, and how many entries it must hold, so that a replay after a crash is the same batch or an error, never a
 smaller one (FACTS S5, S6).
 
-    {"version": 1, "group": "billing", "consumer": "spark",
+    {"version": 2, "group": "billing", "consumer": "spark",
+     "token": "5f1c9a0be37d",                                       the batch's own name, "" where there was none yet
      "streams": {"orders": "1700000000000-0"},                      where each stream stands
-     "batch": {"orders": {"count": 1000, "owned": true}}}           what the batch that ends here took from it
+     "batch": {"orders": {"count": 1000, "owned": true,             what the batch that ends here took from it,
+                          "after": "1690000000000-0"}},             above this id
+     "claimed": {"orders": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 3}]}}   what it took over from others
+
+Version 1 had no token, no claims and no `after`: it was where the batch before ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,39 +24,60 @@ from spark_streams.errors import OffsetError
 from spark_streams.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.source.plan import Run
 
-VERSION = 1
+VERSION = 2
+_READABLE = (1, 2)
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a batch took from one stream. owned: these are all entries that the stream held between start and end."""
+    """What a batch took from one stream, above `after` (None: above where the batch before ended).
+
+    owned: these are all entries that the stream held there.
+    """
 
     count: int
     owned: bool
+    after: StreamId | None = None
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """Entries of one stream that were taken over from other consumers: they are pending for this consumer."""
+
+    consumer: str
+    count: int
 
 
 @dataclass(frozen=True)
 class Offset:
-    """group, consumer: whose pending list; positions: per stream; shares: per stream that the batch took from."""
+    """group, consumer: whose pending list; positions: per stream; shares, claimed: per stream that the batch took
+    from; token: the batch's name."""
 
     group: str
     consumer: str
     positions: Mapping[str, StreamId] = field(default_factory=dict)
     shares: Mapping[str, Share] = field(default_factory=dict)
+    claimed: Mapping[str, Sequence[Claimed]] = field(default_factory=dict)
+    token: str = ""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
         """Raises OffsetError for anything that `to_json` of this or an older version did not write."""
-        if not isinstance(value, Mapping) or value.get("version") != VERSION:
-            raise OffsetError(f"the checkpoint's offset {value!r} is not one of rstream, version {VERSION}")
+        if not isinstance(value, Mapping) or value.get("version") not in _READABLE:
+            raise OffsetError(f"the checkpoint's offset {value!r} is not one of rstream, version {VERSION} or older")
         try:
             return cls(
                 str(value["group"]),
                 str(value["consumer"]),
                 {stream: StreamId.parse(text) for stream, text in value["streams"].items()},
-                {stream: Share(int(one["count"]), bool(one["owned"])) for stream, one in value["batch"].items()},
+                {stream: _share(one) for stream, one in value["batch"].items()},
+                {
+                    stream: tuple(Claimed(str(one["consumer"]), int(one["count"])) for one in some)
+                    for stream, some in value.get("claimed", {}).items()
+                },
+                str(value.get("token", "")),
             )
-        except (KeyError, AttributeError, TypeError, InvalidStreamId) as error:
+        except (KeyError, AttributeError, TypeError, ValueError, InvalidStreamId) as error:
             raise OffsetError(f"the checkpoint's offset {value!r} cannot be read: {error}") from None
 
     def to_json(self) -> dict[str, Any]:
@@ -60,20 +86,47 @@ class Offset:
             "version": VERSION,
             "group": self.group,
             "consumer": self.consumer,
+            "token": self.token,
             "streams": {stream: str(at) for stream, at in sorted(self.positions.items())},
-            "batch": {s: {"count": one.count, "owned": one.owned} for s, one in sorted(self.shares.items())},
+            "batch": {
+                stream: {"count": one.count, "owned": one.owned}
+                | ({} if one.after is None else {"after": str(one.after)})
+                for stream, one in sorted(self.shares.items())
+            },
+            "claimed": {
+                stream: [{"consumer": one.consumer, "count": one.count} for one in some]
+                for stream, some in sorted(self.claimed.items())
+            },
         }
 
     def __getitem__(self, stream: str) -> StreamId:
         """Where the stream stands; 0-0 where it is not named."""
         return self.positions.get(stream, MIN_ID)
 
-    def after(self, runs: Iterable[Run]) -> Offset:
-        """The offset at the end of a batch of these runs, which begins here; runs of a stream in order."""
+    def after(
+        self, runs: Iterable[Run], token: str = "", claimed: Mapping[str, Sequence[Claimed]] | None = None
+    ) -> Offset:
+        """The offset at the end of a batch that begins here, of these runs (those of a stream in order) and claims."""
         positions, shares = dict(self.positions), dict[str, Share]()
         for run in runs:
-            share = shares.get(run.stream, Share(0, True))
-            unbroken = positions.get(run.stream, MIN_ID) == run.after
-            shares[run.stream] = Share(share.count + run.count, share.owned and run.owned and unbroken)
+            before = shares.get(run.stream)
+            if before is None:
+                share = Share(run.count, run.owned, run.after)
+            else:
+                unbroken = positions[run.stream] == run.after
+                owned = before.owned and run.owned and unbroken
+                share = Share(before.count + run.count, owned, before.after)
+            shares[run.stream] = share
             positions[run.stream] = run.last
-        return Offset(self.group, self.consumer, positions, shares)
+        return Offset(self.group, self.consumer, positions, shares, claimed or {}, token)
+
+    def without(self, streams: Iterable[str]) -> Offset:
+        """The same without these streams."""
+        gone = set(streams)
+        kept = {stream: at for stream, at in self.positions.items() if stream not in gone}
+        return Offset(self.group, self.consumer, kept, self.shares, self.claimed, self.token)
+
+
+def _share(value: Mapping[str, Any]) -> Share:
+    after = value.get("after")
+    return Share(int(value["count"]), bool(value["owned"]), None if after is None else StreamId.parse(after))

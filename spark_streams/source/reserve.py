@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_streams.errors import GroupSharedError
 from spark_streams.ids import StreamId
 from spark_streams.source.group import GroupState, Membership, read_group_state
 from spark_streams.source.plan import Run
@@ -34,10 +35,12 @@ def reserve(
     wanted: Mapping[str, Wanted],
     states: Mapping[str, GroupState],
     step: int = STEP,
+    no_ack: bool = False,
 ) -> list[Run]:
     """Have up to the wanted entries delivered to our consumer; what was delivered, in order per stream.
 
-    states: the group of each wanted stream, read just before. Raises GroupMissingError, DataLossError, ServerError.
+    states: the group of each wanted stream, read just before. no_ack: without a pending list; then the group must be
+    ours alone. Raises GroupMissingError, GroupSharedError, DataLossError, ServerError.
     """
     now = dict(states)
     left = {stream: want.most for stream, want in wanted.items()}
@@ -47,12 +50,14 @@ def reserve(
         for stream, entries in left.items():
             steps += [(stream, count) for count in _cut(entries, step, max(1, _STEPS_A_ROUND // len(left)))]
         server.require_silence()
-        server.send(b"".join([_step(member, stream, count) for stream, count in steps]))
+        server.send(b"".join([_step(member, stream, count, no_ack) for stream, count in steps]))
         replies = server.replies(2 * len(steps))
         finished = set()
-        for at, (stream, _) in enumerate(steps):
+        for at, (stream, count) in enumerate(steps):
             after = read_group_state(server, member, stream, replies[2 * at], replies[2 * at + 1])
-            run = _run(stream, now[stream], after)
+            if no_ack:
+                require_alone(member, stream, after)
+            run = _unlisted_run(stream, now[stream], after, count) if no_ack else _run(stream, now[stream], after)
             now[stream] = after
             left[stream] -= run.count
             if run.count:
@@ -60,7 +65,7 @@ def reserve(
             if run.count == 0 or left[stream] <= 0 or after.last_delivered >= wanted[stream].until:
                 finished.add(stream)
         for stream in [s for s in finished if not runs[s] and now[s].last_delivered < wanted[s].until]:
-            run = _ask_aloud(server, member, stream, now[stream])
+            run = _ask_aloud(server, member, stream, now[stream], no_ack)
             if run.count:
                 runs[stream].append(run)
         for stream in finished:
@@ -73,25 +78,40 @@ def _cut(entries: int, step: int, most_steps: int) -> list[int]:
     return ([step] * min(full, most_steps) + ([rest] if rest else []))[:most_steps]
 
 
-def _step(member: Membership, stream: str, count: int) -> bytes:
+def require_alone(member: Membership, stream: str, state: GroupState) -> None:
+    """Raises GroupSharedError where a noAck query is not alone in its group."""
+    if state.others:
+        raise GroupSharedError(
+            f"stream {stream!r}: consumer {state.others[0].name!r} is in group {member.group!r} too, and with noAck "
+            "nobody can tell whose an entry is; use a group of its own, or remove that consumer (XGROUP DELCONSUMER)"
+        )
+
+
+def _ask(member: Membership, stream: str, count: int, no_ack: bool) -> list[str | int]:
+    words: list[str | int] = ["XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count]
+    return [*words, *(["NOACK"] if no_ack else []), "STREAMS", stream, ">"]
+
+
+def _step(member: Membership, stream: str, count: int, no_ack: bool) -> bytes:
     return b"".join(
         [
             _SKIP,
-            pack("XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count, "STREAMS", stream, ">"),
+            pack(*_ask(member, stream, count, no_ack)),
             pack("XINFO", "GROUPS", stream),
             pack("XINFO", "CONSUMERS", stream, member.group),
         ]
     )
 
 
-def _ask_aloud(server: Connection, member: Membership, stream: str, before: GroupState) -> Run:
+def _ask_aloud(server: Connection, member: Membership, stream: str, before: GroupState, no_ack: bool) -> Run:
     """Nothing was delivered although there is more: read one entry with its reply, so that an error is heard.
 
     Raises ServerReplyError and kin. No entry and no error: what is left of the stream was deleted, or others read it.
     """
-    server.execute("XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", 1, "STREAMS", stream, ">")
+    server.execute(*_ask(member, stream, 1, no_ack))
     groups, consumers = server.pipeline([("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, member.group)])
-    return _run(stream, before, read_group_state(server, member, stream, groups, consumers))
+    after = read_group_state(server, member, stream, groups, consumers)
+    return _unlisted_run(stream, before, after, 1) if no_ack else _run(stream, before, after)
 
 
 def _run(stream: str, before: GroupState, after: GroupState) -> Run:
@@ -103,3 +123,13 @@ def _run(stream: str, before: GroupState, after: GroupState) -> Run:
         and after.entries_read - before.entries_read == count
     )
     return Run(stream, before.last_delivered, after.last_delivered, count, owned)
+
+
+def _unlisted_run(stream: str, before: GroupState, after: GroupState, asked: int) -> Run:
+    """What one step with NOACK delivered: all of it is ours. How many it was is known where the group counts."""
+    if after.last_delivered == before.last_delivered:
+        return Run(stream, before.last_delivered, after.last_delivered, 0, owned=True)
+    if before.entries_read is None or after.entries_read is None:
+        return Run(stream, before.last_delivered, after.last_delivered, asked, owned=True, counted=False)
+    count = after.entries_read - before.entries_read
+    return Run(stream, before.last_delivered, after.last_delivered, count, owned=True)

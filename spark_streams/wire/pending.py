@@ -36,6 +36,10 @@ class PendingPage:
     ids: bytes
     deliveries: Index
 
+    def parsed_ids(self) -> list[StreamId]:
+        """The ids one by one: for the few that need a closer look."""
+        return [StreamId.parse(text) for text in self.ids.split(b"\r\n")[1::2]]
+
     def ack(self, stream: bytes, group: bytes) -> bytes:
         """The packed XACK of all entries on this page."""
         head = pack("XACK", stream, group).split(b"\r\n", 1)[1]

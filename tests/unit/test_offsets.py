@@ -7,7 +7,7 @@ import pytest
 
 from spark_streams.errors import OffsetError
 from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.source.offsets import Offset, Share
+from spark_streams.source.offsets import Claimed, Offset, Share
 from spark_streams.source.plan import Run
 
 
@@ -16,7 +16,14 @@ def at(ms: int) -> StreamId:
 
 
 def test_an_offset_comes_back_from_the_log() -> None:
-    offset = Offset("g", "c", {"b": at(5), "a": StreamId(2**64 - 1, 0)}, {"b": Share(7, True)})
+    offset = Offset(
+        "g",
+        "c",
+        {"b": at(5), "a": StreamId(2**64 - 1, 0)},
+        {"b": Share(7, True, at(3))},
+        {"a": (Claimed("c~claim~1", 2),)},
+        "1f",
+    )
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
     assert list(offset.to_json()["streams"]) == ["a", "b"]
 
@@ -29,14 +36,13 @@ def test_the_end_of_a_batch_says_what_it_held() -> None:
     start = Offset("g", "c", {"a": at(1), "b": at(2)}, {"a": Share(99, True)})
     end = start.after([Run("a", at(1), at(4), 3, True), Run("a", at(4), at(9), 5, True)])
     assert end.positions == {"a": at(9), "b": at(2)}
-    assert end.shares == {"a": Share(8, True)}
+    assert end.shares == {"a": Share(8, True, at(1))}
 
 
 @pytest.mark.parametrize(
     "runs",
     [
-        [Run("a", at(2), at(4), 3, True)],  # something lies between the start and the first run
-        [Run("a", at(1), at(4), 3, True), Run("a", at(5), at(9), 5, True)],  # and between two runs
+        [Run("a", at(1), at(4), 3, True), Run("a", at(5), at(9), 5, True)],  # something lies between two runs
         [Run("a", at(1), at(4), 3, True), Run("a", at(4), at(9), 5, False)],  # others read there
     ],
 )
@@ -55,12 +61,36 @@ def test_the_written_form_of_version_1_is_read_for_ever() -> None:
     offset = Offset.from_json(kept)
     assert offset["flights"] == StreamId(1795150168606, 197)
     assert offset.shares["flights"] == Share(100000, True)
+    assert (offset.claimed, offset.token) == ({}, "")
+
+
+def test_the_written_form_of_version_2_is_read_for_ever() -> None:
+    kept = {
+        "version": 2,
+        "group": "etl",
+        "consumer": "spark",
+        "token": "5f1c9a0be37d",
+        "streams": {"flights": "1795150168606-197"},
+        "batch": {"flights": {"count": 3, "owned": False, "after": "1795150168606-0"}},
+        "claimed": {"flights": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 2}]},
+    }
+    offset = Offset.from_json(kept)
+    assert offset.to_json() == kept
+    assert offset.shares["flights"] == Share(3, False, StreamId(1795150168606, 0))
+    assert offset.claimed["flights"] == (Claimed("spark~claim~5f1c9a0be37d", 2),)
+
+
+def test_a_batch_that_leaves_others_entries_behind_begins_above_them() -> None:
+    end = Offset("g", "c", {"a": at(1)}).after([Run("a", at(3), at(4), 3, True)], "t")
+    assert end.shares["a"] == Share(3, True, at(3))
+    assert end.token == "t"
 
 
 @pytest.mark.parametrize(
     "value",
     [
         {},
+        {"version": 3},
         {"version": 2},
         {"version": 1},
         {"version": 1, "group": "g", "consumer": "c", "streams": {"a": "x"}},

@@ -1,0 +1,130 @@
+"""Entries that are gone before the query has read them: an error that names them, or counted and passed over.
+
+The server is asked whether the group stands where the query left it. Where `failOnDataLoss` is false, a group that is
+gone is made again at the checkpoint, and what was lost is logged and told with the query's progress.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from spark_streams.errors import DataLossError, StreamStateError
+from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.source.group import GroupState, Membership, StreamState, missing
+from spark_streams.source.offsets import Offset
+from spark_streams.source.plan import Run
+from spark_streams.source.start import create_groups_at, set_groups_to
+from spark_streams.wire.connection import Connection
+
+_log = logging.getLogger("spark_streams.source")
+
+
+@dataclass
+class Losses:
+    """How many entries this run has passed over, per stream; allowed: failOnDataLoss=false."""
+
+    allowed: bool
+    counts: dict[str, int] = field(default_factory=dict)
+    _unread: dict[str, tuple[StreamId, int]] = field(default_factory=dict)  # already counted: group position, number
+    _backlog: dict[str, int] = field(default_factory=dict)  # what each group had yet to read, when last seen
+
+    def add(self, stream: str, count: int, why: str) -> None:
+        """Count a loss that is allowed."""
+        if count:
+            self.counts[stream] = self.counts.get(stream, 0) + count
+            _log.warning("stream %r: %d entries are lost: %s", stream, count, why)
+
+    def remember(self, heads: Mapping[str, StreamState], states: Mapping[str, GroupState]) -> None:
+        """What each group has yet to read: it is lost if the stream vanishes before the next look."""
+        for stream, state in states.items():
+            added = heads[stream].added
+            if added is not None and state.entries_read is not None:
+                self._backlog[stream] = max(0, added - state.entries_read)
+
+    def took(self, runs: Iterable[Run]) -> None:
+        """These were delivered since."""
+        for run in runs:
+            if run.stream in self._backlog:
+                self._backlog[run.stream] = max(0, self._backlog[run.stream] - run.count)
+
+    def vanished(self, stream: str) -> None:
+        """A stream is gone with all that it held."""
+        self.add(stream, self._backlog.pop(stream, 0), "the stream is gone")
+
+    def trimmed_unread(self, stream: str, head: StreamState, state: GroupState) -> int:
+        """Entries that went from the head of the stream before the group came to them, and are not counted yet."""
+        if head.first is None or head.added is None or state.entries_read is None:
+            return 0
+        if not (head.first > state.last_delivered or head.length == 0):
+            return 0
+        gone = max(0, head.added - head.length - state.entries_read)
+        position, counted = self._unread.get(stream, (state.last_delivered, 0))
+        new = gone - counted if position == state.last_delivered else gone
+        self._unread[stream] = (state.last_delivered, max(gone, counted))
+        return max(0, new)
+
+
+def reconcile(
+    server: Connection,
+    member: Membership,
+    begin: Offset,
+    heads: Mapping[str, StreamState],
+    states: Mapping[str, GroupState | None],
+    losses: Losses,
+) -> bool:
+    """Hold the groups against the checkpoint; whether one was made or moved, so that they must be looked at again.
+
+    Raises DataLossError, GroupMissingError, StreamStateError where something is lost and that is not allowed.
+    """
+    made: dict[str, str] = {}
+    moved: dict[str, StreamId] = {}
+    for stream, state in states.items():
+        head, at = heads[stream], begin[stream]
+        if state is None:
+            if not losses.allowed:
+                raise missing(server, member, stream, not head.exists)
+            losses.vanished(stream)
+            made[stream] = str(at if head.exists and head.last >= at else MIN_ID)
+            _log.warning("stream %r: group %r is gone and is made again at %s", stream, member.group, made[stream])
+        elif state.last_delivered < at:
+            made_anew = losses.allowed and not state.known and not state.others
+            if head.last < at and losses.allowed:
+                losses.vanished(stream)  # it was emptied, and its ids begin anew
+            elif made_anew:
+                moved[stream] = at
+            else:
+                raise StreamStateError(
+                    f"group {member.group!r} of stream {stream!r} stands at {state.last_delivered}, below the "
+                    f"checkpoint's {at}: it was made anew or set back; set it to the checkpoint's position "
+                    "(XGROUP SETID), or start with a new checkpoint"
+                )
+        elif stream in begin.shares and not state.known and state.last_delivered > at:
+            if not losses.allowed:
+                raise DataLossError(
+                    f"group {member.group!r} of stream {stream!r} no longer knows consumer {member.consumer!r}: it was "
+                    f"made anew, or the consumer was deleted, and what lies between the checkpoint's {at} and the "
+                    f"group's {state.last_delivered} would be passed over; set the group back (XGROUP SETID), or set "
+                    "failOnDataLoss=false"
+                )
+            if not state.others:
+                moved[stream] = at
+    create_groups_at(server, member, made)
+    set_groups_to(server, member, moved)
+    return bool(made or moved)
+
+
+def check_trimmed(
+    member: Membership, heads: Mapping[str, StreamState], states: Mapping[str, GroupState], losses: Losses
+) -> None:
+    """Entries that were trimmed before the group came to them. Raises DataLossError where that is not allowed."""
+    for stream, state in states.items():
+        lost = losses.trimmed_unread(stream, heads[stream], state)
+        if lost and not losses.allowed:
+            raise DataLossError(
+                f"stream {stream!r}: {lost} entries above {state.last_delivered} were trimmed or deleted before "
+                f"group {member.group!r} read them; keep the stream longer than the lag of its slowest group, or set "
+                "failOnDataLoss=false to go on without them"
+            )
+        losses.add(stream, lost, f"trimmed or deleted before group {member.group!r} read them")

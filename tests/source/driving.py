@@ -1,0 +1,106 @@
+"""A query's reader driven as Spark drives it, without Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import redis
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from spark_streams.options import SOURCE, parse_options
+from spark_streams.source import micro_batches
+from spark_streams.source.columns import Columns
+from spark_streams.source.stream_reader import StreamReader
+from tests.servers import Server
+
+ALL = ReadAllAvailable()
+SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
+_running: list[StreamReader] = []
+
+
+def reader(server: Server, schema: pa.Schema = SCHEMA, **options: str) -> StreamReader:
+    """A query's reader. Those before it have died: their leases are free, and what they reserved is still pending."""
+    stop_all()
+    return another_reader(server, schema, **options)
+
+
+def another_reader(server: Server, schema: pa.Schema = SCHEMA, **options: str) -> StreamReader:
+    """One more reader beside those that run."""
+    given = {"url": server.url, "streams": "s", "group": "g", "startingOffsets": "earliest", **options}
+    if "streamsPattern" in options:
+        del given["streams"]
+    if "startingTimestamp" in options:
+        del given["startingOffsets"]
+    checked = parse_options(given, SOURCE, "source")
+    columns = Columns(schema, True, checked["mode"], checked["columnNameOfCorruptRecord"])
+    _running.append(StreamReader(checked, columns))
+    return _running[-1]
+
+
+def stop_all() -> None:
+    """End all readers."""
+    for one in _running:
+        one.stop()
+
+
+def forget_all() -> None:
+    """End all readers, for good."""
+    stop_all()
+    _running.clear()
+
+
+def add(client: redis.Redis, count: int, stream: str = "s", first: int = 0) -> list[str]:
+    """Entries n = first, first+1, …; their ids."""
+    pipe = client.pipeline(transaction=False)
+    for n in range(first, first + count):
+        pipe.xadd(stream, {"n": n})
+    return [str(i) for i in pipe.execute()]
+
+
+def rows(one: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a batch as tasks see them: each task with a reader of its own, out of the pickle."""
+    found: list[dict[str, Any]] = []
+    for partition in one.partitions(start, end):
+        task, share = pickle.loads(pickle.dumps((one, partition)))
+        found += [row for batch in task.read(share) for row in batch.to_pylist()]
+    return found
+
+
+def read(one: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    """The same, only column n."""
+    return [row["n"] for row in rows(one, start, end)]
+
+
+def drain(one: StreamReader, most: int | None = None, at: dict[str, Any] | None = None) -> list[list[int]]:
+    """Batch after batch until there is nothing, from `at` or the start; column n of each."""
+    limit = ALL if most is None else ReadMaxRows(most)
+    at = one.initialOffset() if at is None else at
+    found = []
+    while (end := one.latestOffset(at, limit)) != at:
+        found.append(read(one, at, end))
+        at = end
+    return found
+
+
+@contextlib.contextmanager
+def others_read_first(monkeypatch: pytest.MonkeyPatch, client: redis.Redis, count: int) -> Iterator[None]:
+    """Between the query's look at the group and its reserving, another consumer reads."""
+    honest = micro_batches.reserve
+
+    def race(*arguments: Any) -> Any:
+        client.xreadgroup("g", "bob", {"s": ">"}, count=count)
+        return honest(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(micro_batches, "reserve", race)
+        yield
+
+
+def pending_count(client: redis.Redis, stream: str = "s", group: str = "g") -> int:
+    """Entries pending in the group, for whomever."""
+    return int(client.xpending(stream, group)["pending"])

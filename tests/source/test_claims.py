@@ -1,0 +1,174 @@
+"""Entries of dead consumers: taken over once, replayed like any others, dead past the limit."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+import pytest
+import redis
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from spark_streams.errors import DataLossError
+from tests.servers import Server
+from tests.source.driving import ALL, SCHEMA, add, another_reader, drain, pending_count, read, reader, rows
+
+IDLE = "50ms"
+WITH_COUNT = SCHEMA.append(pa.field("_deliveries", pa.int64()))
+
+
+@pytest.fixture
+def group(client: redis.Redis) -> str:
+    """Group g of stream s, at its start."""
+    client.xgroup_create("s", "g", id="0", mkstream=True)
+    return "g"
+
+
+def left_by_bob(client: redis.Redis, count: int) -> list[str]:
+    """Entries that bob has read and not acknowledged, long enough ago."""
+    [(_, entries)] = client.xreadgroup("g", "bob", {"s": ">"}, count=count)
+    time.sleep(0.08)
+    return [entry for entry, _ in entries]
+
+
+def consumers(client: redis.Redis) -> dict[str, int]:
+    return {one["name"]: one["pending"] for one in client.xinfo_consumers("s", "g")}
+
+
+def test_entries_of_a_dead_consumer_are_taken_over_once(server: Server, client: redis.Redis, group: str) -> None:
+    add(client, 10)
+    left_by_bob(client, 4)
+    one = reader(server, WITH_COUNT, claimIdle=IDLE)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    found = rows(one, start, end)
+    assert [(row["n"], row["_deliveries"]) for row in found] == [
+        *[(n, 1) for n in range(4, 10)],
+        *[(n, 2) for n in range(4)],
+    ]
+    assert one.latestOffset(end, ALL) == end
+    assert consumers(client) == {"bob": 0, "spark": 0}
+    assert one.reportLatestOffset()["claimed"] == {"s": 4}
+
+
+def test_without_claim_idle_and_before_the_time_nothing_is_taken(
+    server: Server, client: redis.Redis, group: str
+) -> None:
+    add(client, 10)
+    left_by_bob(client, 4)
+    assert drain(reader(server)) == [list(range(4, 10))]
+    assert drain(reader(server, claimIdle="1h")) == []
+    assert consumers(client)["bob"] == 4
+
+
+def test_a_claim_keeps_to_the_limit_and_crosses_pages(
+    server: Server, client: redis.Redis, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_streams.source.claim._PAGE", 9)
+    add(client, 100)
+    left_by_bob(client, 50)
+    batches = drain(reader(server, claimIdle=IDLE), 30)
+    assert [len(batch) for batch in batches] == [30, 30, 30, 10]
+    assert sorted(n for batch in batches for n in batch) == list(range(100))
+    assert consumers(client) == {"bob": 0, "spark": 0}
+
+
+def test_a_claimed_batch_is_the_same_after_a_crash(server: Server, client: redis.Redis, group: str) -> None:
+    add(client, 20)
+    left_by_bob(client, 5)
+    crashed = reader(server, claimIdle=IDLE)
+    start = crashed.initialOffset()
+    end = crashed.latestOffset(start, ReadMaxRows(10))
+    held = read(crashed, start, end)
+    assert sorted(held) == list(range(10))
+    again = reader(server, claimIdle=IDLE)
+    assert read(again, start, end) == held
+    assert drain(again, at=end) == [list(range(10, 20))]
+    assert consumers(client) == {"bob": 0, "spark": 0}
+
+
+def test_a_claim_that_was_not_logged_is_the_next_batch_of_this_query(
+    server: Server, client: redis.Redis, group: str
+) -> None:
+    add(client, 5)
+    left_by_bob(client, 5)
+    crashed = reader(server, claimIdle=IDLE)
+    start = crashed.initialOffset()
+    crashed.latestOffset(start, ALL)
+    again = reader(server)  # even if it does not claim any more
+    end = again.latestOffset(start, ALL)
+    assert read(again, start, end) == list(range(5))
+    assert drain(again, at=end) == []
+    assert consumers(client) == {"bob": 0}
+
+
+def test_a_running_query_keeps_its_entries_and_a_dead_one_does_not(
+    server: Server, client: redis.Redis, group: str
+) -> None:
+    add(client, 10)
+    busy = another_reader(server, consumer="busy")
+    start = busy.initialOffset()
+    busy.latestOffset(start, ReadMaxRows(6))
+    time.sleep(0.08)
+    one = another_reader(server, claimIdle=IDLE)
+    assert drain(one) == [list(range(6, 10))]
+    assert pending_count(client) == 6
+    busy.stop()
+    assert drain(one) == [list(range(6))]
+    assert pending_count(client) == 0
+
+
+def test_what_a_dead_query_had_claimed_is_claimed_again(server: Server, client: redis.Redis, group: str) -> None:
+    add(client, 4)
+    left_by_bob(client, 4)
+    other = another_reader(server, consumer="other", claimIdle=IDLE)
+    other.latestOffset(other.initialOffset(), ALL)
+    time.sleep(0.08)
+    one = another_reader(server, WITH_COUNT, claimIdle=IDLE)
+    start = one.initialOffset()
+    assert one.latestOffset(start, ALL) == start  # it lives
+    other.stop()
+    end = one.latestOffset(start, ALL)
+    assert [(row["n"], row["_deliveries"]) for row in rows(one, start, end)] == [(n, 3) for n in range(4)]
+
+
+def test_an_entry_that_was_delivered_too_often_becomes_one_letter(
+    server: Server, client: redis.Redis, group: str
+) -> None:
+    add(client, 4)
+    ids = left_by_bob(client, 4)
+    client.xclaim("s", "g", "bob", 0, ids[:1], retrycount=3)
+    time.sleep(0.08)
+    options = {"claimIdle": IDLE, "maxDeliveries": "3", "deadLetterStream": "dead"}
+    one = reader(server, **options)
+    assert drain(one) == [[1, 2, 3]]
+    assert one.reportLatestOffset()["dead"] == {"s": 1}
+    assert drain(reader(server, **options)) == []
+    [(_, letter)] = client.xrange("dead")
+    assert letter["n"] == "0"
+    told = {name: letter[f"dl.{name}"] for name in ("stream", "id", "group", "consumer", "reason", "deliveries")}
+    assert told == {
+        "stream": "s",
+        "id": ids[0],
+        "group": "g",
+        "consumer": "bob",
+        "reason": "deliveries",
+        "deliveries": "3",
+    }
+    assert pending_count(client) == 0
+
+
+def test_claimed_entries_that_vanish_before_a_replay_are_an_error_or_counted(
+    server: Server, client: redis.Redis, group: str
+) -> None:
+    add(client, 5)
+    ids = left_by_bob(client, 5)
+    crashed = reader(server, claimIdle=IDLE)
+    start = crashed.initialOffset()
+    end = crashed.latestOffset(start, ALL)
+    client.xack("s", "g", ids[0], ids[1])
+    with pytest.raises(DataLossError, match="2 of 5 entries of the batch that 'spark~claim~.*' had claimed"):
+        reader(server, claimIdle=IDLE).partitions(start, end)
+    lenient = reader(server, claimIdle=IDLE, failOnDataLoss="false")
+    assert read(lenient, start, end) == [2, 3, 4]
+    assert lenient.reportLatestOffset()["lost"] == {"s": 2}

@@ -1,0 +1,132 @@
+"""mode=DEADLETTER: entries that do not fit the schema become letters, once, when their batch is committed."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from spark_streams.ids import StreamId
+from spark_streams.source.notes import notes_key
+from tests.servers import Server
+from tests.source.driving import ALL, add, drain, pending_count, read, reader
+
+LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "dead"}
+
+
+def some_bad(client: redis.Redis, count: int) -> list[str]:
+    """Entries of which every third does not fit."""
+    pipe = client.pipeline(transaction=False)
+    for n in range(count):
+        pipe.xadd("s", {"n": f"bad {n}" if n % 3 == 0 else n, "other": "x\r\ny"})
+    return [str(i) for i in pipe.execute()]
+
+
+def test_an_entry_that_does_not_fit_becomes_one_letter_with_its_fields_untouched(
+    server: Server, client: redis.Redis
+) -> None:
+    raw = server.client()
+    ids = some_bad(client, 30)
+    raw.xadd("s", {b"n": b"\xff\r\n", b"": b""})
+    one = reader(server, entriesPerPartition="8", **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [n for n in range(30) if n % 3]
+    assert not client.exists("dead")
+    assert pending_count(client) == 31
+    assert read(one, start, end) == [n for n in range(30) if n % 3]  # tasks may run twice
+    assert one.latestOffset(end, ALL) == end
+    letters = sorted((fields for _, fields in raw.xrange("dead")), key=lambda letter: StreamId.parse(letter[b"dl.id"]))
+    assert [letter[b"dl.id"].decode() for letter in letters[:10]] == ids[::3]
+    assert letters[0][b"n"] == b"bad 0"
+    assert letters[0][b"other"] == b"x\r\ny"
+    assert (letters[10][b"n"], letters[10][b""]) == (b"\xff\r\n", b"")
+    told = {name.decode(): value.decode() for name, value in letters[0].items() if name.startswith(b"dl.")}
+    assert told["dl.stream"] == "s"
+    assert (told["dl.group"], told["dl.consumer"], told["dl.reason"]) == ("g", "spark", "decode")
+    assert "n" in told["dl.message"]
+    assert "int64" in told["dl.message"]
+    assert "bad 0" in told["dl.message"]
+    assert told["dl.error"] == "RSTREAM_DECODE"
+    assert told["dl.redrives"] == "0"
+    assert told["dl.first-failed"].endswith("Z")
+    assert pending_count(client) == 0
+    assert not client.keys("rstream:notes*")
+    assert one.reportLatestOffset()["dead"] == {"s": 11}
+
+
+@pytest.mark.parametrize("when", ["after reading", "after the commit"])
+def test_a_crash_leaves_one_letter_for_each(server: Server, client: redis.Redis, when: str) -> None:
+    some_bad(client, 60)
+    crashed = reader(server, **LETTERS)
+    start = crashed.initialOffset()
+    end = crashed.latestOffset(start, ALL)
+    read(crashed, start, end)
+    again = reader(server, entriesPerPartition="7", **LETTERS)
+    if when == "after reading":
+        assert read(again, start, end) == [n for n in range(60) if n % 3]
+    assert drain(again, at=end) == []
+    letters = client.xrange("dead")
+    assert sorted(fields["n"] for _, fields in letters) == sorted(f"bad {n}" for n in range(0, 60, 3))
+    assert pending_count(client) == 0
+
+
+def test_a_crash_between_two_pages_of_letters(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each page of letters is one transaction; those that follow are posted by the next run."""
+    monkeypatch.setattr("spark_streams.source.notes.LETTERS_A_TRANSACTION", 200)
+    for n in range(600):
+        client.xadd("s", {"n": "x" * 70 + str(n)})  # too large for a hash in one piece
+    one = reader(server, **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == []
+    from spark_streams.source import notes
+
+    honest, posted = notes.post, []
+
+    def dies(*arguments: object, **more: object) -> None:
+        if len(posted) == 1:
+            raise KeyboardInterrupt
+        posted.append(honest(*arguments, **more))  # type: ignore[arg-type, func-returns-value]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(notes, "post", dies)
+        with pytest.raises(KeyboardInterrupt):
+            one.latestOffset(end, ALL)
+    assert 0 < client.xlen("dead") < 600
+    assert drain(reader(server, **LETTERS), at=end) == []
+    assert sorted(int(fields["n"][70:]) for _, fields in client.xrange("dead")) == list(range(600))
+    assert pending_count(client) == 0
+
+
+def test_notes_of_a_batch_that_no_checkpoint_knows_are_void(server: Server, client: redis.Redis) -> None:
+    some_bad(client, 6)
+    one = reader(server, **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    read(one, start, end)
+    assert client.hlen(notes_key("s", one.batches.member)) == 2
+    # The checkpoint was deleted: a new query takes the pending entries first, in a batch of its own.
+    fresh = reader(server, **LETTERS)
+    assert drain(fresh) == [[1, 2, 4, 5]]
+    assert client.xlen("dead") == 2
+    assert pending_count(client) == 0
+
+
+def test_letters_that_cannot_be_written_stop_the_query_and_nothing_is_acknowledged(
+    server: Server, client: redis.Redis
+) -> None:
+    client.set("dead", "text")
+    add(client, 2)
+    client.xadd("s", {"n": "bad"})
+    one = reader(server, **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    read(one, start, end)
+    with pytest.raises(Exception, match="RSTREAM_WRONG_KEY_TYPE.*'dead'"):
+        one.latestOffset(end, ALL)
+    assert pending_count(client) == 3
+    client.delete("dead")
+    assert drain(reader(server, **LETTERS), at=end) == []
+    assert client.xlen("dead") == 1

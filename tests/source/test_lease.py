@@ -1,0 +1,137 @@
+"""One running query per group and consumer: the lease."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from spark_streams.errors import ConsumerTakenError
+from spark_streams.source import lease
+from spark_streams.source.lease import Lease, lease_key, live_consumers
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+from tests.servers import Server
+from tests.source.driving import ALL, add, another_reader, drain, reader
+
+KEY = lease_key("s", "g", "spark")
+
+
+@pytest.fixture
+def server_connection(server: Server) -> Connection:
+    return Connection(Address.parse(server.url))
+
+
+def wait_for(holds: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about in 10 s"
+        time.sleep(0.01)
+
+
+def left_behind(client: redis.Redis, ttl: int, **other: Any) -> None:
+    """A lease that some process has left."""
+    mine = lease._this_process()
+    client.set(KEY, json.dumps({"holder": "someone", **mine, **other}), px=ttl)
+
+
+def test_a_second_query_under_the_same_name_is_refused_and_others_are_not(server: Server, client: redis.Redis) -> None:
+    add(client, 10)
+    first = reader(server)
+    start = first.initialOffset()
+    for again in (another_reader(server), another_reader(server)):
+        with pytest.raises(ConsumerTakenError, match="consumer 'spark' of group 'g' \\(process .* on .*\\); give this"):
+            again.initialOffset()
+        with pytest.raises(ConsumerTakenError):
+            again.latestOffset(start, ALL)
+    another_reader(server, consumer="other").initialOffset()
+    another_reader(server, group="h").initialOffset()
+    assert drain(first) == [list(range(10))]
+
+
+def test_a_query_that_ends_gives_its_lease_back(server: Server, client: redis.Redis) -> None:
+    first = another_reader(server)
+    first.initialOffset()
+    assert client.exists(KEY)
+    first.stop()
+    assert not client.exists(KEY)
+
+
+def test_the_lease_of_a_process_that_died_on_this_machine_is_taken_over_at_once(
+    server: Server, client: redis.Redis
+) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    left_behind(client, 60_000, pid=child.pid, born=lease._born(child.pid))
+    with pytest.raises(ConsumerTakenError, match=f"process {child.pid} on"):
+        reader(server).initialOffset()
+    child.kill()
+    wait_for(lambda: not lease._born(child.pid))  # from here on it is a zombie
+    reader(server).initialOffset()
+    child.wait()
+    assert json.loads(str(client.get(KEY)))["pid"] != child.pid
+
+
+def test_a_pid_that_was_given_to_another_process_is_not_the_holder(server: Server, client: redis.Redis) -> None:
+    left_behind(client, 60_000, born="1")
+    reader(server).initialOffset()
+
+
+def test_a_lease_from_elsewhere_is_waited_for_and_taken_when_it_expires(server: Server, client: redis.Redis) -> None:
+    left_behind(client, 700, space="another machine", host="elsewhere")
+    began = time.monotonic()
+    reader(server).initialOffset()
+    assert 0.5 < time.monotonic() - began < 5
+
+
+def test_a_lease_from_elsewhere_that_is_renewed_refuses(server: Server, client: redis.Redis) -> None:
+    left_behind(client, 2_000, space="another machine", host="elsewhere")
+    renewing = threading.Timer(0.6, lambda: client.pexpire(KEY, 5_000))
+    renewing.start()
+    with pytest.raises(ConsumerTakenError, match="on elsewhere"):
+        reader(server).initialOffset()
+    renewing.join()
+
+
+def test_it_is_renewed_while_the_query_runs_and_found_lost(server: Server, client: redis.Redis) -> None:
+    address = Address.parse(server.url)
+    held = Lease(address, "g", "spark", ttl=300)
+    with Connection(address) as connection:
+        held.hold(connection, ["s", "t"])
+        before = client.get(KEY)
+        time.sleep(1.0)
+        assert client.get(KEY) == before
+        client.delete(KEY)  # a FLUSHALL, say: nobody else has it, so it is taken again
+        wait_for(lambda: client.get(KEY) == before)
+        left_behind(client, 60_000)
+
+        def lost() -> bool:
+            try:
+                held.hold(connection, ["s", "t"])
+            except ConsumerTakenError:
+                return True
+            return False
+
+        wait_for(lost)
+        held.release()
+        assert "someone" in str(client.get(KEY))  # not ours any more: left alone
+        assert not client.exists(lease_key("t", "g", "spark"))
+
+
+def test_live_consumers_are_those_with_a_lease_of_a_living_process(
+    server: Server, client: redis.Redis, server_connection: Connection
+) -> None:
+    asked = [("s", "spark"), ("s", "nobody"), ("t", "spark")]
+    assert live_consumers(server_connection, "g", asked) == set()
+    left_behind(client, 60_000)
+    assert live_consumers(server_connection, "g", asked) == {("s", "spark")}
+    left_behind(client, 60_000, born="1")
+    assert live_consumers(server_connection, "g", asked) == set()
+    left_behind(client, 60_000, space="elsewhere")
+    assert live_consumers(server_connection, "g", asked) == {("s", "spark")}

@@ -1,0 +1,104 @@
+"""Groups, streams and entries that are gone: a named error, or counted and passed over."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import redis
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from spark_streams.errors import DataLossError, GroupMissingError, WrongKeyTypeError
+from tests.servers import Server
+from tests.source.driving import ALL, add, drain, pending_count, read, reader
+
+LENIENT = {"failOnDataLoss": "false"}
+
+
+def test_a_destroyed_group_is_made_again_at_the_checkpoint(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(client, 20)
+    one = reader(server)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(8))
+    client.xgroup_destroy("s", "g")
+    with pytest.raises(GroupMissingError, match="has no group 'g' any more"):
+        reader(server).latestOffset(end, ALL)
+    with caplog.at_level(logging.WARNING, "spark_streams.source"):
+        assert drain(reader(server, **LENIENT), at=end) == [list(range(8, 20))]
+    assert "group 'g' is gone and is made again at" in caplog.text
+    assert pending_count(client) == 0
+
+
+def test_a_stream_that_was_flushed_and_begun_again_is_read_from_its_start(server: Server, client: redis.Redis) -> None:
+    add(client, 20)
+    one = reader(server, **LENIENT)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(8))
+    assert read(one, start, end) == list(range(8))
+    client.flushall()
+    client.xadd("s", {"n": 100}, id="5-0")
+    more = one.latestOffset(end, ALL)
+    assert read(one, end, more) == [100]
+    assert one.reportLatestOffset()["lost"] == {"s": 12}  # what the group had yet to read when it was last seen
+    assert read(reader(server, **LENIENT), end, more) == [100]  # and so after a crash
+    again = reader(server, **LENIENT)
+    add(client, 2, first=101)
+    assert drain(again, at=more) == [[101, 102]]
+
+
+def test_a_stream_that_is_gone_stops_a_strict_query(server: Server, client: redis.Redis) -> None:
+    add(client, 20)
+    one = reader(server)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(8))
+    client.flushall()
+    with pytest.raises(DataLossError, match="stream 's' at .* is gone, and its group 'g' with it"):
+        one.latestOffset(end, ALL)
+    client.xadd("s", {"n": 100}, id="5-0")
+    with pytest.raises(GroupMissingError, match="has no group 'g' any more"):
+        reader(server).latestOffset(end, ALL)
+
+
+def test_a_key_of_another_type_is_an_error_either_way(server: Server, client: redis.Redis) -> None:
+    add(client, 5)
+    one = reader(server, **LENIENT)
+    start = one.initialOffset()
+    client.delete("s")
+    client.set("s", "text")
+    with pytest.raises(WrongKeyTypeError, match="key 's' at .* holds something that is not a stream"):
+        one.latestOffset(start, ALL)
+
+
+def test_entries_trimmed_before_they_were_read_are_counted_once(server: Server, client: redis.Redis) -> None:
+    add(client, 100)
+    one = reader(server, **LENIENT)
+    start = one.initialOffset()
+    at = one.latestOffset(start, ReadMaxRows(10))
+    client.xtrim("s", maxlen=50, approximate=False)
+    client.xtrim("s", maxlen=40, approximate=False)
+    found = drain(one, 15, at=at)
+    assert [n for batch in found for n in batch] == list(range(60, 100))
+    assert one.reportLatestOffset()["lost"] == {"s": 50}
+    client.xtrim("s", maxlen=0, approximate=False)
+    assert drain(one, at=at) == []
+
+
+def test_entries_deleted_while_pending_are_counted_when_their_batch_is_settled(
+    server: Server, client: redis.Redis
+) -> None:
+    ids = add(client, 50)
+    one = reader(server, entriesPerPartition="10", **LENIENT)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    client.xdel("s", *ids[3:5], ids[40])
+    gone = {3, 4, 40}
+    expected = [n for n in range(50) if n not in gone]
+    assert read(one, start, end) == expected
+    assert read(one, start, end) == expected  # a task that runs twice notes the same
+    assert "lost" not in one.reportLatestOffset()
+    assert one.latestOffset(end, ALL) == end
+    assert one.reportLatestOffset()["lost"] == {"s": 3}
+    assert pending_count(client) == 0
+    assert client.keys("rstream:notes*") == []

@@ -1,0 +1,91 @@
+"""streamsPattern: streams that come and go."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from spark_streams.errors import DataLossError
+from tests.servers import Server
+from tests.source.driving import ALL, add, drain, pending_count, read, reader
+
+
+@pytest.fixture(autouse=True)
+def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New streams are looked for at every trigger."""
+    monkeypatch.setattr("spark_streams.source.micro_batches._LOOK_FOR_STREAMS", 0.0)
+
+
+def test_streams_that_match_are_read_and_others_are_not(server: Server, client: redis.Redis) -> None:
+    add(client, 3, "orders:1")
+    add(client, 3, "orders:2", first=10)
+    add(client, 3, "returns", first=20)
+    client.set("orders:count", "6")
+    [found] = drain(reader(server, streamsPattern="orders:*"))
+    assert sorted(found) == [0, 1, 2, 10, 11, 12]
+    assert client.xinfo_groups("returns") == []
+
+
+def test_a_stream_that_appears_while_the_query_runs_is_read_from_its_start(server: Server, client: redis.Redis) -> None:
+    add(client, 3, "o:1")
+    one = reader(server, streamsPattern="o:*", startingOffsets="latest")
+    at = one.initialOffset()
+    assert one.latestOffset(at, ALL) == at
+    add(client, 3, "o:2", first=10)
+    end = one.latestOffset(at, ALL)
+    assert read(one, at, end) == [10, 11, 12]
+    assert drain(one, at=end) == []
+    assert pending_count(client, "o:2") == 0
+
+
+def test_a_stream_that_appeared_while_the_query_was_down_is_read_from_its_start(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 3, "o:1")
+    one = reader(server, streamsPattern="o:*", startingOffsets="latest")
+    at = one.initialOffset()
+    add(client, 2, "o:2", first=10)
+    again = reader(server, streamsPattern="o:*", startingOffsets="latest")
+    again.initialOffset()  # Spark asks for it in every run (S2), and does not use it
+    assert drain(again, at=at) == [[10, 11]]
+
+
+def test_no_stream_at_first(server: Server, client: redis.Redis) -> None:
+    one = reader(server, streamsPattern="o:*")
+    at = one.initialOffset()
+    assert at["streams"] == {}
+    assert one.latestOffset(at, ALL) == at
+    add(client, 2, "o:1")
+    assert drain(one, at=at) == [[0, 1]]
+
+
+def test_a_stream_that_vanishes_stops_the_query_or_is_counted(server: Server, client: redis.Redis) -> None:
+    add(client, 3, "o:1")
+    add(client, 5, "o:2", first=10)
+    one = reader(server, streamsPattern="o:*")
+    at = one.initialOffset()
+    end = one.latestOffset(at, ALL)
+    client.delete("o:2")
+    with pytest.raises(DataLossError, match="stream 'o:2' at .* is gone"):
+        one.latestOffset(end, ALL)
+    lenient = reader(server, streamsPattern="o:*", failOnDataLoss="false")
+    assert drain(lenient, at=end) == []
+    add(client, 2, "o:2", first=20)
+    add(client, 1, "o:1", first=30)
+    assert sorted(drain(lenient, at=end)[0]) == [20, 21, 30]
+
+
+def test_available_now_reads_the_streams_that_were_there_when_it_began(server: Server, client: redis.Redis) -> None:
+    add(client, 3, "o:1")
+    one = reader(server, streamsPattern="o:*")
+    one.prepareForTriggerAvailableNow()
+    at = one.initialOffset()
+    add(client, 3, "o:2", first=10)
+    assert drain(one, at=at) == [[0, 1, 2]]
+
+
+def test_the_dead_letter_stream_is_not_read(server: Server, client: redis.Redis) -> None:
+    add(client, 2, "o:1")
+    add(client, 2, "o:dead", first=10)
+    options = {"mode": "DEADLETTER", "deadLetterStream": "o:dead"}
+    assert drain(reader(server, streamsPattern="o:*", **options)) == [[0, 1]]
