@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.ids import MAX_ID, MIN_ID
 from spark_streams.source.group import GroupState, Membership, OtherConsumer
 from spark_streams.source.lease import live_consumers
 from spark_streams.source.offsets import Claimed, Offset
+from spark_streams.source.overdue import Overdue
 from spark_streams.wire.connection import Connection, ReplyError, pack
 from spark_streams.wire.pending import PendingPage, decode_pending
 from spark_streams.wire.replies import pairs
@@ -24,16 +25,6 @@ from spark_streams.wire.replies import pairs
 _MARK = "~claim~"
 _PAGE = 1_000  # entries that are claimed with one command
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
-
-
-@dataclass(frozen=True)
-class Overdue:
-    """Pending entries that were delivered too often: their ids, and how often."""
-
-    stream: str
-    consumer: str
-    ids: Sequence[StreamId]
-    deliveries: Sequence[int]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,55 @@
+"""Entries that were delivered too often without being acknowledged: they become dead letters (maxDeliveries)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_streams.deadletter.letter import Letter, now, post
+from spark_streams.ids import StreamId
+from spark_streams.wire.connection import Connection, ReplyError
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """Such entries of one stream, pending for `consumer`: their ids, and how often each was delivered."""
+
+    stream: str
+    consumer: str
+    ids: Sequence[StreamId]
+    deliveries: Sequence[int]
+
+
+def bury(server: Connection, group: str, overdue: Overdue, to: str, most: int) -> tuple[int, int]:
+    """Post a letter for each, acknowledged in the same transaction; (letters, entries that are gone from the stream).
+
+    Raises ServerError; letters that were posted by then stay.
+    """
+    commands = [("XRANGE", overdue.stream, bytes(entry), bytes(entry)) for entry in overdue.ids]
+    letters, gone = [], []
+    found = server.pipeline(commands)
+    for command, reply, entry, deliveries in zip(commands, found, overdue.ids, overdue.deliveries, strict=True):
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
+        if not reply:
+            gone.append(bytes(entry))
+            continue
+        when = now()
+        envelope = {
+            "stream": overdue.stream,
+            "id": str(entry),
+            "group": group,
+            "consumer": overdue.consumer,
+            "stage": "claim",
+            "reason": "deliveries",
+            "message": f"delivered {deliveries} times, maxDeliveries={most}",
+            "deliveries": str(deliveries),
+            "first-failed": when,
+            "last-failed": when,
+            "redrives": "0",
+        }
+        letters.append(Letter(overdue.stream, bytes(entry), reply[0][1], envelope))
+    post(server, to, group, letters)
+    if gone:
+        server.execute("XACK", overdue.stream, group, *gone)
+    return len(letters), len(gone)

@@ -1,0 +1,77 @@
+"""A batch again, after a restart: from the pending lists, held against what its offset says it held (FACTS S5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spark_streams.errors import DataLossError, GroupMissingError
+from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.source.group import Membership
+from spark_streams.source.losses import Losses
+from spark_streams.source.offsets import Claimed, Offset, Share
+from spark_streams.source.pending import PendingRange, pending_runs
+from spark_streams.source.plan import Run
+from spark_streams.wire.connection import Connection
+
+
+def claimed_ranges(claimed: Mapping[str, Sequence[Claimed]]) -> list[PendingRange]:
+    """All that the consumers of claims hold."""
+    return [PendingRange(stream, MAX_ID, consumer=one.consumer) for stream, some in claimed.items() for one in some]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """size: entries a task, for a batch of so many; listed: False where nothing is pending (noAck), and the stream
+    itself has the batch."""
+
+    server: Connection
+    member: Membership
+    losses: Losses
+    listed: bool
+    size: Callable[[Sequence[int]], int]
+
+    def runs(self, begin: Offset, end: Offset) -> list[Run]:
+        """The batch (begin, end]. Raises DataLossError where some of it is gone and that is not allowed."""
+        found: list[Run] = []
+        for stream, held in end.shares.items():
+            after = begin[stream] if held.after is None else held.after
+            if after < end[stream]:
+                found += self._share(stream, after, end[stream], held)
+        for stream, some in end.claimed.items():
+            for claimed in some:
+                ours = PendingRange(stream, MAX_ID, MIN_ID, claimed.consumer)
+                runs = self._pending(ours, claimed.count)
+                self._compare(stream, claimed.count, runs, f"that {claimed.consumer!r} had claimed")
+                found += runs
+        return found
+
+    def _share(self, stream: str, after: StreamId, last: StreamId, held: Share) -> list[Run]:
+        if not self.listed:
+            return [Run(stream, after, last, held.count, owned=True, counted=False)]
+        found: list[Run] = []
+        try:
+            found = self._pending(PendingRange(stream, last, after), held.count)
+        except (GroupMissingError, DataLossError):
+            if not held.owned and not self.losses.allowed:
+                raise
+        if held.owned:
+            # The range was all ours: the stream itself has the batch, whatever has become of the pending list.
+            if sum(run.count for run in found) == held.count:
+                return [replace(run, owned=True) for run in found]
+            return [Run(stream, after, last, held.count, owned=True)]
+        self._compare(stream, held.count, found, f"above {after} up to {last}")
+        return found
+
+    def _pending(self, ours: PendingRange, count: int) -> list[Run]:
+        return pending_runs(self.server, self.member, [ours], self.size([count]))
+
+    def _compare(self, stream: str, count: int, found: Sequence[Run], which: str) -> None:
+        gone = count - sum(run.count for run in found)
+        if gone > 0 and not self.losses.allowed:
+            raise DataLossError(
+                f"stream {stream!r}: {gone} of {count} entries of the batch {which} are no longer pending for consumer "
+                f"{self.member.consumer!r} of group {self.member.group!r} (acknowledged, claimed by another "
+                "consumer, or XGROUP DELCONSUMER); set failOnDataLoss=false to go on without them"
+            )
+        self.losses.add(stream, max(0, gone), "no longer pending when the batch was read again")

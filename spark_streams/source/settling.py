@@ -1,0 +1,102 @@
+"""What becomes of a batch once it is in the commit log: notes are taken, entries acknowledged, claims closed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from spark_streams.errors import StreamStateError
+from spark_streams.ids import StreamId
+from spark_streams.source.claim import delete_claim_consumers
+from spark_streams.source.group import Membership
+from spark_streams.source.losses import Losses
+from spark_streams.source.notes import collect
+from spark_streams.source.offsets import Claimed, Offset
+from spark_streams.source.pending import PendingRange, settle
+from spark_streams.source.replay import claimed_ranges
+from spark_streams.source.settle import Settler
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+
+
+class Settling:
+    """The settling of one query's batches, at once or beside the next one's tasks. Every step may be repeated.
+
+    listed: False where nothing is pending (noAck); noted: whether tasks leave notes; letters_to: the dead-letter
+    stream.
+    """
+
+    def __init__(
+        self, address: Address, member: Membership, losses: Losses, listed: bool, noted: bool, letters_to: str | None
+    ) -> None:
+        self._member = member
+        self._losses = losses
+        self._listed, self._noted, self._letters_to = listed, noted, letters_to
+        self._settler = Settler(address, member)
+        self._settled: dict[str, StreamId] = {}
+        self._done: Offset | None = None  # the last one that was settled, or is being settled
+        self._spent: Mapping[str, Sequence[Claimed]] = {}  # claims whose consumers go when the settler has finished
+        self.letters: dict[str, int] = {}  # posted by this run, per stream
+
+    def is_done(self, up_to: Offset) -> bool:
+        """Whether this offset has been settled, or is being settled."""
+        return self._done == up_to
+
+    def now(self, server: Connection, up_to: Offset) -> None:
+        """What tasks noted becomes letters, then our entries up to `up_to` are acknowledged, and its claims.
+
+        Raises GroupMissingError, ServerError.
+        """
+        self._take_notes(server, up_to)
+        settle(server, self._member, self._ranges(up_to))
+        delete_claim_consumers(server, self._member, up_to.claimed)
+        self._settled.update(up_to.positions)
+        self._done = up_to
+
+    def beside(self, server: Connection, up_to: Offset) -> None:
+        """The same, with the acknowledging in the background."""
+        self._take_notes(server, up_to)
+        self._settler.submit(self._ranges(up_to))
+        self._settled.update(up_to.positions)
+        self._spent = up_to.claimed
+        self._done = up_to
+
+    def wait(self, server: Connection) -> bool:
+        """Until the background has finished; whether all went well. Raises ServerError."""
+        try:
+            self._settler.wait()
+        except StreamStateError:
+            # A stream or group is gone: the look that follows says which, and whether that is allowed.
+            return False
+        delete_claim_consumers(server, self._member, self._spent)
+        self._spent = {}
+        return True
+
+    def count_letters(self, stream: str, count: int) -> None:
+        """So many letters were posted."""
+        if count:
+            self.letters[stream] = self.letters.get(stream, 0) + count
+
+    def forget(self) -> None:
+        """Take nothing for settled, as after a restart."""
+        self._settled = {}
+        self._done = None
+
+    def close(self) -> None:
+        """End the background."""
+        self._settler.close()
+
+    def _ranges(self, up_to: Offset) -> list[PendingRange]:
+        if not self._listed:
+            return []
+        moved = [(stream, at) for stream, at in up_to.positions.items() if self._settled.get(stream) != at]
+        return [PendingRange(stream, at) for stream, at in moved] + claimed_ranges(up_to.claimed)
+
+    def _take_notes(self, server: Connection, up_to: Offset) -> None:
+        """Dead letters and losses that the tasks of the batch that ends here have noted."""
+        if self._done == up_to or not self._noted:
+            return
+        notes = collect(server, self._member, list(up_to.positions), up_to.token, self._letters_to)
+        for stream, count in notes.lost.items():
+            self._losses.add(stream, count, "trimmed or deleted while they were pending")
+        for stream, count in notes.letters.items():
+            self.count_letters(stream, count)
