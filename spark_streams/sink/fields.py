@@ -8,25 +8,20 @@ How each type is written:
     boolean                true, false
     date                   2013-01-31
     timestamp              2013-01-31T10:00:00.000000Z, UTC, six places (timestamp_ntz: without the Z)
-    array, struct, map     JSON; in it binary as base64, NaN and infinities as strings
+    array, struct, map     JSON (jsontext.py); in it binary as base64, decimals, NaN and infinities as strings
 
 A map column called `_fields` is not written as JSON: each of its pairs is a field of its own, before the others.
 """
 
 from __future__ import annotations
 
-import base64
-import datetime
-import decimal
-import json
-import math
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.errors import SchemaError
+from spark_streams.sink.jsontext import json_text
 
 FIELDS = "_fields"
 
@@ -91,31 +86,9 @@ def _text(column: pa.Array) -> pa.Array:
         text = pc.replace_substring(text, " ", "T", max_replacements=1)
         return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
     if pa.types.is_nested(kind):
-        return pa.array([None if v is None else json.dumps(_plain(v, kind)) for v in column.to_pylist()], pa.string())
+        return json_text(column, _text)
     text = column.cast(pa.string())
     if pa.types.is_decimal(kind) and pc.any(pc.match_substring(text, "E")).as_py():
         # Arrow writes small ones with an exponent.
         return pa.array([None if v is None else format(v, "f") for v in column.to_pylist()], pa.string())
     return text
-
-
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A Python value of an Arrow column as JSON knows it; binary is base64, as in Spark's to_json."""
-    if value is None:
-        return None
-    if pa.types.is_map(kind):
-        return {str(_plain(k, kind.key_type)): _plain(v, kind.item_type) for k, v in value}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [_plain(v, kind.value_type) for v in value]
-    if pa.types.is_struct(kind):
-        return {field.name: _plain(value[field.name], field.type) for field in kind}
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, datetime.datetime | datetime.date | decimal.Decimal):
-        return _text(pa.array([value], kind))[0].as_py()
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        # The shortest text of a narrower float is not that of the same double.
-        return float(_text(pa.array([value], kind))[0].as_py())
-    return value

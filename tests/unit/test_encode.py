@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import json
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -61,16 +63,16 @@ WRITTEN = {
     "decimal": b"-0.50",
     "small": b"0.000000010000000000",
     "large-binary": b"\xff",
-    "floats": b'[0.1, "NaN", "-Infinity"]',
+    "floats": b'[0.1,"NaN","-Infinity"]',
     "yes": b"true",
     "date": b"2013-01-31",
     "at": b"2013-01-31T10:00:00.000005Z",
     "local": b"2013-01-31T10:00:00.000000",
     "text": "é\r\n".encode(),
     "raw": b"\xff\x00",
-    "list": b"[1, null, 2]",
-    "struct": b'{"a": 1, "d": "2013-01-31"}',
-    "map": b'{"k": "AA=="}',
+    "list": b"[1,null,2]",
+    "struct": b'{"a":1,"d":"2013-01-31"}',
+    "map": b'{"k":"AA=="}',
 }
 
 
@@ -127,3 +129,46 @@ def test_the_first_error_among_many_replies_is_found() -> None:
     assert first_error(memoryview(good + b"-ERR no\r\n" + good)) == (3, "ERR no")
     assert first_error(memoryview(b"-OOM full\r\n")) == (0, "OOM full")
     assert str(ReplyError("x")) == "x"
+
+
+leaves = st.one_of(st.none(), st.text(max_size=6), st.sampled_from(['"', "\\", "\x01\n", "é\u2028"]))
+rows_of_nested = st.one_of(
+    st.none(),
+    st.fixed_dictionaries(
+        {
+            "l": st.one_of(st.none(), st.lists(leaves, max_size=3)),
+            "m": st.one_of(
+                st.none(), st.lists(st.tuples(st.text(max_size=3), st.one_of(st.none(), st.integers(0, 9))))
+            ),
+            "s": st.one_of(st.none(), st.fixed_dictionaries({"b": st.one_of(st.none(), st.booleans())})),
+        }
+    ),
+)
+NESTED = pa.struct(
+    [
+        ("l", pa.list_(pa.string())),
+        ("m", pa.map_(pa.string(), pa.int32())),
+        ("s", pa.struct([("b", pa.bool_())])),
+    ]
+)
+
+
+@given(st.lists(rows_of_nested, min_size=1, max_size=6), st.data())
+def test_nested_values_are_the_json_that_python_writes(rows: list[dict[str, Any] | None], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(rows) - 1))
+    column = pa.array([None, *rows], NESTED).slice(1 + start)
+    texts = text_columns(pa.RecordBatch.from_arrays([column], ["n"]), "omit").values[0].to_pylist()
+    for text, row in zip(texts, rows[start:], strict=True):
+        # A map may hold a key twice; JSON's readers take the last, and so does dict.
+        expected = row and {**row, "m": None if row["m"] is None else dict(row["m"])}
+        assert (None if text is None else json.loads(text)) == expected
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"a", b"{b}", b"c\r\n"]), st.one_of(st.none(), st.just("5-1"))), min_size=1))
+def test_each_row_may_have_its_own_stream_and_id(rows: list[tuple[bytes, str | None]]) -> None:
+    streams = pa.array([stream for stream, _ in rows], pa.binary()).dictionary_encode()
+    ids = pa.array([one for _, one in rows], pa.string())
+    values = pa.array([b"v" * (300 * (at % 2)) for at in range(len(rows))], pa.binary())
+    requests, _ = encode_xadd(streams, [b"n"], [values], ids=ids)
+    for at, (stream, one) in enumerate(rows):
+        assert bytes(requests.slice(at, at + 1)) == pack("XADD", stream, one or "*", "n", b"v" * (300 * (at % 2)))

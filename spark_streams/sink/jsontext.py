@@ -1,0 +1,125 @@
+"""Arrays, structs and maps as JSON texts, whole columns at a time. Pure: Arrow in, Arrow out.
+
+A nested column is written from the inside out: the children's texts are joined by the parent's offsets, so no value
+becomes a Python object. What is in it is written as it would be by itself (fields.py), with JSON's own words for the
+rest:
+
+    null                        null
+    integer, finite float       a number
+    boolean                     true, false
+    NaN, infinities, decimals   strings: JSON has no word for the first, and readers round the last
+    date, timestamp             strings
+    binary                      a string, base64, as in Spark's to_json
+    map                         an object; its keys are strings, whatever they are
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Text = Callable[[pa.Array], pa.Array]
+
+_NEEDS_ESCAPE = '["\\\\\x00-\x1f]'
+_CONTROL = "[\x00-\x1f]"
+_ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
+_NO_TEXT = pa.scalar("", pa.string())
+
+
+def json_text(column: pa.Array, text: Text) -> pa.Array:
+    """Each value as JSON, null where it is null (string). text: how a value that is not nested is written."""
+    if column.null_count:
+        present = _json(column.drop_null(), text)
+        places = np.cumsum(pc.is_valid(column).to_numpy(zero_copy_only=False)) - 1
+        return present.take(pa.array(places, mask=pc.is_null(column).to_numpy(zero_copy_only=False)))
+    return _json(column, text)
+
+
+def _json(column: pa.Array, text: Text) -> pa.Array:
+    """As json_text, for a column without nulls."""
+    kind = column.type
+    if pa.types.is_map(kind):
+        keys = _children(column, column.keys)
+        items = _children(column, column.items)
+        pairs = _join(_quoted(_key(keys, text)), ":", _element(items, text))
+        return _join("{", _joined(column, pairs), "}")
+    if pa.types.is_struct(kind):
+        pieces: list[pa.Array | str] = []
+        for at, field in enumerate(kind):
+            pieces += ["," if at else "{", json.dumps(field.name, ensure_ascii=False) + ":"]
+            pieces.append(_element(column.field(at), text))
+        return _join(*pieces, "}") if pieces else pa.repeat(pa.scalar("{}"), len(column))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _join("[", _joined(column, _element(_children(column, column.values), text)), "]")
+    return _scalars(column, text)
+
+
+def _children(column: pa.Array, all_of_them: pa.Array) -> pa.Array:
+    """What belongs to these rows: a slice still has the children of the whole."""
+    first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
+    return all_of_them.slice(first, last - first)
+
+
+def _joined(column: pa.Array, texts: pa.Array) -> pa.Array:
+    """The texts of each row's children, with commas between them."""
+    offsets = column.offsets.to_numpy()
+    lists = pa.LargeListArray.from_arrays(pa.array((offsets - offsets[0]).astype(np.int64)), texts)
+    return pc.binary_join(lists, ",")
+
+
+def _element(column: pa.Array, text: Text) -> pa.Array:
+    return pc.fill_null(json_text(column, text), "null")
+
+
+def _key(keys: pa.Array, text: Text) -> pa.Array:
+    """A map's keys as texts that are still to be quoted."""
+    if pa.types.is_binary(keys.type) or pa.types.is_large_binary(keys.type):
+        return _base64(keys)
+    return json_text(keys, text) if pa.types.is_nested(keys.type) else text(keys).cast(pa.string())
+
+
+def _scalars(column: pa.Array, text: Text) -> pa.Array:
+    kind = column.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _join('"', _base64(column), '"')
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _quoted(column.cast(pa.string()))
+    if pa.types.is_floating(kind):
+        finite = pc.is_finite(column)
+        numbers = text(column)
+        return numbers if pc.all(finite).as_py() else pc.if_else(finite, numbers, _quoted(_not_finite(column)))
+    if pa.types.is_decimal(kind) or pa.types.is_temporal(kind):
+        return _join('"', text(column), '"')
+    return text(column)
+
+
+def _not_finite(column: pa.Array) -> pa.Array:
+    infinite = pc.if_else(pc.greater(column, 0), "Infinity", "-Infinity")
+    return pc.if_else(pc.is_nan(column), "NaN", infinite)
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    """As JSON strings; characters beyond ASCII stay as they are."""
+    if pc.any(pc.match_substring_regex(texts, _NEEDS_ESCAPE)).as_py():
+        plain = texts
+        for found, written in _ESCAPES:
+            texts = pc.replace_substring(texts, found, written)
+        others = pc.match_substring_regex(texts, _CONTROL)
+        if pc.any(others).as_py():
+            rare = [json.dumps(value, ensure_ascii=False)[1:-1] for value in plain.filter(others).to_pylist()]
+            texts = pc.replace_with_mask(texts, others, pa.array(rare, pa.string()))
+    return _join('"', texts, '"')
+
+
+def _base64(column: pa.Array) -> pa.Array:
+    values = column.to_pylist()
+    return pa.array([None if value is None else base64.b64encode(value).decode() for value in values], pa.string())
+
+
+def _join(*pieces: pa.Array | str) -> pa.Array:
+    return pc.binary_join_element_wise(*pieces, _NO_TEXT)
