@@ -8,14 +8,18 @@
     ├── ServerError                     between us and the stream server
     │   ├── ServerUnreachableError      nothing answers at the address
     │   ├── ServerReplyError            the server answered with an error
+    │   ├── RetriesExhaustedError       what should have passed by itself (OOM, LOADING, a lost server …) did not
+    │   ├── ReplicationError            fewer replicas than waitReplicas have what was written
     │   └── WrongKeyTypeError           the key holds something that is not a stream
     ├── StreamStateError                the streams are not as the query left them
     │   ├── DataLossError               entries that belong to the query are gone
     │   ├── GroupMissingError           the consumer group was destroyed under the query
     │   ├── ConsumerTakenError          another running query has this group and consumer
     │   ├── GroupSharedError            noAck wants a group of its own, and others read from it
+    │   ├── LedgerError                 rows that were written before are not those of this attempt, or another run's
     │   └── OffsetError                 a checkpoint's offset cannot be read
     ├── SchemaError                     a declared column cannot be filled, or a row cannot be written
+    │   ├── EntryIdError                a row's `_id` is no entry id, or not above the last one of its stream
     │   └── DecodeError                 a value does not fit the declared type (mode=FAILFAST)
     └── UnsupportedError                known, and not available here; the message says what to do instead
 
@@ -87,6 +91,18 @@ class ServerReplyError(ServerError):
     condition = "RSTREAM_SERVER_REPLY"
 
 
+class RetriesExhaustedError(ServerError):
+    """A state of the server that passes by itself has not passed within the limit (wire.retry)."""
+
+    condition = "RSTREAM_RETRIES_EXHAUSTED"
+
+
+class ReplicationError(ServerError):
+    """Fewer replicas than `waitReplicas` have acknowledged what was written."""
+
+    condition = "RSTREAM_REPLICATION"
+
+
 class WrongKeyTypeError(ServerError):
     """The key holds something that is not a stream."""
 
@@ -123,6 +139,12 @@ class GroupSharedError(StreamStateError):
     condition = "RSTREAM_GROUP_SHARED"
 
 
+class LedgerError(StreamStateError):
+    """What the sink's ledger says was written cannot be proved equal to what this attempt has, or is not its own."""
+
+    condition = "RSTREAM_LEDGER"
+
+
 class OffsetError(StreamStateError):
     """A checkpoint's offset cannot be read by this version."""
 
@@ -133,6 +155,12 @@ class SchemaError(RStreamError):
     """A declared column cannot be filled, or a row cannot be written."""
 
     condition = "RSTREAM_SCHEMA"
+
+
+class EntryIdError(SchemaError):
+    """A row's `_id` is no entry id, or not above the last id of its stream."""
+
+    condition = "RSTREAM_ENTRY_ID"
 
 
 class DecodeError(SchemaError):

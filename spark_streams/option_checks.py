@@ -15,6 +15,7 @@ _ONE_OF_THESE = (
     ("streams", "streamsPattern"),
     ("startingOffsets", "startingTimestamp"),
     ("endingOffsets", "endingTimestamp"),
+    ("maxlen", "minId", "retention"),
 )
 # Options that may not be given together; None: with any value.
 _CONTRADICTIONS: tuple[tuple[tuple[str, Any], tuple[str, Any], str], ...] = (
@@ -25,6 +26,10 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, Any], tuple[str, Any], str], ...] = (
     (("noAck", True), ("maxDeliveries", None), "without a pending list nobody counts deliveries"),
     (("delivery", "at-most-once"), ("claimIdle", None), "entries that are claimed are delivered at least twice"),
     (("delivery", "at-most-once"), ("maxDeliveries", None), "entries are delivered once"),
+    (("approximate", False), ("trimLimit", None), "only whole nodes (~) are trimmed with a LIMIT"),
+    (("trim", "maxlen"), ("minId", None), "trim=maxlen goes by length"),
+    (("trim", "maxlen"), ("retention", None), "trim=maxlen goes by length"),
+    (("trim", "minid"), ("maxlen", None), "trim=minid goes by id or age"),
 )
 _NEEDS = (
     ("maxTriggerDelay", "minEntriesPerTrigger", "it says how long that may wait"),
@@ -47,6 +52,8 @@ def check_together(given: Collection[str], values: dict[str, Any]) -> None:
             raise InvalidOptionError(f"option {name} needs option {needed}: {why}")
     if "streams" in values:
         _check_source(given, values)
+    if "trim" in values:
+        _check_trimming(given, values)
 
 
 def _check_source(given: Collection[str], values: dict[str, Any]) -> None:
@@ -79,3 +86,18 @@ def _check_source(given: Collection[str], values: dict[str, Any]) -> None:
         raise InvalidOptionError(f"deadLetterStream={letters!r} is among the streams that are read: name another one")
     if "columnNameOfCorruptRecord" in given and values["mode"] != "PERMISSIVE":
         raise InvalidOptionError(f"columnNameOfCorruptRecord has no meaning in mode={values['mode']}: drop it")
+
+
+def _check_trimming(given: Collection[str], values: dict[str, Any]) -> None:
+    """What holds between the trimming options of a sink. Raises InvalidOptionError."""
+    thresholds = ("maxlen", "minId", "retention")
+    threshold = any(name in given for name in thresholds)
+    strategy = values["trim"]
+    if strategy in ("maxlen", "minid") and not threshold:
+        needed = "maxlen" if strategy == "maxlen" else "minId or retention"
+        raise InvalidOptionError(f"option trim={strategy} needs option {needed}: how far to trim")
+    for name in ("approximate", "trimLimit"):
+        if name in given and not threshold and strategy is None:
+            raise InvalidOptionError(
+                f"option {name} needs one of {', '.join(thresholds)} or trim=acked: nothing is trimmed"
+            )

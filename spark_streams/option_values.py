@@ -79,6 +79,14 @@ def duration(value: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
+def entry_id(value: str) -> str:
+    """`1526919030474-0`; without the second number, the first of that millisecond."""
+    try:
+        return str(StreamId.parse(value.strip()))
+    except InvalidStreamId as error:
+        raise ValueError(f"is {error}") from None
+
+
 def moment(value: str) -> int:
     """Milliseconds since the epoch, as such or as ISO-8601 (UTC where it names no zone)."""
     plain = value.strip()

@@ -13,7 +13,19 @@ from typing import Any
 
 from spark_streams.errors import InvalidOptionError, OptionError, UnknownOptionError
 from spark_streams.option_checks import check_together
-from spark_streams.option_values import Positions, count, duration, flag, glob, moment, one_of, positions, streams, text
+from spark_streams.option_values import (
+    Positions,
+    count,
+    duration,
+    entry_id,
+    flag,
+    glob,
+    moment,
+    one_of,
+    positions,
+    streams,
+    text,
+)
 from spark_streams.wire.address import Address, default_url
 
 # What Spark itself puts among the options of a reader or a writer.
@@ -201,17 +213,55 @@ BATCH_SOURCE: tuple[Option, ...] = (
 
 SINK: tuple[Option, ...] = (
     _URL,
-    Option("stream", text, REQUIRED, "", "The stream to append to."),
-    Option("maxlen", count, None, "unbounded", "Trim the stream to about this many entries, once per chunk."),
-    Option("approximate", flag, True, "`true`", "Trim by whole nodes (`~`), or to exactly `maxlen` (`=`)."),
-    Option("delivery", one_of("at-least-once"), "at-least-once", "`at-least-once`", "A retried task writes again."),
-    Option("chunkSize", count, 5_000, "`5000`", "How many entries are sent before their replies are checked."),
+    Option(
+        "stream",
+        text,
+        None,
+        "this or column `_stream`",
+        "The stream to append to, for rows whose column `_stream` does not name another.",
+    ),
+    Option(
+        "delivery",
+        one_of("exactly-once", "at-least-once"),
+        "exactly-once",
+        "`exactly-once`",
+        "Whether rows that a retried task, a speculative twin or a replayed batch brings again are recognised.",
+    ),
+    Option(
+        "chunkSize",
+        count,
+        5_000,
+        "`5000`",
+        "The most entries that are sent together (and at most 8 MB): one transaction where delivery is `exactly-once`.",
+    ),
+    Option("maxlen", count, None, "unbounded", "Trim each stream to about this many entries, once per chunk."),
+    Option("minId", entry_id, None, "unbounded", "Trim entries whose id is below this one."),
+    Option(
+        "retention", duration, None, "unbounded", "Trim entries that are older (`36h`, `7d`), by the server's clock."
+    ),
+    Option(
+        "trim",
+        one_of("maxlen", "minid", "acked"),
+        None,
+        "by what is given",
+        "`acked`: whatever the threshold, never what some group has not yet been given and acknowledged; "
+        "without a threshold, all that every group has acknowledged.",
+    ),
+    Option("approximate", flag, True, "`true`", "Trim whole nodes only (`~`), or exactly to the threshold (`=`)."),
+    Option("trimLimit", count, None, "the server's", "The most entries that one trimming removes (`LIMIT`)."),
     Option(
         "nulls",
         one_of("omit", "empty"),
         "omit",
         "`omit`",
         "A null value: leave its field out of the entry, or write an empty one.",
+    ),
+    Option(
+        "waitReplicas",
+        count,
+        None,
+        "none",
+        "A task ends only when so many replicas have acknowledged its entries (`WAIT`, for at most 10 s).",
     ),
 )
 

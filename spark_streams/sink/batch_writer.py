@@ -1,33 +1,44 @@
-"""The batch writer that Spark drives: each task appends its rows, at least once."""
+"""The batch writer that Spark drives: one job, whose retried tasks and speculative twins write their rows once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_streams.errors import SchemaError, UnsupportedError
+from spark_streams.errors import InvalidOptionError, SchemaError, UnsupportedError
 from spark_streams.options import Options
-from spark_streams.sink.fields import check_writable
-from spark_streams.sink.write import append
-from spark_streams.wire.connection import Connection
+from spark_streams.sink.closing import Total, close_batch
+from spark_streams.sink.fields import STREAM, check_writable
+from spark_streams.sink.ledger import Batch, new_run
+from spark_streams.sink.write import Task, append
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task tells the driver. rows: entries that it appended."""
+    """What a task tells the driver. rows: that it had; batch: what it was a part of, None where nothing is remembered;
+    totals: its rows by stream."""
 
     rows: int
+    batch: Batch | None
+    totals: dict[bytes, Total]
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """format("rstream") for write, mode append. Raises UnsupportedError for mode overwrite, SchemaError."""
+    """format("rstream") for write, mode append.
+
+    Spark makes one for each job on the driver, and another one to commit it (FACTS S10): what tasks need to know of the
+    job is made here. A job within foreachBatch is a job like any other: only the function itself knows which of its
+    writes is which when the batch is replayed.
+    """
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        """Raises UnsupportedError for mode overwrite, SchemaError, InvalidOptionError."""
         if overwrite:
             raise UnsupportedError(
                 f"a stream is only appended to: stream {options['stream']!r} is not overwritten; use mode('append'), "
@@ -37,14 +48,41 @@ class BatchWriter(DataSourceArrowWriter):
             if field.dataType.typeName() == "variant":
                 raise SchemaError(f"column {field.name!r} is a VARIANT; write to_json({field.name}) instead")
         check_writable(to_arrow_schema(schema, timezone="UTC"))
+        if options["stream"] is None and STREAM not in schema.fieldNames():
+            raise InvalidOptionError(
+                f"sink option stream is missing: name it, or give each row its own in column {STREAM!r}"
+            )
         self._options = options
+        self._run = new_run()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        with Connection(self._options.address) as server:
-            return Written(append(server, iterator, self._options))
+        return self.write_part_of(Batch.of_job(self._run), iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing is left to do: the entries are in the stream."""
+    def write_part_of(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """This task's rows, as a part of the batch."""
+        context = TaskContext.get()
+        task = None
+        if self._options["delivery"] == "exactly-once" and context is not None:
+            task = Task(batch, context.partitionId())
+        result = append(iterator, self._options, task)
+        return Written(result.rows, None if task is None else task.batch, result.totals)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Entries cannot be taken back."""
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """All tasks have ended well: the marks of the job are not needed any more."""
+        totals: dict[bytes, Total] = {}
+        batch = None
+        for message in messages:
+            if isinstance(message, Written) and message.batch is not None:
+                batch = message.batch
+                for stream, total in message.totals.items():
+                    totals[stream] = totals.get(stream, Total()) + total
+        if batch is not None and (totals or not batch.expires):
+            close_batch(self._options.address, batch, totals)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Entries cannot be taken back, and marks are kept for whoever runs the batch again; those of a job expire."""
+
+    @property
+    def run(self) -> str:
+        """The name of this execution, the same in all tasks."""
+        return self._run

@@ -11,6 +11,7 @@ How each type is written:
     array, struct, map     JSON (jsontext.py); in it binary as base64, decimals, NaN and infinities as strings
 
 A map column called `_fields` is not written as JSON: each of its pairs is a field of its own, before the others.
+Columns `_stream` and `_id` are not written at all: they say where a row goes, and under which id.
 """
 
 from __future__ import annotations
@@ -24,13 +25,20 @@ from spark_streams.errors import SchemaError
 from spark_streams.sink.jsontext import json_text
 
 FIELDS = "_fields"
+STREAM = "_stream"  # the stream that a row goes to
+ID = "_id"  # its entry's id
+_OWN = (STREAM, ID)
 
 
 def check_writable(schema: pa.Schema) -> None:
     """Raises SchemaError where a column has a type that no field value can hold, or the schema has no column."""
-    if len(schema) == 0:
+    if all(field.name in _OWN for field in schema):
         raise SchemaError("a row without columns cannot become a stream entry; select at least one column")
     for field in schema:
+        if field.name in _OWN:
+            if not (pa.types.is_string(field.type) or pa.types.is_large_string(field.type)):
+                raise SchemaError(f"column {field.name!r} must be a string, not {field.type}; cast it")
+            continue
         if field.name == FIELDS and pa.types.is_map(field.type):
             if not all(map(_is_text, (field.type.key_type, field.type.item_type))):
                 raise SchemaError(f"column {FIELDS!r} must be a map of strings or of binaries, not {field.type}")
@@ -60,6 +68,7 @@ def text_columns(batch: pa.RecordBatch, nulls: str) -> Fields:
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if field.name == FIELDS:
             first = column
+        if field.name in (FIELDS, *_OWN):
             continue
         text = _text(column)
         if pa.types.is_temporal(field.type) and pc.any(pc.starts_with(text, "<value")).as_py():

@@ -1,61 +1,74 @@
-"""Record batches to pipelined XADDs: encoded whole, sent in chunks, trimmed once a chunk (FACTS A3, R7)."""
+"""What a task does: its rows become chunks, and the chunks are sent, exactly once or at least once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
 
-from spark_streams.errors import SchemaError
+from spark_streams.errors import ReplicationError
 from spark_streams.options import Options
-from spark_streams.sink.fields import text_columns
-from spark_streams.wire.connection import Connection, ReplyError, pack
-from spark_streams.wire.encode import Requests, encode_xadd
-from spark_streams.wire.replies import first_error
+from spark_streams.sink.books import Books
+from spark_streams.sink.chunks import chunks
+from spark_streams.sink.closing import Total
+from spark_streams.sink.ledger import Batch
+from spark_streams.sink.plain import PlainSender
+from spark_streams.sink.transactions import LedgerSender
+from spark_streams.sink.trim import Trimmer, Trimming
+from spark_streams.wire.link import Link
+
+WAIT_MS = 10_000  # how long replicas may take to acknowledge
 
 
-def append(server: Connection, batches: Iterable[pa.RecordBatch], options: Options) -> int:
-    """Append every row to the stream and return how many; each chunk is answered before the next one is sent.
+@dataclass(frozen=True)
+class Task:
+    """Which part of what is written. partition: of the batch; attempt: names one execution of it, without a dot."""
 
-    Raises SchemaError for a row that cannot be an entry, ServerReplyError (or kin) for what the server refused: the
-    entries of a chunk before the refused one are written.
+    batch: Batch
+    partition: int = 0
+    attempt: str = field(default_factory=lambda: secrets.token_hex(6))
+
+
+@dataclass(frozen=True)
+class Result:
+    """rows: that the task had; totals: by stream, where the ledger was used."""
+
+    rows: int
+    totals: dict[bytes, Total]
+
+
+def append(batches: Iterable[pa.RecordBatch], options: Options, task: Task | None) -> Result:
+    """Append every row to its stream; task: None for at-least-once.
+
+    Raises SchemaError, EntryIdError for a row that cannot be an entry, LedgerError for rows that are not those of an
+    earlier attempt, RetriesExhaustedError where the server stays unusable, ServerReplyError (or kin) for what it
+    refused, ReplicationError.
     """
-    stream: str = options["stream"]
-    written = 0
-    for batch in batches:
-        fields = text_columns(batch, options["nulls"])
-        requests, filled = encode_xadd(stream.encode(), fields.names, fields.values, fields.first)
-        _refuse_empty(filled, written)
-        for start, stop in _chunks(len(requests), options["chunkSize"]):
-            _send(server, requests, start, stop, options, written)
-            written += stop - start
-    return written
+    with Link(options.address) as link:
+        trimmer = Trimmer(link, Trimming.of(options))
+        try:
+            cut = chunks(batches, options["stream"], options["nulls"], options["chunkSize"], task is not None)
+            if task is None:
+                result = Result(PlainSender(link, trimmer).run(cut), {})
+            else:
+                books = Books(task.batch, task.partition, task.attempt)
+                rows = LedgerSender(link, trimmer, books).run(cut)
+                result = Result(rows, {book.stream: Total(book.rows, book.total) for book in books.all()})
+            if options["waitReplicas"] is not None and result.rows:
+                _wait(link, options["waitReplicas"])
+        finally:
+            trimmer.close()
+    return result
 
 
-def _chunks(rows: int, size: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, rows, size):
-        yield start, min(start + size, rows)
-
-
-def _send(server: Connection, requests: Requests, start: int, stop: int, options: Options, before: int) -> None:
-    stream, maxlen = options["stream"], options["maxlen"]
-    server.send(requests.slice(start, stop))
-    trim = pack("XTRIM", stream, "MAXLEN", "~" if options["approximate"] else "=", maxlen) if maxlen else b""
-    server.request(trim)
-    error = first_error(server.receive())
-    if error is None:
-        return
-    at, text = error
-    if at == stop - start:
-        raise server.error_of(ReplyError(text), ("XTRIM", stream, "MAXLEN", str(maxlen)))
-    raise server.error_of(ReplyError(text), ("XADD", stream, f"(row {before + at} of this task)"))
-
-
-def _refuse_empty(fields: pa.Array, before: int) -> None:
-    empty = np.flatnonzero(fields.to_numpy() == 0)
-    if len(empty):
-        raise SchemaError(
-            f"row {before + int(empty[0])} of this task has only nulls, and an entry needs a field; "
-            "filter such rows out, or set nulls=empty"
+def _wait(link: Link, replicas: int) -> None:
+    """Until so many replicas have all that the server has by now. Raises ReplicationError."""
+    have = link.execute("WAIT", replicas, WAIT_MS)
+    if have < replicas:
+        raise ReplicationError(
+            f"{have} of {replicas} replicas (waitReplicas) of {link.address} acknowledged the entries within "
+            f"{WAIT_MS // 1000} s: they are written, and a retry under delivery=exactly-once writes them no more; "
+            "bring the replicas back, or ask for fewer"
         )

@@ -108,7 +108,7 @@ class Connection:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise self._broken(error) from error
+            raise self.lost(error) from error
 
     def replies(self, count: int) -> list[Reply]:
         """The next `count` replies as Python values; error replies are ReplyError values in the list."""
@@ -168,9 +168,9 @@ class Connection:
             try:
                 got = self._socket.recv_into(view[filled : filled + _READ_SIZE])
             except OSError as error:
-                raise self._broken(error) from error
+                raise self.lost(error) from error
             if got == 0:
-                raise self._broken(None)
+                raise self.lost(None)
             filled += got
             if filled >= len(tail) and view[filled - len(tail) : filled] == tail:
                 return view[: filled - len(tail)]
@@ -199,12 +199,23 @@ class Connection:
         try:
             data = self._socket.recv(_READ_SIZE)
         except OSError as error:
-            raise self._broken(error) from error
+            raise self.lost(error) from error
         if not data:
-            raise self._broken(None)
+            raise self.lost(None)
         return data
 
-    def _broken(self, error: OSError | None) -> ServerUnreachableError:
+    @property
+    def raw_socket(self) -> socket.socket:
+        """The socket, for wire.pipe."""
+        return self._socket
+
+    @property
+    def mark(self) -> tuple[bytes, bytes]:
+        """(request, reply) of an ECHO that no other reply can be mistaken for."""
+        return self._end_request, self._end_reply
+
+    def lost(self, error: OSError | None) -> ServerUnreachableError:
+        """Close, and the error that says so; error: None where the server has closed the connection."""
         self.close()
         reason = "it closed the connection" if error is None else str(error) or type(error).__name__
         return ServerUnreachableError(f"lost the stream server at {self.address}: {reason}; is it still running?")

@@ -16,20 +16,25 @@ from spark_streams.errors import (
     WrongKeyTypeError,
 )
 from spark_streams.options import SINK, Options, parse_options
-from spark_streams.sink.write import append
+from spark_streams.sink.ledger import Batch, new_run
+from spark_streams.sink.write import Task, append
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server, free_port
+
+
+@pytest.fixture(params=["at-least-once", "exactly-once"])
+def delivery(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def options(server: Server, **given: str) -> Options:
     return parse_options({"url": server.url, "stream": "out", **given}, SINK, "sink")
 
 
-def write(server: Server, rows: dict[str, Any], **given: str) -> int:
-    checked = options(server, **given)
-    with Connection(checked.address) as connection:
-        return append(connection, [pa.RecordBatch.from_pydict(rows)], checked)
+def write(server: Server, rows: dict[str, Any], delivery: str, **given: str) -> int:
+    task = Task(Batch.of_job(new_run())) if delivery == "exactly-once" else None
+    return append([pa.RecordBatch.from_pydict(rows)], options(server, **given), task).rows
 
 
 @pytest.fixture
@@ -37,17 +42,17 @@ def client(server: Server) -> redis.Redis:
     return server.client()
 
 
-def test_rows_become_entries_in_their_order(server: Server, client: redis.Redis) -> None:
-    assert write(server, {"n": list(range(1000)), "é": ["ü\r\n"] * 1000}, chunkSize="64") == 1000
+def test_rows_become_entries_in_their_order(server: Server, client: redis.Redis, delivery: str) -> None:
+    assert write(server, {"n": list(range(1000)), "é": ["ü\r\n"] * 1000}, delivery, chunkSize="64") == 1000
     entries = client.xrange("out")
     assert [int(fields[b"n"]) for _, fields in entries] == list(range(1000))
     assert entries[0][1]["é".encode()] == "ü\r\n".encode()
 
 
-def test_nulls_are_left_out_or_written_empty(server: Server, client: redis.Redis) -> None:
+def test_nulls_are_left_out_or_written_empty(server: Server, client: redis.Redis, delivery: str) -> None:
     rows = {"a": [1, None], "b": ["x", "y"]}
-    write(server, rows)
-    write(server, rows, nulls="empty")
+    write(server, rows, delivery)
+    write(server, rows, delivery, nulls="empty")
     assert [fields for _, fields in client.xrange("out")] == [
         {b"a": b"1", b"b": b"x"},
         {b"b": b"y"},
@@ -56,31 +61,33 @@ def test_nulls_are_left_out_or_written_empty(server: Server, client: redis.Redis
     ]
 
 
-def test_a_row_of_nulls_is_named_and_nothing_of_its_batch_is_written(server: Server, client: redis.Redis) -> None:
+def test_a_row_of_nulls_is_named_and_nothing_of_its_batch_is_written(
+    server: Server, client: redis.Redis, delivery: str
+) -> None:
     with pytest.raises(SchemaError, match="row 1 of this task has only nulls"):
-        write(server, {"a": [1, None, 3]})
+        write(server, {"a": [1, None, 3]}, delivery)
     assert client.xlen("out") == 0
 
 
-def test_the_stream_is_trimmed_as_it_grows(server: Server, client: redis.Redis) -> None:
-    write(server, {"n": list(range(3000))}, maxlen="500", chunkSize="250")
+def test_the_stream_is_trimmed_as_it_grows(server: Server, client: redis.Redis, delivery: str) -> None:
+    write(server, {"n": list(range(3000))}, delivery, maxlen="500", chunkSize="250")
     assert 500 <= client.xlen("out") < 700
-    write(server, {"n": list(range(3000))}, maxlen="500", approximate="false")
+    write(server, {"n": list(range(3000))}, delivery, maxlen="500", approximate="false")
     assert client.xlen("out") == 500
     assert client.xinfo_stream("out")["last-entry"][1] == {b"n": b"2999"}
 
 
-def test_a_key_of_another_type_is_named_and_untouched(server: Server, client: redis.Redis) -> None:
+def test_a_key_of_another_type_is_named_and_untouched(server: Server, client: redis.Redis, delivery: str) -> None:
     client.set("out", "text")
     with pytest.raises(WrongKeyTypeError, match="key 'out' at .* holds something that is not a stream"):
-        write(server, {"n": [1]})
+        write(server, {"n": [1]}, delivery)
     assert client.get("out") == b"text"
 
 
-def test_what_the_server_refuses_is_traced_to_its_row(server: Server, client: redis.Redis) -> None:
+def test_what_the_server_refuses_is_traced_to_its_row(server: Server, client: redis.Redis, delivery: str) -> None:
     client.xadd("out", {"n": "top"}, id=f"{2**64 - 1}-{2**64 - 1}")
     with pytest.raises(ServerReplyError, match=r"XADD out \(row 0 of this task\) at .* was answered with: ERR"):
-        write(server, {"n": [1, 2]})
+        write(server, {"n": [1, 2]}, delivery)
 
 
 def test_no_server_is_one_clear_error() -> None:

@@ -1,0 +1,177 @@
+"""Record batches cut into chunks: what is sent, and in a transaction of its own where the ledger keeps count.
+
+A batch is put in the order of its rows' streams (`_stream`, where the option does not name the one), encoded whole,
+and cut where `chunkSize` rows or 8 MB are full. A batch so large that its encoding would not fit Arrow's offsets is cut
+before. Pure: Arrow in, bytes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.errors import EntryIdError, SchemaError
+from spark_streams.sink.fields import ID, STREAM, text_columns
+from spark_streams.sink.fingerprint import Hashes, Mask, row_hashes
+from spark_streams.wire.encode import Requests, encode_xadd, pack_maps
+
+MOST_BYTES = 8 << 20  # of a chunk, unless a single row is larger
+_PIECE = 128 << 20  # bytes of a batch's own that are encoded at once: the text is at most some times as long
+_ID_FORM = r"^[0-9]{1,20}(-([0-9]{1,20}|\*))?$"
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows that are sent together.
+
+    requests: their XADDs; streams: the names of the streams they go to; codes: per row the place of its stream in
+    `streams`, ascending; rows: per row its number within the task; hashes: per row its fingerprint, where the ledger
+    wants it; ids: per row its explicit id or null, where there are any.
+    """
+
+    requests: Requests
+    streams: Sequence[bytes]
+    codes: npt.NDArray[np.int32]
+    rows: Rows
+    hashes: Hashes | None
+    ids: pa.Array | None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def segments(self) -> list[tuple[bytes, int, int]]:
+        """(stream, start, stop) of neighbouring rows."""
+        if not len(self):
+            return []
+        borders = [0, *(np.flatnonzero(np.diff(self.codes)) + 1).tolist(), len(self)]
+        first = self.codes[borders[:-1]].tolist()
+        return [
+            (self.streams[code], start, stop)
+            for code, start, stop in zip(first, borders[:-1], borders[1:], strict=True)
+        ]
+
+    def slice(self, start: int, stop: int) -> Chunk:
+        """Rows start … stop-1."""
+        bounds = self.requests.offsets[start : stop + 1]
+        return Chunk(
+            Requests(self.requests.data, bounds),
+            self.streams,
+            self.codes[start:stop],
+            self.rows[start:stop],
+            None if self.hashes is None else self.hashes[start:stop],
+            None if self.ids is None else self.ids.slice(start, stop - start),
+        )
+
+    def where(self, wanted: Mask) -> Chunk:
+        """Only these rows."""
+        if wanted.all():
+            return self
+        bounds = self.requests.offsets
+        spans = pa.Array.from_buffers(
+            pa.large_binary(), len(self), [None, pa.py_buffer(bounds), pa.py_buffer(self.requests.data)]
+        ).filter(pa.array(wanted))
+        _, offsets, data = spans.buffers()
+        kept = np.frombuffer(offsets, np.int64)[spans.offset : spans.offset + len(spans) + 1]
+        return Chunk(
+            Requests(memoryview(data) if data is not None else memoryview(b""), kept),
+            self.streams,
+            self.codes[wanted],
+            self.rows[wanted],
+            None if self.hashes is None else self.hashes[wanted],
+            None if self.ids is None else self.ids.filter(pa.array(wanted)),
+        )
+
+
+def chunks(
+    batches: Iterable[pa.RecordBatch], stream: str | None, nulls: str, size: int, fingerprints: bool
+) -> Iterator[Chunk]:
+    """Every row, in chunks of `size`. stream: where rows go that do not say it themselves; nulls: `omit` or `empty`.
+
+    Raises SchemaError, EntryIdError for a row that cannot be an entry: nothing of its batch has been handed out then.
+    """
+    before = 0
+    for batch in batches:
+        for piece in _pieces(batch):
+            whole = _encode(piece, before, stream, nulls, fingerprints)
+            before += len(piece)
+            yield from _cut(whole, size)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    rows = len(batch)
+    per_piece = max(1, rows * _PIECE // max(batch.nbytes, 1))
+    for start in range(0, rows, per_piece):
+        yield batch.slice(start, per_piece)
+
+
+def _encode(batch: pa.RecordBatch, before: int, stream: str | None, nulls: str, fingerprints: bool) -> Chunk:
+    rows = np.arange(before, before + len(batch))
+    target: bytes | pa.DictionaryArray
+    if STREAM in batch.schema.names:
+        codes, names = _streams(batch.column(STREAM), before, stream)
+        order = np.argsort(codes, kind="stable")
+        if (np.diff(order) != 1).any():
+            batch, rows, codes = batch.take(pa.array(order)), rows[order], codes[order]
+        target = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.binary()))
+    else:
+        names, codes = [(stream or "").encode()], np.zeros(len(batch), np.int32)
+        target = names[0]
+    ids = _checked_ids(batch.column(ID), rows) if ID in batch.schema.names else None
+    fields = text_columns(batch, nulls)
+    requests, filled = encode_xadd(target, fields.names, fields.values, fields.first, ids)
+    empty = np.flatnonzero(filled.to_numpy() == 0)
+    if len(empty):
+        raise SchemaError(
+            f"row {rows[empty[0]]} of this task has only nulls, and an entry needs a field; "
+            "filter such rows out, or set nulls=empty"
+        )
+    hashes = None
+    if fingerprints:
+        columns = [value.cast(pa.binary()) for value in fields.values]
+        if fields.first is not None:
+            columns.append(pack_maps(fields.first)[0])
+        if ids is not None:
+            columns.append(ids.cast(pa.binary()))
+        hashes = row_hashes(columns)
+    return Chunk(requests, names, codes, rows, hashes, ids)
+
+
+def _streams(column: pa.Array, before: int, otherwise: str | None) -> tuple[npt.NDArray[np.int32], list[bytes]]:
+    """(per row the place of its stream among the names, the names). Raises SchemaError where a row names none."""
+    if column.null_count and otherwise:
+        column = pc.fill_null(column, otherwise)
+    nameless = pc.or_kleene(pc.is_null(column), pc.equal(column, ""))
+    if pc.any(nameless).as_py():
+        row = before + pc.index(pc.fill_null(nameless, True), True).as_py()
+        raise SchemaError(
+            f"row {row} of this task names no stream in column {STREAM!r}; fill it, or give option stream for such rows"
+        )
+    coded = column.dictionary_encode()
+    return coded.indices.to_numpy().astype(np.int32), [name.encode() for name in coded.dictionary.to_pylist()]
+
+
+def _checked_ids(ids: pa.Array, rows: Rows) -> pa.Array:
+    wrong = pc.invert(pc.fill_null(pc.match_substring_regex(ids, _ID_FORM), True))
+    if pc.any(wrong).as_py():
+        at = pc.index(wrong, True).as_py()
+        raise EntryIdError(
+            f"row {rows[at]} of this task has the id {ids[at].as_py()[:80]!r} in column {ID!r}: write "
+            "<milliseconds>-<sequence>, <milliseconds>-* or <milliseconds>, or null for the server's own"
+        )
+    return ids
+
+
+def _cut(whole: Chunk, size: int) -> Iterator[Chunk]:
+    start, offsets = 0, whole.requests.offsets
+    while start < len(whole):
+        full = int(np.searchsorted(offsets, offsets[start] + MOST_BYTES, "right")) - 1
+        stop = max(start + 1, min(start + size, full, len(whole)))
+        yield whole.slice(start, stop)
+        start = stop

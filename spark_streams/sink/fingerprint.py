@@ -1,0 +1,139 @@
+"""A row as 64 bits, and collections of such rows in which order does not matter and number does.
+
+The ledger knows rows by their fingerprints: a retry whose rows come in another order finds those that are written
+already one by one. Two different rows of one batch have the same fingerprint with a probability of n²/2^65: for a
+million rows written and as many compared, one in thirty million; and it matters only if a failure falls in between.
+
+Pure, and without a Python object per row: a value's bytes are taken as little-endian words of eight, each is mixed
+with its place (splitmix64's finalizer), and the sums are mixed again with the value's length and the column's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Hashes = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
+
+_LONG = 256  # bytes of an average value
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_COLUMN = np.uint64(0xD6E8FEB86659FD93)
+_LENGTH = np.uint64(0xA0761D6478BD642F)
+_NULL = np.uint64(0xE7037ED1A0B428DB)
+_ONE, _TWO = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)  # the first n bytes of a word
+
+
+def row_hashes(columns: Sequence[pa.Array]) -> Hashes:
+    """uint64 per row of these binary columns. A null is not an empty value; the columns' order counts."""
+    total = np.zeros(len(columns[0]), np.uint64)
+    for at, column in enumerate(columns):
+        hashes = _value_hashes(column)
+        if column.null_count:
+            hashes[~column.is_valid().to_numpy(zero_copy_only=False)] = _NULL
+        with np.errstate(over="ignore"):
+            total += _mix(hashes + _COLUMN * np.uint64(at + 1))
+    return total
+
+
+def _mix(x: Hashes) -> Hashes:
+    with np.errstate(over="ignore"):
+        x = (x ^ (x >> np.uint64(30))) * _ONE
+        x = (x ^ (x >> np.uint64(27))) * _TWO
+        return x ^ (x >> np.uint64(31))
+
+
+def _value_hashes(column: pa.Array) -> Hashes:
+    _, offsets, data = column.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    first, last = int(bounds[0]), int(bounds[-1])
+    if last - first > _LONG * len(column):
+        return _long_values(memoryview(data), bounds)
+    padded = np.zeros(last - first + 8, np.uint8)  # the last word may reach beyond the last value
+    if last > first:
+        padded[: last - first] = np.frombuffer(data, np.uint8, last - first, first)
+    every_word = np.ndarray((last - first + 1,), np.dtype("<u8"), padded, 0, (1,))  # one beginning at each byte
+    length = np.diff(bounds)
+    start = bounds[:-1] - first
+    words = (length + 7) >> 3
+    longest = int(words.max(initial=0))
+    if longest <= 4 or longest * len(words) <= 2 * int(words.sum()):
+        return _similar_values(every_word, start, length, longest)
+    value = np.repeat(np.arange(len(length)), words)
+    before = np.cumsum(words) - words
+    place = np.arange(len(value)) - before[value]
+    left = length[value] - 8 * place
+    word = every_word[start[value] + 8 * place] & _MASKS[np.minimum(left, 8)]
+    with np.errstate(over="ignore"):
+        mixed = _mix(word + _STEP * (place + 1).astype(np.uint64))
+        sums = np.zeros(len(mixed) + 1, np.uint64)
+        np.cumsum(mixed, out=sums[1:])
+        found: Hashes = sums[before + words] - sums[before] + _LENGTH * length.astype(np.uint64)
+        return found
+
+
+def _similar_values(
+    every_word: npt.NDArray[np.uint64], start: npt.NDArray[np.int64], length: npt.NDArray[np.int64], longest: int
+) -> Hashes:
+    """The same for values of few words, or of about as many: word by word over all rows."""
+    with np.errstate(over="ignore"):
+        total = _LENGTH * length.astype(np.uint64)
+        for place in range(longest):
+            left = np.clip(length - 8 * place, 0, 8)
+            word = every_word[np.where(left > 0, start + 8 * place, 0)] & _MASKS[left]
+            mixed = _mix(word + _STEP * np.uint64(place + 1))
+            mixed[left == 0] = 0
+            total += mixed
+        return total
+
+
+def _long_values(data: memoryview, bounds: npt.NDArray[np.int64]) -> Hashes:
+    """Of values so long that a Python object for each costs less than numpy's passes over their words."""
+    at = bounds.tolist()
+    digests = [blake2b(data[begin:end], digest_size=8).digest() for begin, end in pairwise(at)]
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+
+
+class Multiset:
+    """Fingerprints with their numbers."""
+
+    def __init__(self) -> None:
+        self._keys = np.empty(0, np.uint64)
+        self._counts = np.empty(0, np.int64)
+
+    def __len__(self) -> int:
+        return int(self._counts.sum())
+
+    def add(self, hashes: Hashes) -> None:
+        """Put these in."""
+        keys, counts = np.unique(np.concatenate([self._keys, hashes]), return_inverse=True)
+        self._counts = np.bincount(
+            counts, np.concatenate([self._counts, np.ones(len(hashes), np.int64)]), len(keys)
+        ).astype(np.int64)
+        self._keys = keys
+
+    def matching(self, hashes: Hashes) -> Mask:
+        """Which of these are in here: of equal ones the first few, as many as are in here."""
+        found = np.zeros(len(hashes), np.bool_)
+        if not len(self._keys) or not len(hashes):
+            return found
+        order = np.argsort(hashes, kind="stable")
+        ordered = hashes[order]
+        begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+        rank = np.arange(len(ordered)) - np.repeat(begins, np.diff(np.append(begins, len(ordered))))
+        at = np.minimum(np.searchsorted(self._keys, ordered), len(self._keys) - 1)
+        found[order] = (self._keys[at] == ordered) & (rank < self._counts[at])
+        return found
+
+    def remove(self, hashes: Hashes) -> None:
+        """Take out these, which are in here; those that are not are passed over."""
+        taken = hashes[self.matching(hashes)]
+        np.subtract.at(self._counts, np.searchsorted(self._keys, taken), 1)
+        left = self._counts > 0
+        self._keys, self._counts = self._keys[left], self._counts[left]

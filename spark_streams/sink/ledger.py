@@ -1,0 +1,206 @@
+"""The ledger: what the server remembers of a batch that is being written, and what that means. Pure.
+
+A *batch* is a micro-batch of a query, or one job of `df.write`. A *run* is one execution of it by one driver: a batch
+that a killed query left behind is run again by the next one. Within a run Spark may execute a partition several times,
+one after the other (retry) or side by side (speculation).
+
+For each stream that a batch writes to, in the stream's own slot:
+
+    rstream:sink:{orders}:<query>                          the head, a hash: batch, runs, done, rows, total
+    rstream:sink:{orders}:<query>:parts                    a set: the names of the keys below
+    rstream:sink:{orders}:<query>:<batch>:<run>:<partition>   marks, a hash: attempt.number → fingerprints of the rows
+    rstream:sink:{orders}:<query>:<batch>:<run>:claims     fingerprints, back to back (only after a killed run)
+
+and `rstream:sink:<query>`, a hash of the streams and the last batch that wrote to each.
+
+Every chunk is one transaction: its XADDs and its mark, WATCHing head and marks. So
+
+- a retry or a twin finds in the marks of its partition which rows are written, whatever their order;
+- a run that takes over from a killed one enters itself in the head, which stops whatever is left of the other. Its
+  tasks *claim* rows that earlier runs have written instead of writing them, each once (WATCHing the claims), wherever
+  the rows are now: the number of partitions may differ;
+- when all tasks have ended, the driver leaves `done`, with the number of rows and the sum of their fingerprints, and
+  drops the marks. A batch that is replayed after that (the query was killed before Spark's commit log) writes nothing
+  and is held against both.
+
+When the next batch of the query is done, streams that it does not write to are forgotten: what remains of a query is a
+head for each stream of its last batch. Keys of jobs expire after a day without use.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from spark_streams.errors import LedgerError
+from spark_streams.sink.fingerprint import Hashes
+from spark_streams.wire.connection import Argument
+
+Command = tuple[Argument, ...]
+
+JOB_SECONDS = 86_400  # until the keys of a job expire
+_SLOTS = 16384
+_TAG = re.compile(rb"[^{]*\{([^}]+)\}", re.DOTALL)
+_COUNTS = struct.Struct("<II")
+HEAD_FIELDS = ("batch", "runs", "done", "rows", "total")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is written once. query: the streaming query's id, or a job's own; number: of the micro-batch; run: who is
+    executing it, later ones sort higher; expires: whether nobody can replay it once its job has ended."""
+
+    query: str
+    number: int
+    run: str
+    expires: bool
+
+    @classmethod
+    def of_job(cls, run: str) -> Batch:
+        """One `df.write`: nothing but its own tasks' retries and twins writes it again."""
+        return cls(f"job-{run}", 0, run, True)
+
+    @property
+    def index(self) -> str:
+        """The key that knows the query's streams."""
+        return f"rstream:sink:{self.query}"
+
+
+def new_run() -> str:
+    """The name of a run that begins now."""
+    return f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The ledger's keys for one stream and batch."""
+
+    head: bytes
+    parts: bytes
+    batch: Batch
+
+    @classmethod
+    def of(cls, stream: bytes, batch: Batch) -> Keys:
+        """In the stream's own slot: its hash tag, or all of it, or something that falls into the same slot."""
+        tag = hash_tag(stream)
+        where = b"{%b}" % tag + (b"" if tag == stream else b":" + stream)
+        head = b"rstream:sink:%b:%b" % (where, batch.query.encode())
+        return cls(head, head + b":parts", batch)
+
+    def part(self, partition: int | str, run: str | None = None) -> bytes:
+        """A partition's marks; `claims` for the claims of the run."""
+        return self.named(f"{self.batch.number}:{run or self.batch.run}:{partition}")
+
+    def named(self, part: str) -> bytes:
+        """The key that stands in `parts` under this name."""
+        return self.head + b":" + part.encode()
+
+
+def hash_tag(stream: bytes) -> bytes:
+    """What to put in braces so that a key falls into this stream's slot. Source: Redis Cluster's specification."""
+    found = _TAG.match(stream)
+    if found is not None:
+        return found[1]
+    return stream if b"}" not in stream else _tag_of_slot(crc16(stream) % _SLOTS)
+
+
+@lru_cache(maxsize=1024)
+def _tag_of_slot(slot: int) -> bytes:
+    """A tag for a name that cannot be one itself, because it holds a closing brace."""
+    number = 0
+    while crc16(b"%d" % number) % _SLOTS != slot:
+        number += 1
+    return b"%d" % number
+
+
+def crc16(data: bytes) -> int:
+    """CRC16-CCITT (XMODEM), which gives a key its slot."""
+    crc = 0
+    for byte in data:
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = ((crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
+    return crc
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the head says. batch: the one that is open or was the last; runs: those that have executed it, the owner
+    last; done: the last batch that is complete, with its rows and the sum of their fingerprints."""
+
+    batch: int | None = None
+    runs: tuple[str, ...] = ()
+    done: int | None = None
+    rows: int = 0
+    total: int = 0
+
+    @classmethod
+    def read(cls, reply: Sequence[bytes | None]) -> Head:
+        """From HMGET of HEAD_FIELDS."""
+        batch, runs, done, rows, total = [None if value is None else value.decode() for value in reply]
+        return cls(
+            None if batch is None else int(batch),
+            tuple(runs.split(",")) if runs else (),
+            None if done is None else int(done),
+            int(rows or 0),
+            int(total or 0),
+        )
+
+    def role_of(self, batch: Batch, stream: str) -> str:
+        """What a task of this batch is to do: `open` the batch, `take over` from an earlier run, `join` its own run,
+        or, where the batch is `done`, nothing. Raises LedgerError where it must not write."""
+        if self.done is not None and self.done >= batch.number:
+            if self.done == batch.number:
+                return "done"
+            raise LedgerError(
+                f"batch {batch.number} of query {batch.query} wants to write to stream {stream!r}, which has its batch "
+                f"{self.done} already: the checkpoint was set back; to write these rows again, delete the keys "
+                f"rstream:sink:*{batch.query}*"
+            )
+        if self.batch is None or self.batch < batch.number:
+            return "open"
+        if self.batch > batch.number:
+            raise LedgerError(
+                f"batch {batch.number} of query {batch.query} wants to write to stream {stream!r}, which batch "
+                f"{self.batch} is being written to: the query runs twice; stop one of them"
+            )
+        if self.runs and self.runs[-1] == batch.run:
+            return "join"
+        if batch.run in self.runs or (self.runs and batch.run < self.runs[-1]):
+            raise LedgerError(
+                f"another run of batch {batch.number} of query {batch.query} has taken over writing to stream "
+                f"{stream!r}: the query runs twice, or this machine's clock is behind; stop the other, or wait"
+            )
+        return "take over"
+
+    def entered(self, keys: Keys) -> list[Command]:
+        """The commands that enter a run in the head."""
+        batch = keys.batch
+        runs = ",".join([*(self.runs if self.batch == batch.number else ()), batch.run])
+        return [("HSET", keys.head, "batch", batch.number, "runs", runs), *expiry(batch, keys.head)]
+
+
+def expiry(batch: Batch, *keys: bytes) -> list[Command]:
+    """EXPIREs for the keys of a job."""
+    return [("EXPIRE", key, JOB_SECONDS) for key in keys] if batch.expires else []
+
+
+def pack_mark(written: Hashes, claimed: Hashes) -> bytes:
+    """Two counts, then the fingerprints."""
+    return _COUNTS.pack(len(written), len(claimed)) + written.astype("<u8").tobytes() + claimed.astype("<u8").tobytes()
+
+
+def read_mark(mark: bytes) -> tuple[Hashes, Hashes]:
+    """(written, claimed). Raises LedgerError."""
+    if len(mark) < _COUNTS.size or len(mark) != _COUNTS.size + 8 * sum(_COUNTS.unpack_from(mark)):
+        raise LedgerError("a mark of the sink's ledger cannot be read: another version wrote it, or it was changed")
+    written, _ = _COUNTS.unpack_from(mark)
+    hashes = np.frombuffer(mark, "<u8", offset=_COUNTS.size).astype(np.uint64)
+    return hashes[:written], hashes[written:]

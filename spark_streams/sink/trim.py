@@ -1,0 +1,189 @@
+"""Keeping streams short: once per chunk, by length, by id or by age; and only what everybody has acknowledged.
+
+    trim=maxlen   XTRIM MAXLEN, what is beyond `maxlen` entries
+    trim=minid    XTRIM MINID, what is below `minId`, or older than `retention` (by the server's clock)
+    trim=acked    the same thresholds, but only entries that every group has been given and has acknowledged; without a
+                  threshold all of those. A stream without groups is left alone: nobody has acknowledged anything.
+
+Servers since Redis 8.2 can be told so (XTRIM … ACKED): they let go what is acknowledged even behind an entry that is
+still pending. Any other gets MINID with the lowest id that some group still needs, worked out from XINFO GROUPS and
+XPENDING; what moves meanwhile only makes that cautious, because groups move forwards. (A group that is made anew or set
+back between the two commands may miss entries, as it may a moment later.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_streams.errors import RStreamError
+from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.options import Options
+from spark_streams.wire.connection import Connection, Reply, ReplyError, pack
+from spark_streams.wire.link import Link
+from spark_streams.wire.replies import pairs
+from spark_streams.wire.retry import is_passing
+
+
+@dataclass(frozen=True)
+class Trimming:
+    """What the options ask for. strategy: maxlen, minid, acked or None; limit: LIMIT, only with `~`."""
+
+    strategy: str | None
+    maxlen: int | None
+    min_id: str | None
+    retention: int | None  # milliseconds
+    approximate: bool
+    limit: int | None
+
+    @classmethod
+    def of(cls, options: Options) -> Trimming:
+        """From the options of a sink."""
+        strategy = options["trim"]
+        if strategy is None and options["maxlen"] is not None:
+            strategy = "maxlen"
+        if strategy is None and (options["minId"] or options["retention"]) is not None:
+            strategy = "minid"
+        return cls(
+            strategy, options["maxlen"], options["minId"], options["retention"], options["approximate"],
+            options["trimLimit"],
+        )  # fmt: skip
+
+    def command(self, stream: bytes, now: int) -> bytes:
+        """The packed XTRIM that goes along with a chunk; empty where there is none. now: Unix ms of the server."""
+        threshold = self.threshold(now)
+        if self.strategy in (None, "acked") or threshold is None:
+            return b""
+        return pack(*self.words(stream, *threshold))
+
+    def threshold(self, now: int) -> tuple[str, str] | None:
+        """(MAXLEN or MINID, its value) at this moment; None where no threshold is set."""
+        if self.maxlen is not None:
+            return "MAXLEN", str(self.maxlen)
+        if self.min_id is not None:
+            return "MINID", self.min_id
+        if self.retention is not None:
+            return "MINID", f"{max(now - self.retention, 0)}-0"
+        return None
+
+    def words(self, stream: bytes, kind: str, threshold: str, limit: int | None = None) -> list[str | bytes]:
+        """The XTRIM as words. limit: no more than so many entries, where whole nodes are trimmed."""
+        words: list[str | bytes] = ["XTRIM", stream, kind, "~" if self.approximate else "=", threshold]
+        limit = self.limit if limit is None else limit if self.limit is None else min(limit, self.limit)
+        return [*words, "LIMIT", str(limit)] if limit is not None and self.approximate else words
+
+
+class Trimmer:
+    """Trims the streams of one task. The server's clock is asked once, then ours is followed."""
+
+    def __init__(self, link: Link, trimming: Trimming) -> None:
+        self._link = link
+        self._trimming = trimming
+        self._acked: AckedTrimmer | None = None
+        self._ahead: float | None = None  # the server's clock minus our monotonic one, seconds
+
+    def commands(self, streams: Sequence[bytes]) -> list[bytes]:
+        """The XTRIMs that go along with a chunk of these streams, packed."""
+        now = self._now()  # here, for `after` too: nothing is under way yet when it is asked for the first time
+        if self._trimming.strategy in (None, "acked"):
+            return []
+        return [self._trimming.command(stream, now) for stream in streams]
+
+    def after(self, streams: Sequence[bytes]) -> None:
+        """What is trimmed when a chunk of these streams has been answered: trim=acked."""
+        if self._trimming.strategy != "acked":
+            return
+        now = self._now()
+        while True:
+            try:
+                if self._acked is None:
+                    self._acked = AckedTrimmer(Connection(self._link.address), self._trimming)
+                self._acked.trim(streams, now)
+                return
+            except RStreamError as error:
+                self.close()
+                if not is_passing(error):
+                    raise
+                self._link.wait(error)
+
+    def close(self) -> None:
+        """Close the connection that trim=acked uses."""
+        if self._acked is not None:
+            self._acked.close()
+            self._acked = None
+
+    def _now(self) -> int:
+        if self._trimming.retention is None:
+            return 0
+        if self._ahead is None:
+            seconds, microseconds = self._link.execute("TIME")
+            self._ahead = int(seconds) + int(microseconds) / 1e6 - time.monotonic()
+        return int((time.monotonic() + self._ahead) * 1000)
+
+
+class AckedTrimmer:
+    """trim=acked over a connection of its own. It asks the server once whether it knows ACKED."""
+
+    def __init__(self, server: Connection, trimming: Trimming) -> None:
+        self._server = server
+        self._trimming = trimming
+        self._knows_acked: bool | None = None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._server.close()
+
+    def trim(self, streams: Sequence[bytes], now: int) -> None:
+        """Trim each. Raises ServerReplyError and kin."""
+        groups = self._server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
+        for stream, described in zip(streams, groups, strict=True):
+            if isinstance(described, ReplyError):
+                if str(described) == "ERR no such key":
+                    continue  # deleted meanwhile
+                raise self._server.error_of(described, ("XINFO", "GROUPS", stream))
+            if described:
+                self._trim(stream, [pairs(group) for group in described], now)
+
+    def _trim(self, stream: bytes, groups: Sequence[dict[bytes, Reply]], now: int) -> None:
+        threshold = self._trimming.threshold(now) or ("MINID", str(MAX_ID))
+        if self._knows_acked is not False:
+            words = [*self._trimming.words(stream, *threshold), "ACKED"]
+            reply = self._server.pipeline([words])[0]
+            if self._knows_acked is None:
+                self._knows_acked = not (isinstance(reply, ReplyError) and "syntax error" in str(reply))
+            if self._knows_acked:
+                if isinstance(reply, ReplyError):
+                    raise self._server.error_of(reply, words)
+                return
+        self._trim_up_to(stream, self._needed(stream, groups), *threshold)
+
+    def _needed(self, stream: bytes, groups: Sequence[dict[bytes, Reply]]) -> StreamId:
+        """The lowest id that some group has still to be given or to acknowledge."""
+        waiting = [group for group in groups if group[b"pending"]]
+        pending = self._server.pipeline([("XPENDING", stream, group[b"name"]) for group in waiting])
+        lowest = [StreamId.parse(group[b"last-delivered-id"]) for group in groups]
+        needed = min(last.next() if last < MAX_ID else last for last in lowest)
+        for group, summary in zip(waiting, pending, strict=True):
+            if isinstance(summary, ReplyError):
+                raise self._server.error_of(summary, ("XPENDING", stream, group[b"name"]))
+            if summary[0]:
+                needed = min(needed, StreamId.parse(summary[1]))
+        return needed
+
+    def _trim_up_to(self, stream: bytes, needed: StreamId, kind: str, threshold: str) -> None:
+        execute = self._server.execute
+        if kind == "MINID":
+            lower = min(needed, StreamId.parse(threshold))
+            execute(*self._trimming.words(stream, "MINID", str(lower)))
+            return
+        excess = execute("XLEN", stream) - int(threshold)
+        if excess <= 0:
+            return
+        if self._trimming.approximate:
+            execute(*self._trimming.words(stream, "MINID", str(needed), limit=excess))
+            return
+        # Exactly: the id below which just so many entries lie.
+        entries = execute("XRANGE", stream, "-", "+", "COUNT", excess)
+        last = StreamId.parse(entries[-1][0]) if entries else needed
+        execute("XTRIM", stream, "MINID", "=", str(min(needed, last.next())))

@@ -1,0 +1,79 @@
+"""What is worth trying again, how long, and how patiently. Pure, but for the clock and the sleep that are passed in.
+
+Error replies that pass by themselves, by their first word:
+
+    OOM                      the server's memory is full; readers or trimming make room
+    BUSY                     a script holds the server up
+    LOADING                  it reads its file after a start
+    READONLY                 we talk to a replica: connect again, the address may lead to the new master
+    MASTERDOWN, NOREPLICAS   replication is being put together again
+    CLUSTERDOWN, TRYAGAIN    slots are being moved or have no owner for the moment
+    MISCONF                  it cannot write its file
+    EXECABORT                a transaction was given up because one of its commands met one of these
+
+and a connection that breaks or is refused. Everything else is an answer: asking again would give the same.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerUnreachableError
+
+LIMIT = 60.0  # seconds of trying without any success, then RetriesExhaustedError
+FIRST_CONNECT_LIMIT = 5.0  # the same, where this task has not been connected yet: the address may be wrong
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 2.0
+_PASSING = frozenset(
+    {"OOM", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MISCONF"}
+)
+_CONNECT_AGAIN = frozenset({"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN"})
+
+
+def passes(text: str) -> bool:
+    """Whether an error reply speaks of a state that passes."""
+    return text.split(" ", 1)[0] in _PASSING
+
+
+def wants_new_connection(text: str) -> bool:
+    """Whether another connection may lead to a server that can."""
+    return text.split(" ", 1)[0] in _CONNECT_AGAIN
+
+
+def is_passing(error: RStreamError) -> bool:
+    """The same for an error that was raised: a lost connection, or an error reply that passes."""
+    if isinstance(error, ServerUnreachableError):
+        return True
+    reply = error.message.rsplit("was answered with: ", 1)
+    return len(reply) == 2 and passes(reply[1])
+
+
+@dataclass
+class Backoff:
+    """Pauses that grow from 0.05 to 2 s, by some chance, until `limit` seconds have passed without success."""
+
+    limit: float = LIMIT
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    _since: float | None = field(default=None, init=False)
+    _pause: float = field(default=_FIRST_PAUSE, init=False)
+
+    def succeeded(self) -> None:
+        """Start anew."""
+        self._since, self._pause = None, _FIRST_PAUSE
+
+    def wait(self, what: str, why: str) -> None:
+        """Wait before trying `what` again, which failed because of `why`. Raises RetriesExhaustedError."""
+        now = self.clock()
+        if self._since is None:
+            self._since = now
+        if now - self._since >= self.limit:
+            raise RetriesExhaustedError(
+                f"{what} was tried for {now - self._since:.0f} s without success, at last: {why}; "
+                "mend the server and run this again"
+            )
+        self.sleep(self._pause * random.uniform(0.5, 1))
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
