@@ -38,7 +38,9 @@ from spark_streams.source.start import (
     create_groups_of_pattern,
     first_positions,
     matching_streams,
+    pin,
     set_groups_to,
+    unpin,
 )
 from spark_streams.wire.connection import Connection
 
@@ -67,7 +69,9 @@ class MicroBatches:
         self._found = 0.0  # when streams were last looked for
         self._turn = 0  # triggers so far
         self._fresh = True  # nothing is known of what an earlier run left behind
-        self._reserved: tuple[Offset, Offset, list[Run]] | None = None
+        self._reserved: tuple[Offset, list[Run]] | None = (
+            None  # the end of the last batch that was made, and what is in it
+        )
         self._heads: Mapping[str, StreamState] = {}
 
     def _make_settling(self) -> Settling:
@@ -103,8 +107,8 @@ class MicroBatches:
         self._check_owner(end)
         if begin == end:
             return []
-        if self._reserved is not None and self._reserved[:2] == (begin, end):
-            runs = self._reserved[2]
+        if self._reserved is not None and self._reserved[0] == end:
+            runs = self._reserved[1]
         elif self._options["delivery"] == "at-most-once":
             _log.warning("a batch that a crash interrupted is given up (delivery=at-most-once): %s", end.to_json())
             runs = []
@@ -177,7 +181,9 @@ class MicroBatches:
         else:
             self._lease.hold(server, self._member.streams)
             create_groups(server, self._member, self._member.streams, self._options["startingOffsets"])
-        return self._offset(first_positions(server, self._member))
+        positions = first_positions(server, self._member)
+        # Without a pending list the group's position moves on before the checkpoint knows a first one.
+        return self._offset(pin(server, self._member, positions) if self._options["noAck"] else positions)
 
     def _until_now(self) -> None:
         if self._options["streamsPattern"] is not None:
@@ -214,6 +220,9 @@ class MicroBatches:
         streams = self._streams_of(begin)
         self._lease.hold(server, streams)
         self._turn += 1
+        if self._pinned and begin.token:
+            unpin(server, self._member, streams)
+            self._pinned = False
         begin, states = self._look(begin, streams)
         # What the batch before this one left pending is known, so settling it can wait until tasks run.
         unsettled = {} if self._fresh or self._at_once else {s: one.count for s, one in begin.shares.items()}
@@ -242,7 +251,7 @@ class MicroBatches:
             runs += pending_runs(server, self._member, claimed_ranges(claimed), size)
         if self._options["delivery"] == "at-most-once":
             runs = self._settle_at_once(end, runs)
-        self._reserved = (begin, end, runs)
+        self._reserved = (end, runs)
         if unsettled or begin.claimed:
             self._settling.beside(server, begin)
         return end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import quote
 
 from spark_streams.ids import StreamId
 from spark_streams.option_values import Positions
@@ -86,6 +87,28 @@ def first_positions(server: Connection, member: Membership) -> dict[str, StreamI
             raise server.error_of(reply, command)
         positions[stream] = StreamId.parse(reply[0][0]).previous() if reply else state.last_delivered
     return positions
+
+
+def pin(server: Connection, member: Membership, positions: Mapping[str, StreamId]) -> dict[str, StreamId]:
+    """Keep first positions on the server until a checkpoint has them; the positions that were kept first."""
+    keys = [_pin_key(stream, member) for stream in positions]
+    values = [str(at) for at in positions.values()]
+    replies = server.pipeline([("SET", key, value, "NX") for key, value in zip(keys, values, strict=True)])
+    kept = server.pipeline([("GET", key) for key in keys])
+    for key, reply in zip([*keys, *keys], [*replies, *kept], strict=True):
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, ("SET", key))
+    return {stream: StreamId.parse(value) for stream, value in zip(positions, kept, strict=True)}
+
+
+def unpin(server: Connection, member: Membership, streams: Sequence[str]) -> None:
+    """The checkpoint has a position: first ones are of no more use."""
+    if streams:
+        server.execute("DEL", *[_pin_key(stream, member) for stream in streams])
+
+
+def _pin_key(stream: str, member: Membership) -> str:
+    return f"rstream:start:{{{stream}}}:{quote(member.group, safe='')}:{quote(member.consumer, safe='')}"
 
 
 def _create(

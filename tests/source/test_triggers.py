@@ -191,3 +191,26 @@ def test_no_ack_counts_entries_that_are_gone(server: Server, client: redis.Redis
     client.xdel("s", *ids[5:8])
     with pytest.raises(Exception, match="RSTREAM_DATA_LOSS.*3 of .* entries"):
         read(one, start, end)
+
+
+def test_no_ack_killed_before_its_first_checkpoint_starts_at_the_same_place(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 10)
+    one = reader(server, noAck="true", startingOffsets="latest")
+    start = one.initialOffset()
+    add(client, 20, first=10)
+    one.latestOffset(start, ALL)
+    assert one.initialOffset() == start
+    again = reader(server, noAck="true", startingOffsets="latest")
+    assert again.initialOffset() == start
+    assert drain(again, 15) == [list(range(10, 25)), list(range(25, 30))]
+    assert client.keys("rstream:start*") == []
+
+
+def test_spark_asks_for_the_start_again_when_a_batch_has_been_reserved(server: Server, client: redis.Redis) -> None:
+    """S2: the second answer may differ where nothing is pending; the batch is known by its end."""
+    add(client, 10)
+    one = reader(server, delivery="at-most-once")
+    end = one.latestOffset(one.initialOffset(), ALL)
+    assert read(one, one.initialOffset(), end) == list(range(10))

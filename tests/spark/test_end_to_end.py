@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.servers import Server
+from tests.spark.streams import append, drain, read_stream
 
 pytestmark = pytest.mark.spark
 
@@ -27,30 +28,6 @@ SCHEMA = (
 def flights(spark: SparkSession) -> DataFrame:
     """842 departures of 2013, some of them cancelled."""
     return spark.read.csv(str(SAMPLE), schema=SCHEMA, header=True, nullValue="NA").coalesce(1).cache()
-
-
-def append(frame: DataFrame, server: Server, stream: str, **options: str) -> None:
-    frame.write.format("rstream").mode("append").options(url=server.url, stream=stream, **options).save()
-
-
-def read_stream(spark: SparkSession, server: Server, schema: str | None, **options: str) -> DataFrame:
-    reader = spark.readStream.format("rstream")
-    reader = reader if schema is None else reader.schema(schema)
-    given = {"url": server.url, "group": "g", "startingOffsets": "earliest", **options}
-    return reader.options(**given).load()
-
-
-def drain(frame: DataFrame, folder: Path) -> DataFrame:
-    """Run the query to the end of what is there; what it wrote."""
-    query = (
-        frame.writeStream.format("parquet")
-        .option("path", str(folder / "out"))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    return frame.sparkSession.read.parquet(str(folder / "out"))
 
 
 def test_a_frame_equals_itself_after_a_stream(

@@ -1,0 +1,46 @@
+"""What the tests of this folder do with streams and queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from tests.servers import Server
+
+
+def append(frame: DataFrame, server: Server, stream: str, **options: str) -> None:
+    """Write a frame's rows to a stream."""
+    frame.write.format("rstream").mode("append").options(url=server.url, stream=stream, **options).save()
+
+
+def read_stream(spark: SparkSession, server: Server, schema: str | None, **options: str) -> DataFrame:
+    """A streaming frame of group g from its earliest entry, unless the options say otherwise."""
+    reader = spark.readStream.format("rstream")
+    reader = reader if schema is None else reader.schema(schema)
+    given = {"url": server.url, "group": "g", "startingOffsets": "earliest", **options}
+    if "startingTimestamp" in options:
+        del given["startingOffsets"]
+    return reader.options(**given).load()
+
+
+def start(frame: DataFrame, folder: Path, once: bool = True) -> StreamingQuery:
+    """A query of this frame into Parquet under a folder; once: to the end of what is there."""
+    writer = (
+        frame.writeStream.format("parquet")
+        .option("path", str(folder / "out"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+    )
+    return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="100 milliseconds")).start()
+
+
+def drain(frame: DataFrame, folder: Path) -> DataFrame:
+    """Run the query to the end of what is there; what it wrote."""
+    start(frame, folder).awaitTermination()
+    return written(frame.sparkSession, folder)
+
+
+def written(spark: SparkSession, folder: Path) -> DataFrame:
+    """What queries have written into this folder."""
+    return spark.read.parquet(str(folder / "out"))
