@@ -8,16 +8,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_streams.errors import UnsupportedError
-from spark_streams.options import SINK, SOURCE, parse_options
+from spark_streams.errors import InvalidOptionError
+from spark_streams.options import BATCH_SOURCE, SINK, SOURCE, Options, parse_options
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.stream_writer import StreamWriter
+from spark_streams.source.batch_reader import BatchReader, PushingBatchReader, infer_schema
 from spark_streams.source.columns import DEFAULT_SCHEMA, Columns
 from spark_streams.source.stream_reader import StreamReader
 
 
 class RStreamDataSource(DataSource):
-    """Redis Streams: `spark.readStream.format("rstream")`, `df.writeStream`, `df.write`."""
+    """Redis Streams: `spark.readStream` and `spark.read.format("rstream")`, `df.writeStream`, `df.write`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
@@ -27,26 +28,32 @@ class RStreamDataSource(DataSource):
     def name(cls) -> str:
         return "rstream"
 
-    def schema(self) -> str:
-        """The columns of rows without a declared schema."""
+    def schema(self) -> str | StructType:
+        """The columns of rows without a declared schema: the default ones, or with `inferSchema` those of a sample."""
+        if self._wants_inference():
+            if any(name.lower() == "group" for name in self.options):
+                raise InvalidOptionError("inferSchema is an option of spark.read: give readStream a schema")
+            return infer_schema(parse_options(self.options, BATCH_SOURCE, "source"))
         self._declared = False
         return DEFAULT_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        raise UnsupportedError(
-            "spark.read.format('rstream') is not available yet; use readStream with trigger(availableNow=True)"
-        )
+        options = parse_options(self.options, BATCH_SOURCE, "source")
+        columns = self._columns(schema, options)
+        return PushingBatchReader(options, columns, schema) if options["pushFilters"] else BatchReader(options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_options(self.options, SOURCE, "source")
-        columns = Columns(
-            to_arrow_schema(schema, timezone="UTC"),
-            self._declared,
-            options["mode"],
-            options["columnNameOfCorruptRecord"],
-        )
+        return StreamReader(options, self._columns(schema, options))
+
+    def _columns(self, schema: StructType, options: Options) -> Columns:
+        arrow = to_arrow_schema(schema, timezone="UTC")
+        columns = Columns(arrow, self._declared, options["mode"], options["columnNameOfCorruptRecord"])
         columns.check()
-        return StreamReader(options, columns)
+        return columns
+
+    def _wants_inference(self) -> bool:
+        return any(name.lower() == "inferschema" and text.lower() == "true" for name, text in self.options.items())
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         return BatchWriter(parse_options(self.options, SINK, "sink"), schema, overwrite)

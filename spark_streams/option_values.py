@@ -124,9 +124,9 @@ class Positions:
         return self.per_stream.get(stream, self.everywhere)
 
 
-def positions(otherwise: str, *words: str) -> Callable[[str], Positions]:
+def positions(otherwise: str, *words: str, missing_seq: int = 0) -> Callable[[str], Positions]:
     """One of these words (earliest, latest), an id, or JSON of these per stream. otherwise: for streams that the JSON
-    does not name."""
+    does not name; missing_seq: the sequence number of an id that is given without."""
     known = {word: {"latest": "$", "earliest": "0"}[word] for word in words}
     how = f"must be {', '.join(words)}, an id, or JSON of these per stream"
 
@@ -136,7 +136,7 @@ def positions(otherwise: str, *words: str) -> Callable[[str], Positions]:
         if not isinstance(given, str):
             raise ValueError(how)
         try:
-            return str(StreamId.parse(given))
+            return str(StreamId.parse(given, missing_seq))
         except InvalidStreamId as error:
             raise ValueError(f"{how} ({error})") from None
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_streams.errors import InvalidOptionError, OptionError, UnknownOptionError
+from spark_streams.ids import U64_MAX
 from spark_streams.option_checks import check_together
 from spark_streams.option_values import (
     Positions,
@@ -187,7 +188,7 @@ BATCH_SOURCE: tuple[Option, ...] = (
     replace(_STARTING_TIME, doc="Instead of `startingOffsets`: start with the first entry at or after this time."),
     Option(
         "endingOffsets",
-        positions("$", "latest"),
+        positions("$", "latest", missing_seq=U64_MAX),
         Positions("$", {}),
         "`latest`",
         "Where to end: `latest`, up to and including an id, or JSON of these per stream.",
@@ -208,6 +209,14 @@ BATCH_SOURCE: tuple[Option, ...] = (
     _CORRUPT,
     Option(
         "inferSchema", flag, False, "`false`", "Without a schema: find columns and types from a sample of the entries."
+    ),
+    Option(
+        "pushFilters",
+        flag,
+        False,
+        "`false`",
+        "Filters on stream, id and timestamp narrow what is read (needs `spark.sql.python.filterPushdown.enabled`). "
+        "Only for a DataFrame that is used with one filter: load another one for the next.",
     ),
 )
 

@@ -32,7 +32,8 @@ _META_TYPES = {
     "deliveries": (pa.int32(), pa.int64()),
     "fields": (pa.map_(pa.string(), pa.string()), pa.map_(pa.binary(), pa.binary())),
 }
-_META = frozenset(f"_{name}" for name in _META_TYPES)
+# As they are named in a declared schema.
+METADATA = frozenset(f"_{name}" for name in _META_TYPES)
 _LAST_MILLISECOND = (2**63 - 1) // 1000
 
 
@@ -64,22 +65,22 @@ class Columns:
         """Raises SchemaError where a declared column can never be filled."""
         if not self.declared:
             return
-        check_castable(self.schema, _META | {self.corrupt})
+        check_castable(self.schema, METADATA | {self.corrupt})
         for field in self.schema:
             if not field.nullable:
                 raise SchemaError(f"column {field.name!r} is declared NOT NULL, and entries may lack it: drop NOT NULL")
             if field.name == self.corrupt:
                 self._check_corrupt(field)
-            if field.name not in _META and field.name.lower() in _META:
+            if field.name not in METADATA and field.name.lower() in METADATA:
                 raise SchemaError(f"column {field.name!r} is no metadata column; did you mean {field.name.lower()!r}?")
-            allowed = _META_TYPES[field.name.removeprefix("_")] if field.name in _META else (field.type,)
+            allowed = _META_TYPES[field.name.removeprefix("_")] if field.name in METADATA else (field.type,)
             if field.type not in allowed:
                 raise SchemaError(
                     f"column {field.name!r} is {' or '.join(map(str, allowed))}, and is declared {field.type}"
                 )
 
     def _check_corrupt(self, field: pa.Field) -> None:
-        if field.name in _META:
+        if field.name in METADATA:
             raise SchemaError(f"column {field.name!r} cannot hold corrupt records: it is a metadata column")
         if field.type != pa.string():
             raise SchemaError(
@@ -106,7 +107,7 @@ class Columns:
         for field in self.schema:
             if not self.declared:
                 arrays.append(source.meta(field.name, field.type))
-            elif field.name in _META:
+            elif field.name in METADATA:
                 arrays.append(source.meta(field.name.removeprefix("_"), field.type))
             elif field.name == self.corrupt:
                 arrays.append(None)  # known when all others are

@@ -52,8 +52,7 @@ def tasks(runs: Iterable[Run], entries_per_task: int, ordered: bool = False) -> 
     ordered: all runs of a stream are in one task.
     """
     held = [run for run in runs if run.count > 0 or not run.counted]
-    spread = max(_LEAST, -(-sum(run.count for run in held) // _SPREAD))
-    size = min(entries_per_task, spread)
+    size = task_size(held, entries_per_task)
     together = _by_stream(held) if ordered else [[run] for run in _joined(held, size)]
     found: list[list[Run]] = []
     room = 0
@@ -66,6 +65,11 @@ def tasks(runs: Iterable[Run], entries_per_task: int, ordered: bool = False) -> 
             found.append(group)
             room = size - count
     return [Task(tuple(task)) for task in found]
+
+
+def task_size(runs: Iterable[Run], entries_per_task: int) -> int:
+    """How many entries a task of these runs gets at most: a batch that would be one task is spread over a few."""
+    return min(entries_per_task, max(_LEAST, -(-sum(run.count for run in runs) // _SPREAD)))
 
 
 def _by_stream(runs: Iterable[Run]) -> list[list[Run]]:

@@ -1,0 +1,118 @@
+"""The reader behind spark.read: plans runs on the driver, reads them in tasks, and touches no consumer group.
+
+Spark 4.3 keeps one plan for one loaded DataFrame (S23): it reads the same entries whenever it is used, and what a
+pushed filter leaves out is left out of every other use of that DataFrame, too. So filters narrow what is read only
+where the user asks for it (`pushFilters`); PushingBatchReader is the class for that, because Spark refuses a reader
+that implements pushFilters while the session has the setting off (S16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_streams.errors import SchemaError
+from spark_streams.options import Options
+from spark_streams.source.bounds import Narrowing
+from spark_streams.source.columns import Columns
+from spark_streams.source.fetch import Fetch
+from spark_streams.source.filters import narrowing_of
+from spark_streams.source.group import Membership
+from spark_streams.source.plan import Task
+from spark_streams.source.sample import sample
+from spark_streams.source.schema import infer
+from spark_streams.source.survey import plan_tasks
+from spark_streams.wire.connection import Connection
+
+_NOBODY = Membership((), "", "")  # reading ranges needs no group
+
+_TYPES: dict[str, DataType] = {
+    "long": LongType(),
+    "double": DoubleType(),
+    "boolean": BooleanType(),
+    "date": DateType(),
+    "timestamp": TimestampType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+}
+
+
+def infer_schema(options: Options) -> StructType:
+    """The columns of a sample of the streams, and `_stream`, `_id` and `_timestamp`. Raises SchemaError."""
+    with Connection(options.address) as server:
+        columns = infer(sample(server, options), skip=[options["columnNameOfCorruptRecord"]])
+    columns += [("_stream", "string"), ("_id", "string"), ("_timestamp", "timestamp")]
+    return StructType([StructField(name, _TYPES[kind]) for name, kind in columns])
+
+
+class TaskPartition(InputPartition):
+    """One task's share; None where there is nothing to read."""
+
+    def __init__(self, task: Task | None) -> None:
+        super().__init__(task)
+        self.task = task
+
+
+class BatchReader(DataSourceReader):
+    """format("rstream") for spark.read. Raises SchemaError for a column that only a group can fill."""
+
+    def __init__(self, options: Options, columns: Columns) -> None:
+        if columns.wants_deliveries:
+            raise SchemaError(
+                "column '_deliveries' counts what a consumer group delivered, and spark.read has no group: drop it, or "
+                "use readStream"
+            )
+        self._options = options
+        self._columns = columns
+        self._narrowing = Narrowing()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks. Where the end is `latest` it is pinned here: a task that runs again reads the same."""
+        with Connection(self._options.address) as server:
+            tasks: Sequence[Task | None] = plan_tasks(server, self._options, self._narrowing)
+        # Spark makes a task of its own where there is none, and it would not be one of ours.
+        return [TaskPartition(task) for task in tasks or [None]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The task's rows, those of a stream in its order. Raises ServerError, DecodeError in mode FAILFAST."""
+        assert isinstance(partition, TaskPartition)
+        if partition.task is None:
+            return
+        with (
+            Connection(self._options.address) as server,
+            Fetch(server, _NOBODY, partition.task.runs, deliveries=False) as fetch,
+        ):
+            for page in fetch.pages():
+                if page.rows:
+                    yield self._columns.batch(page.entries, page.rows, page.streams).batch
+
+
+class PushingBatchReader(BatchReader):
+    """The same, with filters on stream, id and timestamp narrowing what is read."""
+
+    def __init__(self, options: Options, columns: Columns, schema: StructType) -> None:
+        super().__init__(options, columns)
+        prefix = "_" if columns.declared else ""
+        meanings = {f"{prefix}{name}": name for name in ("stream", "id", "timestamp")}
+        # A column with a collation has other ideas of what is equal.
+        plain = {f.name for f in schema.fields if not isinstance(f.dataType, StringType) or f.dataType == StringType()}
+        self._meanings = {column: name for column, name in meanings.items() if column in plain}
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Narrow what is read, and hand all filters back: Spark applies them, too."""
+        self._narrowing = narrowing_of(filters, self._meanings)
+        return filters

@@ -1,0 +1,272 @@
+"""The batch reader driven as Spark drives it, without Spark, on both servers."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import redis
+
+from spark_streams.errors import (
+    DecodeError,
+    SchemaError,
+    ServerReplyError,
+    StreamStateError,
+    WrongKeyTypeError,
+)
+from spark_streams.options import BATCH_SOURCE, parse_options
+from spark_streams.source import fetch, plan, survey
+from spark_streams.source.batch_reader import BatchReader
+from spark_streams.source.columns import Columns
+from tests.servers import Server
+
+SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small pages and tasks, so that a few hundred entries cross every boundary."""
+    monkeypatch.setattr(fetch, "_FIRST_PAGE", 20)
+    monkeypatch.setattr(fetch, "_LARGEST_PAGE", 50)
+    monkeypatch.setattr(plan, "_LEAST", 1_000_000)
+
+
+@pytest.fixture
+def client(server: Server) -> redis.Redis:
+    return server.client(decode_responses=True)
+
+
+def reader(server: Server, schema: pa.Schema = SCHEMA, **options: str) -> BatchReader:
+    checked = parse_options({"url": server.url, **options}, BATCH_SOURCE, "source")
+    return BatchReader(checked, Columns(schema, True, checked["mode"], checked["columnNameOfCorruptRecord"]))
+
+
+def add(client: redis.Redis, ids: list[str], stream: str = "s") -> None:
+    pipe = client.pipeline(transaction=False)
+    for n, one in enumerate(ids):
+        pipe.xadd(stream, {"n": n}, id=one)
+    pipe.execute()
+
+
+def tasks(one: BatchReader) -> list[list[dict[str, Any]]]:
+    """Each task's rows; each task with a reader of its own, out of the pickle."""
+    found = []
+    for partition in one.partitions():
+        task, share = pickle.loads(pickle.dumps((one, partition)))
+        found.append([row for batch in task.read(share) for row in batch.to_pylist()])
+    return found
+
+
+def rows(server: Server, **options: str) -> list[int]:
+    """The column n of all rows, in the order of the tasks."""
+    return [row["n"] for task in tasks(reader(server, **options)) for row in task]
+
+
+def times(count: int) -> list[str]:
+    return [f"{1_700_000_000_000 + 1000 * n}-0" for n in range(count)]
+
+
+def test_a_stream_is_read_in_parallel_whole_and_once(server: Server, client: redis.Redis) -> None:
+    add(client, times(500))
+    found = tasks(reader(server, streams="s", entriesPerPartition="100"))
+    assert 5 <= len(found) <= 7
+    assert max(map(len, found)) <= 130
+    assert [row["n"] for task in found for row in task] == list(range(500))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ({}, range(500)),
+        ({"startingOffsets": "1700000010000-0"}, range(11, 500)),
+        ({"endingOffsets": "1700000010000-0"}, range(11)),
+        ({"endingOffsets": "1700000010000"}, range(11)),
+        ({"startingTimestamp": "1700000010000"}, range(10, 500)),
+        ({"startingTimestamp": "2023-11-14T22:13:30"}, range(10, 500)),
+        ({"endingTimestamp": "1700000010000"}, range(10)),
+        ({"startingTimestamp": "1700000010000", "endingTimestamp": "1700000490000"}, range(10, 490)),
+        ({"startingOffsets": '{"s": "1700000400000"}', "endingOffsets": '{"s": "1700000401000"}'}, range(401, 402)),
+        ({"startingOffsets": "1700000499000"}, range(0)),
+        ({"startingTimestamp": "1800000000000"}, range(0)),
+    ],
+    ids=str,
+)
+def test_offsets_begin_after_an_id_and_end_with_one_and_times_begin_with_one_and_end_before_one(
+    server: Server, client: redis.Redis, bounds: dict[str, str], expected: range
+) -> None:
+    add(client, times(500))
+    assert rows(server, streams="s", entriesPerPartition="100", **bounds) == list(expected)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [f"{n + 1}-0" for n in range(300)],
+        [f"7-{n + 1}" for n in range(300)],
+        [f"{7 + n // 150}-{n}" for n in range(300)],
+        ["0-1", "5-5", "18446744073709551615-0", "18446744073709551615-18446744073709551615"],
+    ],
+    ids=["numbered", "one millisecond", "two milliseconds", "to the end of all ids"],
+)
+def test_explicit_ids_are_read_whole_and_once(server: Server, client: redis.Redis, ids: list[str]) -> None:
+    add(client, ids)
+    assert rows(server, streams="s", entriesPerPartition="20") == list(range(len(ids)))
+
+
+def test_two_milliseconds_become_tasks_by_millisecond_and_one_by_sequence_number(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, [f"7-{n + 1}" for n in range(300)])
+    assert 15 <= len(tasks(reader(server, streams="s", entriesPerPartition="20"))) <= 20
+
+
+def test_an_entry_that_is_added_after_planning_is_not_read(server: Server, client: redis.Redis) -> None:
+    add(client, times(10))
+    one = reader(server, streams="s")
+    planned = one.partitions()
+    client.xadd("s", {"n": 99}, id="1800000000000-0")
+    assert [row["n"] for share in planned for batch in one.read(share) for row in batch.to_pylist()] == list(range(10))
+    assert rows(server, streams="s")[-1] == 99
+
+
+def test_a_thousand_small_streams_are_few_tasks_and_few_round_trips(server: Server, client: redis.Redis) -> None:
+    pipe = client.pipeline(transaction=False)
+    for stream in range(1000):
+        for n in range(3):
+            pipe.xadd(f"s{stream:03}", {"n": n}, id=f"{n + 1}-0")
+    pipe.execute()
+    client.config_resetstat()
+    found = tasks(reader(server, streamsPattern="s*", entriesPerPartition="1500"))
+    assert len(found) == 2
+    sent = commands(client)
+    # Each page ends in an ECHO; here a page has 50 entries.
+    assert sent["xrange"] <= 1100
+    assert sent["echo"] < 80
+    assert sorted((row["_stream"], row["n"]) for task in found for row in task) == [
+        (f"s{stream:03}", n) for stream in range(1000) for n in range(3)
+    ]
+
+
+def test_small_and_large_streams_of_many_shapes_keep_their_rows_and_names(server: Server, client: redis.Redis) -> None:
+    sizes = [1, 0, 70, 3, 49, 50, 51, 2, 400, 16, 17, 15]
+    pipe = client.pipeline(transaction=False)
+    for stream, size in enumerate(sizes):
+        pipe.xgroup_create(f"s{stream}", "g", mkstream=True)
+        for n in range(size):
+            pipe.xadd(f"s{stream}", {"n": n, "also": "x\r\n" * (n % 3)} if n % 2 else {"n": n}, id=f"{n + 5}-1")
+    pipe.execute()
+    names = ",".join(f"s{stream}" for stream in range(len(sizes)))
+    found = tasks(reader(server, streams=names, entriesPerPartition="150"))
+    by_stream: dict[str, list[int]] = {}
+    for row in (row for task in found for row in task):
+        by_stream.setdefault(row["_stream"], []).append(row["n"])
+    assert by_stream == {f"s{stream}": list(range(size)) for stream, size in enumerate(sizes) if size}
+
+
+def test_ordered_reads_each_stream_in_one_task(server: Server, client: redis.Redis) -> None:
+    add(client, times(300), "a")
+    add(client, times(200), "b")
+    found = tasks(reader(server, streams="a,b", ordered="true"))
+    assert sum(len({row["_stream"] for row in task}) for task in found) == 2
+    assert [row["n"] for task in found for row in task] == [*range(300), *range(200)]
+
+
+def test_min_partitions_makes_smaller_tasks(server: Server, client: redis.Redis) -> None:
+    add(client, times(300))
+    assert len(tasks(reader(server, streams="s"))) == 1
+    assert len(tasks(reader(server, streams="s", minPartitions="6"))) >= 6
+
+
+def test_a_read_touches_no_group(server: Server, client: redis.Redis) -> None:
+    add(client, times(300))
+    client.xgroup_create("s", "g", id="0")
+    client.xreadgroup("g", "c", {"s": ">"}, count=100)
+    before = client.xinfo_groups("s"), client.xpending("s", "g")
+    assert len(rows(server, streams="s", entriesPerPartition="50")) == 300
+    assert (client.xinfo_groups("s"), client.xpending("s", "g")) == before
+
+
+def commands(client: redis.Redis) -> dict[str, int]:
+    stats = client.info("commandstats")
+    return {name.removeprefix("cmdstat_"): int(one["calls"]) for name, one in stats.items()}
+
+
+def test_a_time_range_reads_only_its_part_and_nothing_but_reads_is_sent(server: Server, client: redis.Redis) -> None:
+    """Of 20,000 entries a range of 100: one look at the stream, one page."""
+    add(client, times(20_000))
+    one = reader(server, streams="s", startingTimestamp="1700010000000", endingTimestamp="1700010100000")
+    client.config_resetstat()
+    assert [row["n"] for task in tasks(one) for row in task] == list(range(10_000, 10_100))
+    sent = commands(client)
+    assert set(sent) <= {"xinfo|stream", "xinfo", "xrange", "echo", "select", "hello", "client|setinfo", "client"} | {
+        "config|resetstat", "config", "info"
+    }  # fmt: skip
+    assert sent["xrange"] <= 4
+
+
+def test_the_plan_takes_a_handful_of_round_trips_whatever_the_bursts(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(
+        client,
+        sorted({*times(500), *(f"1700000200500-{n}" for n in range(2000))}, key=lambda i: [*map(int, i.split("-"))]),
+    )
+    trips = []
+    pipeline = survey.Connection.pipeline
+    monkeypatch.setattr(survey.Connection, "pipeline", lambda *a: trips.append(1) or pipeline(*a))
+    one = reader(server, streams="s", entriesPerPartition="500")
+    one.partitions()
+    assert len(trips) <= 7
+    assert rows(server, streams="s", entriesPerPartition="500") == list(range(2500))
+
+
+# -- what cannot be read -----------------------------------------------------------------------------------------------
+
+
+def test_a_missing_stream_is_named(server: Server, client: redis.Redis) -> None:
+    add(client, times(1))
+    with pytest.raises(StreamStateError, match="stream 'order' does not exist at .*check its name"):
+        reader(server, streams="s,order").partitions()
+
+
+def test_a_pattern_that_matches_nothing_reads_nothing(server: Server) -> None:
+    assert rows(server, streamsPattern="no*") == []
+
+
+def test_a_pattern_finds_streams_only(server: Server, client: redis.Redis) -> None:
+    add(client, times(2), "a:1")
+    client.set("a:2", "text")
+    assert rows(server, streamsPattern="a:*") == [0, 1]
+
+
+def test_another_kind_of_key_is_named(server: Server, client: redis.Redis) -> None:
+    client.set("s", "text")
+    with pytest.raises(WrongKeyTypeError, match="key 's'"):
+        reader(server, streams="s").partitions()
+
+
+def test_a_key_that_changes_its_kind_before_it_is_read_is_named(server: Server, client: redis.Redis) -> None:
+    add(client, times(3), "a")
+    add(client, times(3), "b")
+    one = reader(server, streams="a,b")
+    (share,) = one.partitions()
+    client.delete("b")
+    client.set("b", "text")
+    with pytest.raises(ServerReplyError, match="XRANGE of 'a', 'b' at .*WRONGTYPE"):
+        list(one.read(share))
+
+
+def test_delivery_counts_are_refused(server: Server) -> None:
+    with pytest.raises(SchemaError, match="'_deliveries'.*spark.read has no group"):
+        reader(server, pa.schema([("_deliveries", pa.int32())]), streams="s")
+
+
+def test_values_that_do_not_fit_are_treated_by_mode(server: Server, client: redis.Redis) -> None:
+    client.xadd("s", {"n": "x"}, id="1-0")
+    client.xadd("s", {"n": "1"}, id="2-0")
+    assert rows(server, streams="s") == [None, 1]
+    assert rows(server, streams="s", mode="DROPMALFORMED") == [1]
+    with pytest.raises(DecodeError, match="entry 1-0 of stream 's'"):
+        rows(server, streams="s", mode="FAILFAST")
