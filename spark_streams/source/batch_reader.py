@@ -1,6 +1,6 @@
 """The reader behind spark.read: plans runs on the driver, reads them in tasks, and touches no consumer group.
 
-Spark 4.3 keeps one plan for one loaded DataFrame (S23): it reads the same entries whenever it is used, and what a
+Spark 4.3 keeps one plan for one loaded DataFrame (S22): it reads the same entries whenever it is used, and what a
 pushed filter leaves out is left out of every other use of that DataFrame, too. So filters narrow what is read only
 where the user asks for it (`pushFilters`); PushingBatchReader is the class for that, because Spark refuses a reader
 that implements pushFilters while the session has the setting off (S16).

@@ -181,7 +181,9 @@ def test_what_a_stream_cannot_do_is_named(spark: SparkSession, server: Server, t
     frame = spark.range(3)
     with pytest.raises(Exception, match="RSTREAM_UNSUPPORTED.*is not overwritten"):
         frame.write.format("rstream").mode("overwrite").options(url=server.url, stream="s").save()
-    with pytest.raises(Exception, match="RSTREAM_UNSUPPORTED.*readStream"):
+    with pytest.raises(
+        Exception, match="RSTREAM_INVALID_OPTION.*'group' is one of spark.readStream, not of spark.read"
+    ):
         spark.read.format("rstream").options(url=server.url, streams="s", group="g").load().collect()
     with pytest.raises(Exception, match="RSTREAM_SCHEMA.*column 'v' is a VARIANT"):
         append(spark.sql("SELECT parse_json('1') AS v"), server, "s")
