@@ -70,9 +70,7 @@ class MicroBatches:
         self._turn = 0  # triggers so far
         self._fresh = True  # nothing is known of what an earlier run left behind
         self._pinned = bool(options["noAck"])  # first positions are kept on the server
-        self._reserved: tuple[Offset, list[Run]] | None = (
-            None  # the end of the last batch that was made, and what is in it
-        )
+        self._reserved: tuple[Offset, list[Run]] | None = None  # the last batch that was made: its end, what it holds
         self._heads: Mapping[str, StreamState] = {}
 
     def _make_settling(self) -> Settling:
