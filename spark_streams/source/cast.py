@@ -1,33 +1,50 @@
 """Field values (binary columns) to the declared Arrow types, whole columns at a time.
 
-What Arrow's own cast accepts is taken from it; only where a column holds something that it refuses are that column's
-values looked at one by one. Pure: Arrow in, Arrow out.
+A column that is all of the usual form is cast by Arrow at once. Where Arrow refuses, the column is sorted by the forms
+that a text of the type may have (forms.py), and each form is cast at once; a form's column that Arrow still refuses (a
+30th of February) is halved until the value is alone. So one bad value costs a few more casts, and not one per row.
+Arrays, structs and maps are read from JSON (nested.py). Pure: Arrow in, Arrow out.
 """
 
 from __future__ import annotations
 
-import datetime
-import decimal
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.errors import SchemaError
-
-_UTC = datetime.UTC
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=_UTC)
+from spark_streams.source.forms import Cast, Kind, kind_of
+from spark_streams.source.nested import is_nested, read_json
+from spark_streams.wire.lines import Index
 
 
 def check_castable(schema: pa.Schema, skip: frozenset[str]) -> None:
     """Raises SchemaError for a declared type that values cannot be cast to."""
     for field in schema:
-        if field.name not in skip and _kind(field.type) is None:
+        if field.name not in skip and (wrong := _unreadable(field)) is not None:
             raise SchemaError(
-                f"column {field.name!r} is declared {field.type}: fields are read as string, binary, boolean, integer, "
-                "float, decimal, date or timestamp; declare it STRING and use from_json or a cast"
+                f"column {field.name!r} is declared {wrong}: fields are read as string, binary, boolean, integer, "
+                "float, decimal, date, timestamp or time, or from JSON as arrays, structs and maps of these; declare "
+                "it STRING and use parse_json, from_json or a cast"
             )
+
+
+def _unreadable(field: pa.Field) -> str | None:
+    """What in this declaration cannot be read."""
+    to = field.type
+    if pa.types.is_struct(to) and any(part.metadata and b"variant" in part.metadata for part in to):
+        return "VARIANT"
+    if pa.types.is_struct(to) and any(part.metadata and b"srid" in part.metadata for part in to):
+        return "GEOMETRY or GEOGRAPHY"
+    if pa.types.is_map(to) and is_nested(to.key_type):
+        return f"{to}, a map whose keys are not scalars"
+    if is_nested(to) and to.num_fields:
+        parts = [to.field(at) for at in range(to.num_fields)]
+        return next((wrong for part in parts if (wrong := _unreadable(part)) is not None), None)
+    known = pa.types.is_string(to) or pa.types.is_binary(to) or kind_of(to) is not None
+    return None if known else str(to)
 
 
 def cast_values(values: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
@@ -36,124 +53,87 @@ def cast_values(values: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array |
     values: binary with nulls. A value that does not fit is null in the column. Text is UTF-8; in a STRING column bytes
     that are not UTF-8 become U+FFFD, which counts as fitting.
     """
-    kind = _kind(to)
-    if kind == "binary":
-        return values.cast(to), None
-    text = _text(values)
-    if kind == "string":
+    if pa.types.is_binary(to):
+        return values, None
+    return cast_texts(_texts(values), to)
+
+
+def cast_texts(text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
+    """As cast_values, of a string column."""
+    if pa.types.is_string(to):
         return text, None
+    if text.null_count == len(text):
+        return pa.nulls(len(text), to), None
+    if is_nested(to):
+        return read_json(text, to, cast_texts)
+    kind = kind_of(to)
+    assert kind is not None, f"check_castable lets no {to} pass"
     try:
-        return _vectorised(kind or "", text, to), None
+        return kind.direct(text, to), None
     except pa.ArrowInvalid:
-        return _one_by_one(kind or "", text, to)
+        column = _by_form(kind, pc.utf8_trim_whitespace(text), to)
+    unfit = pc.and_(column.is_null(), text.is_valid())
+    return column, unfit if pc.any(unfit).as_py() else None
 
 
-def _kind(to: pa.DataType) -> str | None:
-    tests: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
-        ("string", pa.types.is_string),
-        ("binary", pa.types.is_binary),
-        ("boolean", pa.types.is_boolean),
-        ("integer", pa.types.is_signed_integer),
-        ("float", pa.types.is_floating),
-        ("decimal", pa.types.is_decimal),
-        ("date", pa.types.is_date32),
-        ("timestamp", pa.types.is_timestamp),
-    )
-    return next((name for name, holds in tests if holds(to)), None)
-
-
-def _text(values: pa.Array) -> pa.Array:
+def _texts(values: pa.Array) -> pa.Array:
+    """As text; bytes that are not UTF-8 become U+FFFD."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([None if v is None else v.decode("utf-8", "replace") for v in values.to_pylist()], pa.string())
+        pieces = _halved(_utf8, _not_utf8, values, np.arange(len(values)), pa.string())
+        return _assemble(list(pieces), len(values), pa.string())
 
 
-def _vectorised(kind: str, text: pa.Array, to: pa.DataType) -> pa.Array:
-    """Arrow's cast where it means the same as ours. Raises pa.ArrowInvalid where some value needs a closer look."""
-    if kind == "integer":
-        # Arrow would read 0x10 as sixteen.
-        if pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py():
-            raise pa.ArrowInvalid("hexadecimal")
-        return text.cast(to)
-    if kind == "timestamp":
-        if to.tz is None:
-            return text.cast(to)
-        # Arrow wants a zone in every value, or in none.
-        return text.cast(pa.timestamp("us", tz="UTC")).cast(to)
-    return text.cast(to)
+def _utf8(values: pa.Array, to: pa.DataType) -> pa.Array:
+    return values.cast(to)
 
 
-def _one_by_one(kind: str, text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array]:
-    parse = _PARSERS[kind]
-    values: list[Any] = []
-    unfit: list[bool] = []
-    for value in text.to_pylist():
-        parsed = None
-        if value is not None:
-            parsed = parse(value.strip(), to)
-        values.append(parsed)
-        unfit.append(value is not None and parsed is None)
-    return pa.array(values, to), pa.array(unfit)
+def _not_utf8(value: pa.Array, to: pa.DataType) -> pa.Array:
+    return pa.array([value[0].as_py().decode("utf-8", "replace")], to)
 
 
-def _integer(value: str, to: pa.DataType) -> int | None:
-    digits = value[1:] if value[:1] in ("+", "-") else value
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 40:
-        return None
-    number = int(value)
-    top = 1 << (to.bit_width - 1)
-    return number if -top <= number < top else None
+def _by_form(kind: Kind, text: pa.Array, to: pa.DataType) -> pa.Array:
+    """Each text cast as the first form that it has; null where it has none or does not fit."""
+    left = text.is_valid().to_numpy(zero_copy_only=False)
+    pieces: list[tuple[pa.Array, Index]] = []
+    for form in kind.forms:
+        of_form = pc.fill_null(pc.match_substring_regex(text, form.pattern), False).to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(of_form & left)
+        if len(rows):
+            left[rows] = False
+            pieces += _halved(form.cast, _nothing, text.take(pa.array(rows)), rows, to)
+        if not left.any():
+            break
+    return _assemble(pieces, len(text), to)
 
 
-def _float(value: str, _to: pa.DataType) -> float | None:
+def _nothing(_value: pa.Array, to: pa.DataType) -> pa.Array:
+    return pa.nulls(1, to)
+
+
+def _halved(
+    cast: Cast, alone: Cast, values: pa.Array, rows: Index, to: pa.DataType
+) -> Iterator[tuple[pa.Array, Index]]:
+    """The column cast in as few pieces as Arrow lets it be, with each one's rows; what it refuses goes to `alone`."""
     try:
-        return None if "_" in value else float(value)
-    except ValueError:
-        return None
+        column = cast(values, to)
+    except pa.ArrowInvalid:
+        if len(rows) == 1:
+            yield alone(values, to), rows
+            return
+        middle = len(rows) // 2
+        yield from _halved(cast, alone, values[:middle], rows[:middle], to)
+        yield from _halved(cast, alone, values[middle:], rows[middle:], to)
+    else:
+        yield column, rows
 
 
-def _decimal(value: str, to: pa.DataType) -> decimal.Decimal | None:
-    try:
-        number = decimal.Decimal(value)
-        exact = number.quantize(decimal.Decimal(1).scaleb(-to.scale), context=decimal.Context(prec=76))
-    except decimal.InvalidOperation:
-        return None
-    fits = exact.is_finite() and exact == number and len(exact.as_tuple().digits) <= to.precision
-    return exact if fits else None
-
-
-def _boolean(value: str, _to: pa.DataType) -> bool | None:
-    return {"true": True, "1": True, "false": False, "0": False}.get(value.lower())
-
-
-def _date(value: str, _to: pa.DataType) -> datetime.date | None:
-    try:
-        return datetime.date.fromisoformat(value)
-    except ValueError:
-        return None
-
-
-def _timestamp(value: str, to: pa.DataType) -> datetime.datetime | None:
-    """ISO-8601, UTC where it names no zone, or milliseconds since the epoch."""
-    try:
-        milliseconds = _integer(value, pa.int64())
-        if milliseconds is not None:
-            moment = _EPOCH + datetime.timedelta(milliseconds=milliseconds)
-        else:
-            moment = datetime.datetime.fromisoformat(value)
-        # To UTC here and now: near the ends of the calendar that overflows.
-        moment = moment.astimezone(_UTC) if moment.tzinfo else moment.replace(tzinfo=_UTC)
-    except (ValueError, OverflowError):
-        return None
-    return moment if to.tz is not None else moment.replace(tzinfo=None)
-
-
-_PARSERS: dict[str, Callable[[str, pa.DataType], Any]] = {
-    "integer": _integer,
-    "float": _float,
-    "decimal": _decimal,
-    "boolean": _boolean,
-    "date": _date,
-    "timestamp": _timestamp,
-}
+def _assemble(pieces: list[tuple[pa.Array, Index]], size: int, to: pa.DataType) -> pa.Array:
+    """One column from pieces, each with the rows where its values belong; null elsewhere."""
+    if not pieces:
+        return pa.nulls(size, to)
+    place = np.full(size, -1, np.int64)
+    rows = np.concatenate([rows for _, rows in pieces])
+    place[rows] = np.arange(len(rows))
+    return pa.concat_arrays([column for column, _ in pieces]).take(pa.array(place, mask=place < 0))

@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, StructField, StructType, VariantType
 
 from spark_streams.errors import DecodeError, SchemaError
 from spark_streams.source.columns import Columns
@@ -67,9 +69,28 @@ def test_columns_that_entries_could_never_fill_are_refused() -> None:
         Columns(pa.schema([("_ID", pa.string())]), True, "PERMISSIVE").check()
 
 
-def test_a_nested_column_is_refused_by_name() -> None:
-    with pytest.raises(SchemaError, match="column 'tags' is declared"):
-        Columns(pa.schema([("tags", pa.list_(pa.string()))]), True, "PERMISSIVE").check()
+@pytest.mark.parametrize(
+    ("to", "wrong"),
+    [
+        (pa.duration("us"), "duration"),
+        (pa.month_day_nano_interval(), "month_day_nano_interval"),
+        (pa.null(), "null"),
+        (pa.struct([]), "struct<>"),
+        (pa.list_(pa.duration("us")), "duration"),
+        (pa.map_(pa.list_(pa.int32()), pa.int32()), "a map whose keys are not scalars"),
+        (pa.struct([pa.field("v", pa.binary()), pa.field("m", pa.binary(), metadata={"variant": "true"})]), "VARIANT"),
+        (pa.struct([pa.field("v", pa.binary(), metadata={"geometry": "true", "srid": "4326"})]), "GEOMETRY"),
+    ],
+)
+def test_types_that_no_field_can_hold_are_refused_by_name(to: pa.DataType, wrong: str) -> None:
+    with pytest.raises(SchemaError, match=f"column 'tags' is declared .*{wrong}.*: fields are read as string"):
+        Columns(pa.schema([("tags", to)]), True, "PERMISSIVE").check()
+
+
+def test_a_variant_column_is_refused_by_name() -> None:
+    schema = to_arrow_schema(StructType([StructField("v", ArrayType(VariantType()))]), timezone="UTC")
+    with pytest.raises(SchemaError, match="column 'v' is declared VARIANT"):
+        Columns(schema, True, "PERMISSIVE").check()
 
 
 BAD = ExactPage(

@@ -1,0 +1,266 @@
+"""How texts of each scalar type may look, and how a column of such texts is cast. Pure: Arrow in, Arrow out.
+
+    integer    digits, a sign
+    float      1.5, .5, 5., 1e3, a sign; inf, infinity, nan in any case; too large is infinite, as in Java
+    decimal    as float, without the last three; the value must have its place in (precision, scale) exactly
+    boolean    true, false, 1, 0 in any case
+    date       2013-01-31; years beyond 9999 or below 0 with their sign
+    timestamp  2013-01-31, 2013-01-31T10, …T10:00, …T10:00:00, …T10:00:00.123456, or with a space for the T; a zone (Z,
+               +02:00, +0200, +02) may follow the time, else it is UTC; digits beyond microseconds are cut off.
+               Or whole milliseconds since the epoch. TIMESTAMP_NTZ holds what a zone makes of it in UTC.
+    time       10, 10:00, 10:00:00, 10:00:00.123456789
+
+White space around a text does not count.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal, InvalidOperation
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Cast = Callable[[pa.Array, pa.DataType], pa.Array]
+
+
+@dataclass(frozen=True)
+class Form:
+    """pattern: RE2, of the whole text; cast: a column of such texts to the type. It may leave nulls where a value does
+    not fit, or raise pa.ArrowInvalid for the whole column."""
+
+    pattern: str
+    cast: Cast
+
+
+@dataclass(frozen=True)
+class Kind:
+    """direct: the cast of a column that is all of the usual form, raises pa.ArrowInvalid where it is not; forms: all
+    that a text may look like, the first that matches counts."""
+
+    holds: Callable[[pa.DataType], bool]
+    direct: Cast
+    forms: Sequence[Form]
+
+
+def _plain_cast(text: pa.Array, to: pa.DataType) -> pa.Array:
+    return text.cast(to)
+
+
+def _bytes_of(text: pa.Array) -> npt.NDArray[np.uint8]:
+    """All characters of the column."""
+    if not len(text) or text.buffers()[2] is None:
+        return np.empty(0, np.uint8)
+    offsets = np.frombuffer(text.buffers()[1], np.int32)[text.offset : text.offset + len(text) + 1]
+    return np.frombuffer(text.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+
+
+def _refuse(text: pa.Array, character: bytes) -> None:
+    """Raises pa.ArrowInvalid where the column has this character in either case."""
+    if ((_bytes_of(text) | 0x20) == (character[0] | 0x20)).any():
+        raise pa.ArrowInvalid("not of the usual form")
+
+
+# -- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def _direct_integers(text: pa.Array, to: pa.DataType) -> pa.Array:
+    _refuse(text, b"x")  # Arrow would read 0x10 as sixteen
+    return text.cast(to)
+
+
+def _direct_floats(text: pa.Array, to: pa.DataType) -> pa.Array:
+    _refuse(text, b"(")  # Arrow knows nan(1)
+    return text.cast(to)
+
+
+def _short_integers(text: pa.Array, to: pa.DataType) -> pa.Array:
+    return _within(pc.utf8_ltrim(text, "+").cast(pa.int64()), to)
+
+
+def _long_integers(text: pa.Array, to: pa.DataType) -> pa.Array:
+    without_zeros = pc.replace_substring_regex(text, r"^([+-]?)0+(\d)", r"\1\2")
+    return _within(without_zeros.cast(pa.decimal128(38, 0)), to)
+
+
+def _within(number: pa.Array, to: pa.DataType) -> pa.Array:
+    """The numbers in the type's range, else null."""
+    top = 1 << (to.bit_width - 1)
+    lowest, highest = (
+        pa.scalar(Decimal(end) if pa.types.is_decimal(number.type) else end, number.type) for end in (-top, top - 1)
+    )
+    fits = pc.and_(pc.greater_equal(number, lowest), pc.less_equal(number, highest))
+    return pc.if_else(fits, number, None).cast(to)
+
+
+# Arrow does not notice when a text of more digits than a decimal holds overflows while it is scaled. With at most 38
+# digits before the point and 38 behind it nothing can overflow in 76.
+_WIDE = pa.decimal256(76, 38)
+
+
+def _direct_decimals(text: pa.Array, to: pa.DataType) -> pa.Array:
+    _refuse(text, b"e")
+    longest = pc.max(pc.binary_length(text)).as_py()
+    if longest + to.scale <= 38:
+        return text.cast(to)
+    before = pc.find_substring(text, ".")
+    if longest <= 41 and pc.min(before).as_py() >= 0 and pc.max(before).as_py() + to.scale <= 76:
+        return text.cast(pa.decimal256(76, to.scale)).cast(to)
+    raise pa.ArrowInvalid("not of the usual form")
+
+
+def _short_decimals(text: pa.Array, to: pa.DataType) -> pa.Array:
+    wide = text.cast(_WIDE)
+    fits = pc.equal(pc.round(wide, ndigits=to.scale), wide)
+    if to.precision - to.scale < 38:
+        fits = pc.and_(fits, pc.less(pc.abs(wide), pa.scalar(Decimal(10) ** (to.precision - to.scale), _WIDE)))
+    return pc.if_else(fits, wide, None).cast(to)
+
+
+def _long_decimals(text: pa.Array, to: pa.DataType) -> pa.Array:
+    return pa.array([None if value is None else _decimal(value, to) for value in text.to_pylist()], to)
+
+
+def _decimal(text: str, to: pa.DataType) -> Decimal | None:
+    try:
+        number = Decimal(text)
+        if not number:
+            return Decimal(0)
+        exact = number.quantize(Decimal(1).scaleb(-to.scale), context=Context(prec=80))
+    except InvalidOperation:
+        return None
+    return exact if exact == number and exact.adjusted() < to.precision - to.scale else None
+
+
+# -- dates and times -------------------------------------------------------------------------------------------------
+
+_MONTH_AND_DAY = "-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
+_DAY = r"\d{4}" + _MONTH_AND_DAY
+_TIME = r"[T ](?:[01]\d|2[0-3])(?::[0-5]\d(?::[0-5]\d(?:\.\d+)?)?)?"
+_ZONE = r"(?:Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)"
+_FAR_DAY = r"[+-]?\d{4,6}" + _MONTH_AND_DAY
+_UTC = pa.timestamp("us", tz="UTC")
+_NAIVE = pa.timestamp("us")
+_DAYS_IN_400_YEARS = 146_097
+_EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
+
+
+def _direct_timestamps(text: pa.Array, to: pa.DataType) -> pa.Array:
+    """Arrow wants a zone in every value, or in none: the first value shows which it may be."""
+    first = pc.first(text).as_py()
+    if first.isdigit():
+        return _milliseconds(text, to)
+    return _zoned(text, to) if re.search(_ZONE + "$", first[10:]) else _local(text, to)
+
+
+def _zoned(text: pa.Array, to: pa.DataType) -> pa.Array:
+    return text.cast(_UTC).cast(to)
+
+
+def _local(text: pa.Array, to: pa.DataType) -> pa.Array:
+    return text.cast(_NAIVE).cast(to)
+
+
+def _finer_zoned(text: pa.Array, to: pa.DataType) -> pa.Array:
+    return _zoned(_cut(text), to)
+
+
+def _finer_local(text: pa.Array, to: pa.DataType) -> pa.Array:
+    return _local(_cut(text), to)
+
+
+def _cut(text: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(text, r"(\.\d{6})\d+", r"\1")
+
+
+def _milliseconds(text: pa.Array, to: pa.DataType) -> pa.Array:
+    number = _direct_integers(pc.utf8_ltrim(text, "+"), pa.int64())
+    return pc.multiply_checked(number, 1000).cast(_NAIVE).cast(to)
+
+
+def _far_dates(text: pa.Array, to: pa.DataType) -> pa.Array:
+    return pa.array([None if value is None else _far_day(value) for value in text.to_pylist()], pa.int32()).cast(to)
+
+
+def _far_timestamps(text: pa.Array, to: pa.DataType) -> pa.Array:
+    micros = [None if value is None else _far_moment(value) for value in text.to_pylist()]
+    return pa.array(micros, pa.int64()).cast(_NAIVE).cast(to)
+
+
+def _far_day(text: str) -> int | None:
+    """Days since the epoch: the calendar repeats itself every 400 years."""
+    sign, digits, month, day = re.fullmatch(r"([+-]?)(\d+)-(\d\d)-(\d\d)", text, re.ASCII).groups()  # type: ignore[union-attr]  # the form says so
+    cycles, year = divmod(-int(digits) if sign == "-" else int(digits), 400)
+    try:
+        within = datetime.date(year + 400, int(month), int(day)).toordinal() - _EPOCH_DAY
+    except ValueError:
+        return None
+    return within + (cycles - 1) * _DAYS_IN_400_YEARS
+
+
+def _far_moment(text: str) -> int | None:
+    """Microseconds since the epoch."""
+    at = re.match(_FAR_DAY, text, re.ASCII).end()  # type: ignore[union-attr]  # the form says so
+    day = _far_day(text[:at])
+    # The time of day as on a day that datetime knows.
+    try:
+        moment = datetime.datetime.fromisoformat("2000-01-02" + text[at:].replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    if day is None:
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+    second_day = datetime.datetime(2000, 1, 2, tzinfo=datetime.UTC)
+    micros = day * 86_400_000_000 + (moment - second_day) // datetime.timedelta(microseconds=1)
+    return micros if -(2**63) <= micros < 2**63 else None
+
+
+def _times(text: pa.Array, to: pa.DataType) -> pa.Array:
+    return pc.binary_join_element_wise("1970-01-01T", text, "").cast(pa.timestamp("ns")).cast(to)
+
+
+_NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+
+SCALARS: dict[str, Kind] = {
+    "boolean": Kind(pa.types.is_boolean, _plain_cast, [Form("(?i)^(?:true|false|1|0)$", _plain_cast)]),
+    "integer": Kind(
+        pa.types.is_signed_integer,
+        _direct_integers,
+        [Form(r"^[+-]?\d{1,18}$", _short_integers), Form(r"^[+-]?0*\d{1,38}$", _long_integers)],
+    ),
+    "float": Kind(
+        pa.types.is_floating,
+        _direct_floats,
+        [Form(rf"^[+-]?{_NUMBER}$", _plain_cast), Form("(?i)^[+-]?(?:nan|inf|infinity)$", _plain_cast)],
+    ),
+    "decimal": Kind(
+        pa.types.is_decimal,
+        _direct_decimals,
+        [
+            Form(r"^[+-]?(?:\d{1,38}\.?\d{0,38}|\.\d{1,38})$", _short_decimals),
+            Form(rf"^[+-]?{_NUMBER}$", _long_decimals),
+        ],
+    ),
+    "date": Kind(pa.types.is_date32, _plain_cast, [Form(f"^{_DAY}$", _plain_cast), Form(f"^{_FAR_DAY}$", _far_dates)]),
+    "timestamp": Kind(
+        pa.types.is_timestamp,
+        _direct_timestamps,
+        [
+            Form(r"^[+-]?\d+$", _milliseconds),
+            Form(f"^{_DAY}{_TIME}{_ZONE}$", _finer_zoned),
+            Form(f"^{_DAY}(?:{_TIME})?$", _finer_local),
+            Form(f"^{_FAR_DAY}(?:{_TIME}{_ZONE}?)?$", _far_timestamps),
+        ],
+    ),
+    "time": Kind(pa.types.is_time64, _times, [Form(f"^{_TIME}$".replace("[T ]", ""), _times)]),
+}
+
+
+def kind_of(to: pa.DataType) -> Kind | None:
+    """How texts become this type; None for text and bytes, for nested types and what cannot be read."""
+    return next((kind for kind in SCALARS.values() if kind.holds(to)), None)
