@@ -48,7 +48,7 @@ class ExactPage(EntryPage):
         return pa.array(self._ids, pa.binary())
 
     def milliseconds(self) -> UInt64s:
-        return np.array([int(one.partition(b"-")[0]) for one in self._ids], np.uint64)
+        return np.array([StreamId.parse(one).ms for one in self._ids], np.uint64)
 
     def field(self, name: bytes) -> pa.Array:
         if self._dicts is None:

@@ -91,7 +91,7 @@ class Walk:
         length = np.where(two, 10 * length + (second - _ZERO), length)
         begin = start + np.where(two, 9, 8)
         # An id has 3 to 41 bytes; whatever else the digits were, the rest of a reply must then prove.
-        right = (length <= 41) & (~two | (third == _CR)) & (data[begin - 1] == _LF)
+        right = (length >= 3) & (length <= 41) & (~two | (third == _CR)) & (data[begin - 1] == _LF)
         end = begin + length
         right[end > len(data) - 4] = False
         right[right] = data[end[right] + 2] == _STAR
