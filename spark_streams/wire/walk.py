@@ -30,7 +30,8 @@ from spark_streams.wire.lines import Bytes, Index, Mask, ShapeError
 _MOST_SHAPES = 64  # in one go: with more of them the exact way is as fast
 _PIECE = 64  # bytes of a segment that are compared at once
 _HEADER = 6  # bytes after a segment that are certain to be there: `$0␍␍`
-_STAR, _DOLLAR, _CR, _LF, _ZERO = b"*$\r\n0"
+_BLOCK = 1 << 20  # bytes that are searched at once
+_STAR, _TWO, _DOLLAR, _CR, _LF, _ZERO = b"*2$\r\n0"
 _START = int.from_bytes(b"*2\r\n$", "little")
 _START_BITS = np.uint64((1 << 40) - 1)
 _NIL = b"\r\n*-1"
@@ -75,14 +76,11 @@ class Walk:
 
     def _find_starts(self) -> Index:
         data = self.data
-        like = data == _STAR
-        if np.count_nonzero(like) > len(data) // 8:  # entries have two in 18 bytes or more: these are in a value
-            raise ShapeError
-        stars = np.flatnonzero(like)
-        stars = stars[: np.searchsorted(stars, len(data) - 8)]
-        word = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))[stars]
+        start = _places_of_two(data[:-6])
+        word = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))[start]
         like = (word & _START_BITS) == _START
-        start, word = stars[like], word[like]
+        if not like.all():
+            start, word = start[like], word[like]
         if len(start) == 0:
             raise ShapeError
         first, second, third = ((word >> np.uint64(bits)).astype(np.uint8) for bits in (40, 48, 56))
@@ -95,11 +93,12 @@ class Walk:
         end = begin + length
         right[end > len(data) - 4] = False
         right[right] = data[end[right] + 2] == _STAR
-        self.begin, self.end = begin[right], end[right]
-        found: Index = start[right]
-        if len(found) == 0:
+        if not right.all():
+            start, begin, end = start[right], begin[right], end[right]
+        if len(start) == 0:
             raise ShapeError
-        return found
+        self.begin, self.end = begin, end
+        return start
 
     # -- shapes ------------------------------------------------------------------------------------------------
 
@@ -174,13 +173,12 @@ class Walk:
             near = at + size <= len(self.data)
             shape.keep(near)
             at = at[near]
-        kind = np.dtype([("piece", f"V{len(piece)}"), ("ahead", np.uint8, (ahead,))])
-        found = np.ndarray((len(self.data) - size + 1,), kind, self.data, 0, (1,))[at]
-        same = found["piece"] == np.void(piece)
+        found = np.ndarray((len(self.data) - size + 1,), f"V{size}", self.data, 0, (1,))[at]
+        same = _begin_with(found, piece)
         if not same.all():
             shape.keep(same)
             at, found = at[same], found[same]
-        return found["ahead"], at + len(piece)
+        return found.view(np.uint8).reshape(len(at), size)[:, len(piece) :], at + len(piece)
 
     def _values(self, header: Bytes, at: Index) -> tuple[Index, Index]:
         """Where values begin and end, from their length headers, which begin at `at`."""
@@ -245,3 +243,30 @@ class Walk:
         if len(counts) != replies or sum(counts) != len(start):
             raise ShapeError
         return counts
+
+
+def _places_of_two(data: Bytes) -> Index:
+    """Where `*2` stands; block by block, so that a huge value costs no more than itself."""
+    found: list[Index] = []
+    for at in range(0, len(data) - 1, _BLOCK):
+        block = data[at : at + _BLOCK + 1]
+        like = block[:-1] == _STAR
+        like &= block[1:] == _TWO
+        found.append(np.flatnonzero(like) + at)
+        if len(found[-1]) > _BLOCK // 9:  # an entry takes 18 bytes and has two of them at most: these are in a value
+            raise ShapeError
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _begin_with(found: npt.NDArray[np.void], piece: bytes) -> Mask:
+    """Which of the found bytes begin with the piece, by words of eight bytes; the last word may overlap the others."""
+    size = found.dtype.itemsize
+    same: Mask = np.ones(len(found), np.bool_)
+    if len(piece) < 8:
+        begins = found.view(np.uint8).reshape(-1, size)[:, : len(piece)]
+        return np.equal(begins, np.frombuffer(piece, np.uint8)).all(axis=1, out=same)
+    offsets = [*range(0, len(piece) - 8, 8), len(piece) - 8]
+    words = [int.from_bytes(piece[offset : offset + 8], "little") for offset in offsets]
+    for offset, word in zip(offsets, words, strict=True):
+        same &= np.ndarray((len(found),), "<u8", found, offset, (size,)) == np.uint64(word)
+    return same
