@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from spark_streams.engine.blocking import Waiter
     from spark_streams.engine.keyspace import Database
+    from spark_streams.engine.protocol import Request
 
 REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIPPING = range(4)
 
@@ -32,7 +33,7 @@ class Client:
         self.resp = 2
         self.flags: set[str] = set()  # no-evict, no-touch
         self.reply_mode = REPLY_ON
-        self.queue: list[list[bytes]] | None = None  # commands since MULTI
+        self.queue: list[Request] | None = None  # commands since MULTI
         self.broken = False  # a queued command was refused: EXEC aborts
         self.dirty = False  # a watched key changed: EXEC answers nil
         self.watching: list[tuple[Database, bytes]] = []

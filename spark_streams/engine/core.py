@@ -160,17 +160,30 @@ class Engine:
     def _run_as_one(self, client: Client, run: Run) -> bytes | None:
         """The replies of a run of XADDs; None where they must be run one by one."""
         spec = self.commands[b"xadd"]
+        if client.queue is not None and client.reply_mode != REPLY_ON:
+            return None
         if self.guard is not None:
             try:
                 self.guard.check(client, spec, [run.raw])
             except CommandError:
                 return None
+        if client.queue is not None:
+            client.queue.append(run)
+            self.commands_processed += len(run.sections)
+            return QUEUED * len(run.sections)
+        replies = self.execute_run(client, run)
+        if replies is not None:
+            self.commands_processed += len(run.sections)
+        return replies
+
+    def execute_run(self, client: Client, run: Run) -> bytes | None:
+        """The same without asking whether it may be run, or is only to be queued."""
+        spec = self.commands[b"xadd"]
         if spec is not self._timed:
             self._time(spec)
         replies = self._add_run(self, client, run)
         if replies is not None:
             spec.calls += len(run.sections)
-            self.commands_processed += len(run.sections)
             client.last_command = spec.name.encode()
         return replies
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_streams.engine.replies import CommandError
+from spark_streams.engine.runs import Run
 
 if TYPE_CHECKING:
     from spark_streams.engine.client import Client
     from spark_streams.engine.commands.table import Command
     from spark_streams.engine.core import Engine
+    from spark_streams.engine.protocol import Request
 
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
@@ -69,5 +71,5 @@ class Guard:
             client.leave_transaction()
             raise CommandError(f"EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}")
 
-    def _any_denied(self, queue: list[list[bytes]]) -> bool:
-        return any("denyoom" in self._engine.find(args).flags for args in queue)
+    def _any_denied(self, queue: list[Request]) -> bool:
+        return any(isinstance(one, Run) or "denyoom" in self._engine.find(one).flags for one in queue)

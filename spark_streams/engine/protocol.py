@@ -36,10 +36,12 @@ Request: TypeAlias = list[bytes] | Run  # one command, or many as one
 MAX_ARGUMENTS = 2**31 - 1
 MAX_INLINE = 64 * 1024
 PIPELINED = 4096  # bytes at hand from which on hiredis is worth its while
+_BETWEEN_RUNS = 8192  # bytes of other commands between two runs
 _PER_ARGUMENT = 50  # bytes that Python takes for each argument, roughly
 
 # hiredis makes room for as many elements as a header promises.
 _MANY = re.compile(rb"\*[0-9]{6}")
+_OTHER_AGGREGATE = re.compile(rb"\n[%~>|](?!\r\n)")
 _OTHER_AGGREGATES = ((37, b"\n%"), (126, b"\n~"), (62, b"\n>"), (124, b"\n|"))
 
 
@@ -107,9 +109,15 @@ class RequestParser:
             if not self._count:
                 if start:
                     data, start = data[start:], 0
-                if len(data) >= SHORTEST and data[0] == 42 and (run := self._run(data)) is not None:
-                    found.append(run)
-                    data = data[len(run.raw) :]
+                while len(data) >= SHORTEST and data[0] == 42:
+                    run = self._run(data)
+                    if run is not None:
+                        found.append(run)
+                        data = data[len(run.raw) :]
+                    elif (before := self._before_next_run(data, found)) > 0:
+                        data = data[before:]
+                    else:
+                        break
                 if data[:1] == b"*":
                     if len(data) >= PIPELINED:
                         start = _whole_commands(data, found, self.limits)
@@ -134,8 +142,25 @@ class RequestParser:
         if shape is None or not data.startswith(shape.prefix):
             if self._shapes is None or self.limits.unauthenticated:
                 return None
-            self._shape = shape = self._shapes.learn(data)
-        return find_run(shape, data) if shape is not None else None
+            shape = self._shapes.learn(data)
+            if shape is None:
+                return None
+            self._shape = shape
+        return find_run(shape, data)
+
+    def _before_next_run(self, data: bytes, found: list[Request]) -> int:
+        """Take the few commands that stand before what looks like more of this connection's last run (MULTI before the
+        XADDs, EXEC and all that behind those of the last transaction); where they end, 0 if they are not commands."""
+        if self._shape is None or self.limits.unauthenticated:
+            return 0
+        border = data.find(self._shape.prefix, 1, _BETWEEN_RUNS)
+        if border < 0:
+            return 0
+        few: list[Request] = []
+        if _whole_commands(data[:border], few, self.limits) != border:
+            return 0  # it lies within an argument
+        found += few
+        return border
 
     def _check_held(self) -> None:
         if self.held > self.limits.held:
@@ -224,7 +249,8 @@ def _whole_commands(data: bytes, found: list[Request], limits: RequestLimits) ->
     if limits.unauthenticated or _MANY.search(data) is not None:
         return 0
     for sign, header in _OTHER_AGGREGATES:
-        if sign in data and header in data:
+        # MAXLEN ~ 1000 has a line of nothing but `~`, which is no header.
+        if sign in data and header in data and _OTHER_AGGREGATE.search(data) is not None:
             return 0
     # Most chunks end where a command does, be it one with a thousand ids.
     for end in (len(data) if data.endswith(b"\r\n") else 0, _last_border(data)):

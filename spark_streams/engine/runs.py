@@ -19,8 +19,10 @@ command. Other commands, explicit ids and other options are never a run.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import hiredis
 
@@ -90,16 +92,27 @@ def find_run(shape: Shape, data: bytes) -> Run | None:
     if len(whole) != len(data):
         if not data.startswith(whole):
             # Something stands between them: only what comes before it.
-            sections = []
-            step = shape.pattern.scanner(data).match  # type: ignore[attr-defined]  # known to re, not to its stub
-            while (found := step()) is not None:
-                sections.append(found[1])
+            same = _same_bytes(whole, data)
+            ends = list(accumulate(sections, lambda end, section: end + len(prefix) + len(section), initial=0))
+            del sections[bisect_right(ends, same) - 1 :]
             if len(sections) < 2:
                 return None
             whole = prefix + prefix.join(sections)
     elif whole != data:
         return None
     return Run(shape, whole, sections)
+
+
+def _same_bytes(one: bytes, other: bytes) -> int:
+    """How many bytes from the start on are the same."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 class Shapes:

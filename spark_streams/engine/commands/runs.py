@@ -5,7 +5,9 @@ join and its reply one of another:
 
     *2\\r\\n$15\\r\\n1526919030474-  │ 7\\r\\n*4\\r\\n │ $1\\r\\nf\\r\\n$3\\r\\n123\\r\\n …     head, ending, section
 
-What needs to look at each command by itself (a transaction, suppressed replies, a reader that waits for this key, a
+Within MULTI a run is queued as one and carried out as one by EXEC.
+
+What needs to look at each command by itself (suppressed replies, a reader that waits for this key, a
 stream that does not exist) is not done here.
 """
 

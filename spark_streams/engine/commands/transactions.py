@@ -5,7 +5,8 @@ from __future__ import annotations
 from spark_streams.engine.client import Client
 from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.replies import NIL_ARRAY, OK, Array, CommandError, Reply, encode
+from spark_streams.engine.replies import NIL_ARRAY, OK, CommandError, Pieces, Reply, encode
+from spark_streams.engine.runs import Run
 
 
 @command("multi", 1, "fast intransaction")
@@ -39,22 +40,34 @@ def exec_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         raise CommandError("EXECABORT Transaction discarded because of previous errors.")
     if dirty:
         return NIL_ARRAY
-    replies: list[Reply] = []
+    replies: list[bytes] = []
+    count = 0
     engine.in_transaction = True
     journal = engine.journal
     if journal is not None:
         journal.begin()
     try:
         for one in queue:
-            reply = engine.execute(client, one)
-            # Encoded at once: what it refers to may change by the next command, and so may the protocol.
-            replies.append(encode(reply if reply is not None else b"", client.resp))
+            if isinstance(one, Run):
+                count += len(one.sections)
+                together = engine.execute_run(client, one)
+                if together is not None:
+                    replies.append(together)
+                    continue
+                commands = one.commands()
+            else:
+                count += 1
+                commands = [one]
+            for command in commands:
+                reply = engine.execute(client, command)
+                # Encoded at once: what it refers to may change by the next command, and so may the protocol.
+                replies.append(encode(reply if reply is not None else b"", client.resp))
     finally:
         engine.in_transaction = False
         if journal is not None:
             journal.end()
     engine.serve_ready()
-    return Array(replies)
+    return Pieces(count, replies)
 
 
 @command("watch", -2, "fast intransaction", (1, -1, 1))
