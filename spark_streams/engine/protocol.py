@@ -36,6 +36,7 @@ Request: TypeAlias = list[bytes] | Run  # one command, or many as one
 MAX_ARGUMENTS = 2**31 - 1
 MAX_INLINE = 64 * 1024
 PIPELINED = 4096  # bytes at hand from which on hiredis is worth its while
+_LONG_RUN = 16384  # bytes of a run behind which another one is looked for
 _BETWEEN_RUNS = 8192  # bytes of other commands between two runs
 _PER_ARGUMENT = 50  # bytes that Python takes for each argument, roughly
 
@@ -109,13 +110,18 @@ class RequestParser:
             if not self._count:
                 if start:
                     data, start = data[start:], 0
+                may_skip = True
                 while len(data) >= SHORTEST and data[0] == 42:
                     run = self._run(data)
                     if run is not None:
                         found.append(run)
                         data = data[len(run.raw) :]
-                    elif (before := self._before_next_run(data, found)) > 0:
+                        may_skip = len(run.raw) >= _LONG_RUN
+                        if not may_skip:
+                            break  # to look for each of many short runs costs more than it gains
+                    elif may_skip and (before := self._before_next_run(data, found)) > 0:
                         data = data[before:]
+                        may_skip = False
                     else:
                         break
                 if data[:1] == b"*":
