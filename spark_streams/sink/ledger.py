@@ -29,25 +29,22 @@ head for each stream of its last batch. Keys of jobs expire after a day without 
 
 from __future__ import annotations
 
-import re
 import secrets
 import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from spark_streams.errors import LedgerError
 from spark_streams.sink.fingerprint import Hashes
 from spark_streams.wire.connection import Argument
+from spark_streams.wire.slots import key_beside
 
 Command = tuple[Argument, ...]
 
 JOB_SECONDS = 86_400  # until the keys of a job expire
-_SLOTS = 16384
-_TAG = re.compile(rb"[^{]*\{([^}]+)\}", re.DOTALL)
 _COUNTS = struct.Struct("<II")
 HEAD_FIELDS = ("batch", "runs", "done", "rows", "total")
 
@@ -89,9 +86,7 @@ class Keys:
     @classmethod
     def of(cls, stream: bytes, batch: Batch) -> Keys:
         """In the stream's own slot: its hash tag, or all of it, or something that falls into the same slot."""
-        tag = hash_tag(stream)
-        where = b"{%b}" % tag + (b"" if tag == stream else b":" + stream)
-        head = b"rstream:sink:%b:%b" % (where, batch.query.encode())
+        head = key_beside(stream, "sink", batch.query)
         return cls(head, head + b":parts", batch)
 
     def part(self, partition: int | str, run: str | None = None) -> bytes:
@@ -101,33 +96,6 @@ class Keys:
     def named(self, part: str) -> bytes:
         """The key that stands in `parts` under this name."""
         return self.head + b":" + part.encode()
-
-
-def hash_tag(stream: bytes) -> bytes:
-    """What to put in braces so that a key falls into this stream's slot. Source: Redis Cluster's specification."""
-    found = _TAG.match(stream)
-    if found is not None:
-        return found[1]
-    return stream if b"}" not in stream else _tag_of_slot(crc16(stream) % _SLOTS)
-
-
-@lru_cache(maxsize=1024)
-def _tag_of_slot(slot: int) -> bytes:
-    """A tag for a name that cannot be one itself, because it holds a closing brace."""
-    number = 0
-    while crc16(b"%d" % number) % _SLOTS != slot:
-        number += 1
-    return b"%d" % number
-
-
-def crc16(data: bytes) -> int:
-    """CRC16-CCITT (XMODEM), which gives a key its slot."""
-    crc = 0
-    for byte in data:
-        crc ^= byte << 8
-        for _ in range(8):
-            crc = ((crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
-    return crc
 
 
 @dataclass(frozen=True)

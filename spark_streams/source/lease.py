@@ -21,21 +21,21 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import quote
 
 from spark_streams.errors import ConsumerTakenError, RStreamError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.slots import key_beside
 
 TTL = 10_000  # milliseconds
 _POLL = 0.25  # seconds between two looks at somebody else's lease
 
 
-def lease_key(stream: str, group: str, consumer: str) -> str:
+def lease_key(stream: str, group: str, consumer: str) -> bytes:
     """The key of one stream's lease."""
-    return f"rstream:lease:{{{stream}}}:{quote(group, safe='')}:{quote(consumer, safe='')}"
+    return key_beside(stream, "lease", group, consumer)
 
 
 class Lease:
@@ -47,7 +47,7 @@ class Lease:
     def __init__(self, address: Address, group: str, consumer: str, ttl: int = TTL) -> None:
         self._address, self._group, self._consumer, self._ttl = address, group, consumer, ttl
         self._value = json.dumps({"holder": secrets.token_hex(8), **_this_process()}).encode()
-        self._keys: list[str] = []
+        self._streams: dict[bytes, str] = {}  # by key
         self._lock = threading.Lock()  # over the four below
         self._lost: ConsumerTakenError | None = None
         self._renewed = 0.0
@@ -55,19 +55,19 @@ class Lease:
 
     def hold(self, server: Connection, streams: Sequence[str]) -> None:
         """Make sure that the lease covers these streams and is still ours."""
-        wanted = [lease_key(stream, self._group, self._consumer) for stream in streams]
-        new = sorted(set(wanted) - set(self._keys))
+        known = set(self._streams.values())
+        new = {lease_key(stream, self._group, self._consumer): stream for stream in streams if stream not in known}
         if new:
             self._take(server, new)
             with self._lock:
-                self._keys = [*self._keys, *new]
+                self._streams = {**self._streams, **new}
                 self._renewed = self._renewed or time.monotonic()
             self._start()
         with self._lock:
             lost, age = self._lost, time.monotonic() - self._renewed
         if lost is not None:
             raise lost
-        if self._keys and age * 1000 > self._ttl:
+        if self._streams and age * 1000 > self._ttl:
             self._renew(server)  # the thread could not: the machine slept, or the server was away
 
     def release(self) -> None:
@@ -76,7 +76,7 @@ class Lease:
             return
         self._stop.set()
         self._stop = None
-        keys, self._keys = self._keys, []
+        keys, self._streams = list(self._streams), {}
         with contextlib.suppress(RStreamError), Connection(self._address) as server:
             mine = [key for key in keys if server.execute("GET", key) == self._value]
             if mine:
@@ -84,10 +84,10 @@ class Lease:
 
     # -- taking it -----------------------------------------------------------------------------------------------
 
-    def _take(self, server: Connection, keys: Iterable[str]) -> None:
-        waiting = list(keys)
+    def _take(self, server: Connection, streams: Mapping[bytes, str]) -> None:
+        waiting = list(streams)
         deadline = time.monotonic() + 2 * self._ttl / 1000 + 5
-        left_before: dict[str, int] = {}
+        left_before: dict[bytes, int] = {}
         while waiting:
             sets = [("SET", key, self._value, "PX", self._ttl, "NX") for key in waiting]
             replies = server.pipeline(sets)
@@ -95,31 +95,30 @@ class Lease:
                 if isinstance(reply, ReplyError):
                     raise server.error_of(reply, command)
             waiting = [key for key, reply in zip(waiting, replies, strict=True) if reply is None]
-            waiting = [key for key in waiting if not self._take_over(server, key)]
+            waiting = [key for key in waiting if not self._take_over(server, key, streams[key])]
             for key in waiting:
                 left = server.execute("PTTL", key)
                 if left > left_before.get(key, left) or time.monotonic() > deadline:
-                    raise self._taken(key, server.execute("GET", key))
+                    raise self._taken(streams[key], server.execute("GET", key))
                 left_before[key] = left
             if waiting:
                 time.sleep(_POLL)
 
-    def _take_over(self, server: Connection, key: str) -> bool:
+    def _take_over(self, server: Connection, key: bytes, stream: str) -> bool:
         """Take a lease that a dead process of this machine left. Raises ConsumerTakenError where it lives."""
         server.execute("WATCH", key)
         held = server.execute("GET", key)
         alive = _is_alive(held)
         if held is not None and alive:
             server.execute("UNWATCH")
-            raise self._taken(key, held)
+            raise self._taken(stream, held)
         if held is not None and alive is None:
             server.execute("UNWATCH")
             return False
         replies = server.pipeline([("MULTI",), ("SET", key, self._value, "PX", self._ttl), ("EXEC",)])
         return isinstance(replies[-1], list)
 
-    def _taken(self, key: str, held: bytes | None) -> ConsumerTakenError:
-        stream = key.removeprefix("rstream:lease:{").rsplit("}:", 1)[0]
+    def _taken(self, stream: str, held: bytes | None) -> ConsumerTakenError:
         where = _describe(held)
         return ConsumerTakenError(
             f"stream {stream!r} at {self._address}: another running query is consumer {self._consumer!r} of group "
@@ -153,10 +152,10 @@ class Lease:
             server.close()
 
     def _renew(self, server: Connection) -> None:
-        keys = self._keys
-        held = server.pipeline([("GET", key) for key in keys])
+        streams = self._streams
+        held = server.pipeline([("GET", key) for key in streams])
         renewals: list[tuple[str | bytes | int, ...]] = []
-        for key, value in zip(keys, held, strict=True):
+        for key, value in zip(streams, held, strict=True):
             if value == self._value:
                 renewals.append(("PEXPIRE", key, self._ttl))
             elif value is None:
@@ -164,7 +163,7 @@ class Lease:
             elif isinstance(value, ReplyError):
                 raise server.error_of(value, ("GET", key))
             else:
-                raise self._taken(key, value)
+                raise self._taken(streams[key], value)
         server.pipeline(renewals)
         with self._lock:
             self._renewed = time.monotonic()

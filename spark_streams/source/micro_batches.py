@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from spark_streams.errors import OffsetError, ServerUnreachableError
+from spark_streams.errors import OffsetError, RStreamError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options import Options
 from spark_streams.source.admission import Admission
@@ -43,9 +43,9 @@ from spark_streams.source.start import (
     unpin,
 )
 from spark_streams.wire.connection import Connection
+from spark_streams.wire.retry import Backoff, is_passing
 
 _LOOK_FOR_STREAMS = 2.0  # seconds between two looks for streams that match the pattern
-_PATIENCE = 60.0  # seconds that a server may be away before the query gives up
 _log = logging.getLogger("spark_streams.source")
 
 T = TypeVar("T")
@@ -147,24 +147,21 @@ class MicroBatches:
             self._server = None
 
     def _patiently(self, step: Callable[[], T]) -> T:
-        """Run a step, again where the server was lost in the midst of it: every step may be repeated.
+        """Run a step, again where the server was lost or could not answer for the moment: every step may be repeated.
 
-        Raises ServerUnreachableError at once where nothing ever answered, else after _PATIENCE.
+        Raises RetriesExhaustedError after wire.retry.LIMIT, ServerUnreachableError at once where nothing ever answered.
         """
-        deadline: float | None = None
-        pause = 0.1
+        backoff = Backoff()
         while True:
             try:
                 return step()
-            except ServerUnreachableError as error:
+            except RStreamError as error:
+                if not self._was_connected or not is_passing(error):
+                    raise
                 self._disconnect()
                 self._begin_afresh()
-                deadline = deadline or self._now() + _PATIENCE
-                if not self._was_connected or self._now() > deadline:
-                    raise
-                _log.warning("%s; trying again in %.1f s", error.message, pause)
-                time.sleep(pause)
-                pause = min(5.0, 2 * pause)
+                _log.warning("%s; trying again", error.message)
+                backoff.wait(f"group {self._member.group!r} at {self._options.address}", error.message)
 
     def _begin_afresh(self) -> None:
         """Take nothing for known: the server is asked, as after a restart."""

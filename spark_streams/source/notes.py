@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
 
 import hiredis
 
@@ -21,13 +20,14 @@ from spark_streams.source.dead import Dead
 from spark_streams.source.group import Membership
 from spark_streams.source.plan import Run
 from spark_streams.wire.connection import Argument, Connection, ReplyError, pack
+from spark_streams.wire.slots import key_beside
 
 _LETTER, _LOST = b"letter", b"lost"
 
 
-def notes_key(stream: str, member: Membership) -> str:
+def notes_key(stream: str, member: Membership) -> bytes:
     """The hash that holds the notes on one stream."""
-    return f"rstream:notes:{{{stream}}}:{quote(member.group, safe='')}:{quote(member.consumer, safe='')}"
+    return key_beside(stream, "notes", member.group, member.consumer)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def collect(
     return Collected(lost, letters)
 
 
-def _pages(server: Connection, key: str) -> Iterator[dict[bytes, bytes]]:
+def _pages(server: Connection, key: bytes) -> Iterator[dict[bytes, bytes]]:
     """The hash a page at a time, until it is empty: every page is removed by whoever takes it."""
     while server.execute("EXISTS", key):
         cursor = b"0"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from urllib.parse import quote
 
 from spark_streams.ids import StreamId
 from spark_streams.option_values import Positions
 from spark_streams.source.group import Membership, look, missing
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.replies import pairs
+from spark_streams.wire.slots import key_beside
 
 FIRST = "0"  # the position of XGROUP CREATE before a stream's first entry
 _SCAN_COUNT = 10_000  # keys a round trip
@@ -107,8 +107,8 @@ def unpin(server: Connection, member: Membership, streams: Sequence[str]) -> Non
         server.execute("DEL", *[_pin_key(stream, member) for stream in streams])
 
 
-def _pin_key(stream: str, member: Membership) -> str:
-    return f"rstream:start:{{{stream}}}:{quote(member.group, safe='')}:{quote(member.consumer, safe='')}"
+def _pin_key(stream: str, member: Membership) -> bytes:
+    return key_beside(stream, "start", member.group, member.consumer)
 
 
 def _create(

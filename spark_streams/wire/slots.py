@@ -1,0 +1,45 @@
+"""Keys that stand beside a stream, in its own slot, so that one transaction may touch both (Redis Cluster). Pure."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from urllib.parse import quote
+
+_SLOTS = 16384
+_TAG = re.compile(rb"[^{]*\{([^}]+)\}", re.DOTALL)
+
+
+def key_beside(stream: str | bytes, kind: str, *names: str) -> bytes:
+    """`rstream:<kind>:{<stream>}:<name>…`: the stream's hash tag in braces, and its name behind where that is more."""
+    raw = stream.encode() if isinstance(stream, str) else stream
+    tag = hash_tag(raw)
+    where = b"{%b}" % tag + (b"" if tag == raw else b":" + raw)
+    return b":".join([b"rstream", kind.encode(), where, *[quote(name, safe="").encode() for name in names]])
+
+
+def hash_tag(stream: bytes) -> bytes:
+    """What to put in braces so that a key falls into this stream's slot. Source: Redis Cluster's specification."""
+    found = _TAG.match(stream)
+    if found is not None:
+        return found[1]
+    return stream if b"}" not in stream else _tag_of_slot(crc16(stream) % _SLOTS)
+
+
+@lru_cache(maxsize=1024)
+def _tag_of_slot(slot: int) -> bytes:
+    """A tag for a name that cannot be one itself, because it holds a closing brace."""
+    number = 0
+    while crc16(b"%d" % number) % _SLOTS != slot:
+        number += 1
+    return b"%d" % number
+
+
+def crc16(data: bytes) -> int:
+    """CRC16-CCITT (XMODEM), which gives a key its slot."""
+    crc = 0
+    for byte in data:
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = ((crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
+    return crc
