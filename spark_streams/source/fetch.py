@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.errors import ServerReplyError
+from spark_streams.errors import RStreamError, ServerReplyError, ServerUnreachableError
 from spark_streams.ids import StreamId
 from spark_streams.source.group import Membership
 from spark_streams.source.pending import PendingRange, ask_pending
@@ -33,6 +33,7 @@ from spark_streams.wire.decode import EntryPage, decode_entries, decode_replies
 from spark_streams.wire.lines import Index, Mask
 from spark_streams.wire.pending import PendingPage, arguments_of, decode_pending, texts_of
 from spark_streams.wire.picked import PickedPage
+from spark_streams.wire.retry import Backoff, is_passing
 
 _FIRST_PAGE = 200  # entries; the size of entries is not known yet
 _PAGE_BYTES = 4 << 20
@@ -127,21 +128,49 @@ class Fetch:
             self._server.close()
 
     def pages(self) -> Iterator[Page]:
-        """All entries. Raises GroupMissingError, ServerError."""
-        asked = self._ask()
-        while asked.readings:
+        """All entries. A connection that breaks is made again, and what was not yet handed out is asked for again.
+
+        Raises GroupMissingError, ServerError, RetriesExhaustedError.
+        """
+        backoff = Backoff()
+        asked: _Asked | None = None
+        while True:
             try:
+                asked = asked or self._ask()
+                if not asked.readings:
+                    return
                 reply = self._server.receive(None if sum(asked.counts) == 1 else _MOST_BYTES)
+                page = self._by_id(asked, reply) if asked.chosen is not None else self._in_range(asked, reply)
             except ReplyTooLargeError:
+                assert asked is not None
                 self._size = max(1, sum(asked.counts) // _CUT)
-                self._server = Connection(self._server.address)
-                asked = self._ask()
+                asked = None
+                self._connect_again(backoff)
                 continue
-            page = self._by_id(asked, reply) if asked.chosen is not None else self._in_range(asked, reply)
+            except RStreamError as error:
+                if not is_passing(error):
+                    raise
+                asked = None
+                backoff.wait(f"reading at {self._server.address}", error.message)
+                self._connect_again(backoff)
+                continue
+            backoff.succeeded()
             self._size = _next_size(self._size, page.received, len(reply))
             self._readings = [reading for reading in self._readings if not reading.ended]
-            asked = self._ask()
+            try:
+                asked = self._ask()
+            except ServerUnreachableError:
+                asked = None  # it is asked again when this page has been used
             yield page
+
+    def _connect_again(self, backoff: Backoff) -> None:
+        self._server.close()
+        while True:
+            try:
+                self._server = Connection(self._server.address)
+                return
+            except ServerUnreachableError as error:
+                backoff.wait(f"connecting to {self._server.address}", error.message)
 
     # -- asking ------------------------------------------------------------------------------------------------
 

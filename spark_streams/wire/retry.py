@@ -47,7 +47,7 @@ def is_passing(error: RStreamError) -> bool:
     """The same for an error that was raised: a lost connection, or an error reply that passes."""
     if isinstance(error, ServerUnreachableError):
         return True
-    reply = error.message.rsplit("was answered with: ", 1)
+    reply = error.message.rsplit("answered with: ", 1)
     return len(reply) == 2 and passes(reply[1])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -321,3 +322,17 @@ def test_whatever_the_runs_each_entry_of_ours_is_read_once_and_in_order(
     reading = Reading(server, *runs, schema=COUNTED)
     assert reading.rows == [(*row, 1) for row in rows]
     assert Reading(server, *runs).rows == rows
+
+
+def test_a_connection_that_breaks_between_and_inside_pages_is_made_again(server: Server, client: redis.Redis) -> None:
+    group(client, "s")
+    ids = [*add(client, "s", *range(300))]
+    deliver(client, "s", 300)
+    connection = Connection(Address.parse(server.url))
+    found: list[bytes] = []
+    with fetch.Fetch(connection, Membership(("s",), "g", "c"), [owned("s", ids)], True) as one:
+        for number, page in enumerate(one.pages()):
+            found += page.entries.ids().to_pylist()[: page.rows]
+            if number % 3 == 0:
+                one._server._socket.shutdown(socket.SHUT_RDWR)
+    assert found == [bytes(one) for one in ids]
