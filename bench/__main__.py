@@ -21,6 +21,8 @@ GROUPS = {
     "engine": "Engine beside redis-server and fakeredis",
     "latency": "Latency of blocked consumers",
     "memory": "Memory",
+    "source": "Source on redis-server",
+    "scale": "Scale of the source",
 }
 
 
