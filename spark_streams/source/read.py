@@ -13,6 +13,7 @@ from spark_streams.source.fetch import Fetch
 from spark_streams.source.group import Membership
 from spark_streams.source.plan import Run, Task
 from spark_streams.wire.connection import Connection
+from spark_streams.worker import settle_in
 
 # Told of a run and how many of its entries are gone, where failOnDataLoss is false.
 Lost = Callable[[Run, int], None]
@@ -37,6 +38,7 @@ def read_task(
     Raises DataLossError when entries that were reserved are gone and that is not allowed, GroupMissingError,
     ServerError.
     """
+    settle_in()
     with Fetch(server, member, task.runs, columns.wants_deliveries) as fetch:
         for page in fetch.pages():
             if page.rows:
