@@ -1,0 +1,299 @@
+"""Whatever happens to tasks, drivers and connections: a batch's rows are in the stream once, or an error says why."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from spark_streams.errors import LedgerError
+from spark_streams.sink.write import Result, Task, append
+from tests.proxy import Proxy
+from tests.servers import Server
+from tests.sink.writing import KilledError, batch_of, close, dying, frame, ledger_keys, numbers, options, write
+
+ROWS = list(range(400))
+ONCE = Counter(ROWS)
+
+
+def shuffled(rows: list[int], seed: int) -> list[int]:
+    return random.Random(seed).sample(rows, len(rows))
+
+
+def test_a_retry_writes_what_is_missing_in_whatever_order(server: Server) -> None:
+    """Chunks 0 to 2 are written, the attempt dies, and the next one has the rows in another order."""
+    checked, batch = options(server.url, chunkSize="64"), batch_of(0)
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS[:250])]), checked, batch)
+    assert 0 < sum(numbers(server).values()) < len(ROWS)
+    assert write([frame(shuffled(ROWS, 1))], checked, batch).rows == len(ROWS)
+    assert numbers(server) == ONCE
+
+
+def test_rows_that_are_equal_are_counted(server: Server) -> None:
+    """Equal rows are as many afterwards as they were before."""
+    rows = [n % 7 for n in range(200)]
+    checked, batch = options(server.url, chunkSize="30"), batch_of(0)
+    with pytest.raises(KilledError):
+        write(dying([frame(rows[:100])]), checked, batch)
+    write([frame(shuffled(rows, 2))], checked, batch)
+    assert numbers(server) == Counter(rows)
+
+
+def test_a_retry_with_other_rows_is_an_error_and_writes_nothing(server: Server) -> None:
+    """A query that gives other rows each time cannot be written once, and says so before it doubles anything."""
+    checked, batch = options(server.url, chunkSize="64"), batch_of(0)
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS[:200])]), checked, batch)
+    before = numbers(server)
+    with pytest.raises(LedgerError, match="rows to stream 'out' in an earlier attempt that this one does not have"):
+        write([frame([n + 10_000 for n in ROWS])], checked, batch)
+    assert numbers(server) == before
+
+
+def test_held_rows_may_be_many(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry that meets what is written only at its end keeps the rest in a file."""
+    monkeypatch.setattr("spark_streams.sink.transactions._HELD_IN_MEMORY", 1000)
+    checked, batch = options(server.url, chunkSize="50"), batch_of(0)
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS[:150])]), checked, batch)
+    write([frame(ROWS[::-1])], checked, batch)
+    assert numbers(server) == ONCE
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_twins_write_the_rows_once(server: Server, seed: int) -> None:
+    """Speculation: three attempts of one partition race, each with its own order."""
+    checked, batch = options(server.url, chunkSize="16"), batch_of(0)
+    results: list[Result] = []
+
+    def attempt(order: int) -> None:
+        results.append(write([frame(shuffled(ROWS, order))], checked, batch))
+
+    twins = [threading.Thread(target=attempt, args=(10 * seed + twin,)) for twin in range(3)]
+    for twin in twins:
+        twin.start()
+    for twin in twins:
+        twin.join()
+    assert [result.rows for result in results] == [len(ROWS)] * 3
+    assert numbers(server) == ONCE
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_killed_run_is_taken_up_with_other_partitions(server: Server, seed: int) -> None:
+    """Drivers die after any number of chunks; the last one has another number of partitions, and rows elsewhere."""
+    chance = random.Random(seed)
+    rows = [chance.randrange(300) for _ in range(400)]
+    checked = options(server.url, chunkSize=str(chance.choice([16, 50, 1000])))
+    for _ in range(chance.randrange(1, 4)):
+        batch, parts = batch_of(7), chance.randrange(1, 5)
+        mixed = shuffled(rows, chance.randrange(1000))
+        for part in range(parts):
+            mine = mixed[part::parts]
+            with pytest.raises(KilledError):
+                write(dying([frame(mine[: chance.randrange(len(mine))])]), checked, batch, part)
+    batch, parts = batch_of(7), chance.randrange(1, 5)
+    mixed = shuffled(rows, 99)
+    done = []
+    for part in range(parts):
+        if chance.random() < 0.5:
+            with pytest.raises(KilledError):
+                write(dying([frame(mixed[part::parts][:60])]), checked, batch, part)
+        done.append(write([frame(mixed[part::parts])], checked, batch, part))
+    assert numbers(server) == Counter(rows)
+    close(checked, batch, *done)
+    assert ledger_keys(server) == {"rstream:sink:{out}:q", "rstream:sink:q"}
+
+
+def test_tasks_of_a_run_that_takes_over_may_race(server: Server) -> None:
+    """Several tasks claim the same rows of the killed run at the same time."""
+    checked = options(server.url, chunkSize="16")
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS[:300])]), checked, batch_of(0))
+    batch = batch_of(0)
+    results: list[Result] = []
+
+    def task(part: int) -> None:
+        results.append(write([frame(ROWS[part::3])], checked, batch, part))
+
+    tasks = [threading.Thread(target=task, args=(part,)) for part in range(3)]
+    for one in tasks:
+        one.start()
+    for one in tasks:
+        one.join()
+    assert numbers(server) == ONCE
+    close(checked, batch, *results)
+
+
+def test_what_a_killed_run_wrote_and_this_one_lacks_is_an_error(server: Server) -> None:
+    checked = options(server.url)
+    write([frame([1, 2, 3])], checked, batch_of(3))
+    batch = batch_of(3)
+    result = write([frame([1, 2, 4])], checked, batch)
+    with pytest.raises(LedgerError, match="earlier run of batch 3 of query q wrote 1 rows to stream 'out' that this"):
+        close(checked, batch, result)
+
+
+def test_a_killed_run_is_kept_from_writing_on(server: Server) -> None:
+    """A task that has outlived its driver meets the next run's name in the head, and stops."""
+    checked, old = options(server.url, chunkSize="10"), batch_of(0)
+    new = batch_of(0)
+
+    def outlived():  # type: ignore[no-untyped-def]
+        yield frame(ROWS[:100])
+        write([frame(ROWS)], checked, new)
+        yield frame(ROWS[100:])
+
+    with pytest.raises(LedgerError, match="another run of batch 0 of query q has taken over"):
+        write(outlived(), checked, old)
+    assert numbers(server) == ONCE
+
+
+def test_a_finished_batch_is_not_written_again(server: Server) -> None:
+    """Killed between sink and commit log: the replay writes nothing, and must have the same rows."""
+    checked, batch = options(server.url, chunkSize="64"), batch_of(5)
+    close(checked, batch, write([frame(ROWS)], checked, batch))
+    again = batch_of(5)
+    halves = [write([frame(shuffled(ROWS, 3)[part::2])], checked, again, part) for part in range(2)]
+    close(checked, again, *halves)
+    assert numbers(server) == ONCE
+    third = batch_of(5)
+    with pytest.raises(LedgerError, match="its 399 rows are not the 400 that were written then"):
+        close(checked, third, write([frame(ROWS[1:])], checked, third))
+    assert numbers(server) == ONCE
+
+
+def test_a_checkpoint_that_was_set_back_is_an_error(server: Server) -> None:
+    checked = options(server.url)
+    for number in (4, 5):
+        batch = batch_of(number)
+        close(checked, batch, write([frame([number])], checked, batch))
+    with pytest.raises(LedgerError, match="batch 4 of query q wants to write to stream 'out', which has its batch 5"):
+        write([frame([4])], checked, batch_of(4))
+
+
+def test_marks_go_when_their_batch_is_done(server: Server) -> None:
+    """What is left of a query is a head for each stream of its last batch."""
+    checked = options(server.url, chunkSize="10")
+    names = ["a", "{b}c", "c}d", "d{}"]
+    for number, wanted in enumerate((names, names[:2], [])):
+        batch = batch_of(number)
+        rows = list(range(100 * len(wanted)))
+        streams = [wanted[n % len(wanted)] for n in rows]
+        results = [write([frame(rows[p::2], streams[p::2])], checked, batch, p) for p in range(2)] if rows else []
+        close(checked, batch, *results)
+        with server.client() as client:
+            assert client.hlen("rstream:sink:q") == len(wanted)
+        assert len(ledger_keys(server)) == len(wanted) + bool(wanted)
+    assert numbers(server, "c}d") == Counter(range(2, 400, 4))
+
+
+def test_a_batch_that_was_given_up_leaves_nothing_behind(server: Server) -> None:
+    checked = options(server.url, chunkSize="10")
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS[:100])]), checked, batch_of(0))
+    batch = batch_of(1)
+    close(checked, batch, write([frame(ROWS)], checked, batch))
+    assert ledger_keys(server) == {"rstream:sink:{out}:q", "rstream:sink:q"}
+
+
+def test_a_stream_that_is_deleted_between_attempts_stays_without_what_it_had(server: Server) -> None:
+    """The rows were written; that somebody has deleted them since is not for the sink to undo."""
+    checked, batch = options(server.url, chunkSize="50"), batch_of(0)
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS[:100])]), checked, batch)
+    written = numbers(server)
+    assert written
+    with server.client() as client:
+        client.delete("out")
+    write([frame(ROWS)], checked, batch)
+    assert numbers(server) == ONCE - written
+
+
+def test_what_is_flushed_is_written_again(server: Server) -> None:
+    """FLUSHALL takes rows and marks: a replay writes all of them."""
+    checked = options(server.url)
+    write([frame(ROWS)], checked, batch_of(0))
+    with server.client() as client:
+        client.flushall()
+    write([frame(ROWS)], checked, batch_of(0))
+    assert numbers(server) == ONCE
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("seed", range(3))
+def test_connections_that_are_cut_lose_nothing(
+    server: Server, seed: int, delivery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut at any byte of requests or replies, also between EXEC and its reply; once, where that was asked for."""
+    monkeypatch.setattr("spark_streams.wire.retry._FIRST_PAUSE", 0.001)
+    chance = random.Random(seed)
+    rows = list(range(1500))
+    with Proxy(server.url) as proxy:
+        for _ in range(12):
+            proxy.cut(*chance.choice([("up", chance.randrange(1, 40_000)), ("down", chance.randrange(1, 9_000))]))
+        checked, batch = options(proxy.url, chunkSize="150"), batch_of(0)
+        if delivery == "exactly-once":
+            result = write([frame(rows[:700]), frame(rows[700:])], checked, batch)
+            close(checked, batch, result)
+        else:
+            append([frame(rows[:700]), frame(rows[700:])], checked, None)
+        assert proxy.cut_so_far >= 3
+    found = numbers(server)
+    assert found.keys() == set(rows)
+    if delivery == "exactly-once":
+        assert found == Counter(rows)
+
+
+@pytest.mark.parametrize("piece", [1, 700])
+def test_replies_in_pieces_are_the_same_replies(server: Server, piece: int) -> None:
+    with Proxy(server.url) as proxy:
+        proxy.piece = piece
+        checked, batch = options(proxy.url, chunkSize="25"), batch_of(0)
+        close(checked, batch, write([frame(ROWS[:60])], checked, batch))
+    assert numbers(server) == Counter(ROWS[:60])
+
+
+def passing(server: Server, spoil: Callable[[], None], mend: Callable[[], None], delivery: str) -> None:
+    """Write while the server is in a state that passes by itself after some time."""
+    checked = options(server.url, chunkSize="40")
+
+    def batches():  # type: ignore[no-untyped-def]
+        yield frame(ROWS[:100])
+        spoil()
+        threading.Timer(0.4, mend).start()
+        yield frame(ROWS[100:])
+
+    append(batches(), checked, Task(batch_of(0)) if delivery == "exactly-once" else None)
+    assert numbers(server) == ONCE
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_full_server_is_waited_for(server: Server, delivery: str) -> None:
+    """OOM: what was refused is sent again when there is room."""
+    with server.client() as admin:
+        passing(
+            server,
+            lambda: admin.config_set("maxmemory", 1_000_000 if server.kind == "redis" else 1_000),
+            lambda: admin.config_set("maxmemory", 0),
+            delivery,
+        )
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_replica_is_left_for_the_master(redis_server: Server, delivery: str) -> None:
+    """READONLY after a failover: connected anew until the address leads to a master."""
+    with redis_server.client() as admin:
+        admin.flushall()
+        passing(
+            redis_server,
+            lambda: (
+                admin.execute_command("CONFIG", "SET", "replica-serve-stale-data", "yes")
+                and admin.execute_command("REPLICAOF", "127.0.0.1", "1")
+            ),
+            lambda: admin.execute_command("REPLICAOF", "NO", "ONE"),
+            delivery,
+        )

@@ -1,0 +1,67 @@
+"""Writing a batch as Spark would: partitions, attempts that fail, runs that are killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from spark_streams.options import SINK, Options, parse_options
+from spark_streams.sink.closing import Total, close_batch
+from spark_streams.sink.ledger import Batch, new_run
+from spark_streams.sink.write import Result, Task, append
+from tests.servers import Server
+
+
+class KilledError(Exception):
+    """Something outside has ended the attempt."""
+
+
+def options(url: str, **given: str) -> Options:
+    return parse_options({"url": url, "stream": "out", **given}, SINK, "sink")
+
+
+def batch_of(number: int, query: str = "q") -> Batch:
+    """A new run of a query's batch."""
+    return Batch(query, number, new_run(), expires=False)
+
+
+def frame(numbers: Sequence[int], streams: Sequence[str] | None = None) -> pa.RecordBatch:
+    """Rows of one number and some text."""
+    columns = {"n": pa.array(numbers, pa.int64()), "text": pa.array([f"row {n}" for n in numbers])}
+    if streams is not None:
+        columns["_stream"] = pa.array(streams)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def dying(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """These batches, then the end of the process."""
+    yield from batches
+    raise KilledError
+
+
+def write(batches: Iterable[pa.RecordBatch], checked: Options, batch: Batch, partition: int = 0) -> Result:
+    """One attempt of a task."""
+    return append(batches, checked, Task(batch, partition))
+
+
+def close(checked: Options, batch: Batch, *results: Result) -> None:
+    """What the driver does when all tasks have ended."""
+    totals: dict[bytes, Total] = {}
+    for result in results:
+        for stream, total in result.totals.items():
+            totals[stream] = totals.get(stream, Total()) + total
+    close_batch(checked.address, batch, totals)
+
+
+def numbers(server: Server, stream: str = "out") -> Counter[int]:
+    """What is in the stream."""
+    with server.client() as client:
+        return Counter(int(fields[b"n"]) for _, fields in client.xrange(stream))
+
+
+def ledger_keys(server: Server) -> set[str]:
+    """Keys of the ledger."""
+    with server.client(decode_responses=True) as client:
+        return set(client.keys("rstream:*"))
