@@ -8,14 +8,13 @@ Arrays, structs and maps are read from JSON (nested.py). Pure: Arrow in, Arrow o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.errors import SchemaError
-from spark_streams.source.forms import Cast, Kind, kind_of
+from spark_streams.source.forms import Kind, kind_of
+from spark_streams.source.halving import assemble, halved
 from spark_streams.source.nested import is_nested, read_json
 from spark_streams.wire.lines import Index
 
@@ -81,16 +80,16 @@ def _texts(values: pa.Array) -> pa.Array:
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
-        pieces = _halved(_utf8, _not_utf8, values, np.arange(len(values)), pa.string())
-        return _assemble(list(pieces), len(values), pa.string())
+        pieces = halved(_utf8, _not_utf8, 50, values, np.arange(len(values)), pa.string())
+        return assemble(list(pieces), len(values), pa.string())
 
 
 def _utf8(values: pa.Array, to: pa.DataType) -> pa.Array:
     return values.cast(to)
 
 
-def _not_utf8(value: pa.Array, to: pa.DataType) -> pa.Array:
-    return pa.array([value[0].as_py().decode("utf-8", "replace")], to)
+def _not_utf8(values: pa.Array, to: pa.DataType) -> pa.Array:
+    return pa.array([None if value is None else value.decode("utf-8", "replace") for value in values.to_pylist()], to)
 
 
 def _by_form(kind: Kind, text: pa.Array, to: pa.DataType) -> pa.Array:
@@ -102,38 +101,11 @@ def _by_form(kind: Kind, text: pa.Array, to: pa.DataType) -> pa.Array:
         rows = np.flatnonzero(of_form & left)
         if len(rows):
             left[rows] = False
-            pieces += _halved(form.cast, _nothing, text.take(pa.array(rows)), rows, to)
+            pieces += halved(form.cast, _nothing, 1, text.take(pa.array(rows)), rows, to)
         if not left.any():
             break
-    return _assemble(pieces, len(text), to)
+    return assemble(pieces, len(text), to)
 
 
 def _nothing(_value: pa.Array, to: pa.DataType) -> pa.Array:
     return pa.nulls(1, to)
-
-
-def _halved(
-    cast: Cast, alone: Cast, values: pa.Array, rows: Index, to: pa.DataType
-) -> Iterator[tuple[pa.Array, Index]]:
-    """The column cast in as few pieces as Arrow lets it be, with each one's rows; what it refuses goes to `alone`."""
-    try:
-        column = cast(values, to)
-    except pa.ArrowInvalid:
-        if len(rows) == 1:
-            yield alone(values, to), rows
-            return
-        middle = len(rows) // 2
-        yield from _halved(cast, alone, values[:middle], rows[:middle], to)
-        yield from _halved(cast, alone, values[middle:], rows[middle:], to)
-    else:
-        yield column, rows
-
-
-def _assemble(pieces: list[tuple[pa.Array, Index]], size: int, to: pa.DataType) -> pa.Array:
-    """One column from pieces, each with the rows where its values belong; null elsewhere."""
-    if not pieces:
-        return pa.nulls(size, to)
-    place = np.full(size, -1, np.int64)
-    rows = np.concatenate([rows for _, rows in pieces])
-    place[rows] = np.arange(len(rows))
-    return pa.concat_arrays([column for column, _ in pieces]).take(pa.array(place, mask=place < 0))

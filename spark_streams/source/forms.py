@@ -52,7 +52,7 @@ def _plain_cast(text: pa.Array, to: pa.DataType) -> pa.Array:
     return text.cast(to)
 
 
-def _bytes_of(text: pa.Array) -> npt.NDArray[np.uint8]:
+def bytes_of(text: pa.Array) -> npt.NDArray[np.uint8]:
     """All characters of the column."""
     if not len(text) or text.buffers()[2] is None:
         return np.empty(0, np.uint8)
@@ -62,7 +62,7 @@ def _bytes_of(text: pa.Array) -> npt.NDArray[np.uint8]:
 
 def _refuse(text: pa.Array, character: bytes) -> None:
     """Raises pa.ArrowInvalid where the column has this character in either case."""
-    if ((_bytes_of(text) | 0x20) == (character[0] | 0x20)).any():
+    if ((bytes_of(text) | 0x20) == (character[0] | 0x20)).any():
         raise pa.ArrowInvalid("not of the usual form")
 
 

@@ -8,6 +8,7 @@
     binary   a JSON string in base64
     any      null is null
 
+A page is read at once where Arrow's own reader is certain to read the same (jsonlines.py), and row by row where not.
 A row whose text is no JSON, or has anything that does not fit, is null as a whole. The sink writes so (sink/fields.py).
 """
 
@@ -20,9 +21,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from spark_streams.source.halving import assemble, halved
+from spark_streams.source.jsonlines import raw_type, read_lines
 from spark_streams.wire.lines import Index, Mask
 
+_FEW = 50  # rows that are sooner read one by one than halved further
 CastTexts = Callable[[pa.Array, pa.DataType], tuple[pa.Array, pa.Array | None]]
 
 # Objects become tuples of pairs, and numbers their text: the source's digits, nothing rounded.
@@ -36,7 +41,55 @@ def is_nested(to: pa.DataType) -> bool:
 
 def read_json(text: pa.Array, to: pa.DataType, cast: CastTexts) -> tuple[pa.Array, pa.Array | None]:
     """(the column, a boolean array of the rows whose text does not fit, or None). cast: of a column of texts."""
-    return _Reader(len(text), cast).read(text, to)
+    raw = raw_type(to)
+    if raw is None:
+        return _Reader(len(text), cast).read(text, to)
+    bad: Mask = np.zeros(len(text), np.bool_)
+    pieces: list[tuple[pa.Array, Index]] = []
+
+    def at_once(part: pa.Array, to: pa.DataType) -> pa.Array:
+        return _converted(read_lines(part, raw), to, cast)
+
+    def one_by_one(part: pa.Array, to: pa.DataType) -> pa.Array:
+        column, unfit = _Reader(len(part), cast).read(part, to)
+        unfits.append(unfit)
+        return column
+
+    unfits: list[pa.Array | None] = []
+    for column, rows in halved(at_once, one_by_one, _FEW, text, np.arange(len(text)), to):
+        pieces.append((column, rows))
+        if unfits and (unfit := unfits.pop()) is not None:
+            bad[rows] = unfit.to_numpy(zero_copy_only=False)
+    return assemble(pieces, len(text), to), pa.array(bad) if bad.any() else None
+
+
+def _converted(column: pa.Array, to: pa.DataType, cast: CastTexts) -> pa.Array:
+    """A column of the raw type as the declared one. Raises pa.ArrowInvalid where a value does not fit."""
+    if pa.types.is_list(to):
+        items = _required(_converted(column.flatten(), to.value_type, cast), to.value_field)
+        sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+        return pa.ListArray.from_arrays(_bounds(sizes, column.is_null().to_numpy(zero_copy_only=False)), items, type=to)
+    if pa.types.is_struct(to):
+        present = column.is_valid()
+        parts = []
+        for at, field in enumerate(to):
+            part = _converted(column.field(at), field.type, cast)
+            _required(part.filter(present) if column.null_count else part, field)
+            parts.append(part)
+        return pa.StructArray.from_arrays(parts, fields=list(to), mask=pc.invert(present))
+    if column.type == to:
+        return column
+    found, unfit = cast(column, to)
+    if unfit is not None:
+        raise pa.ArrowInvalid("a value does not fit")
+    return found
+
+
+def _required(column: pa.Array, field: pa.Field) -> pa.Array:
+    """The column; raises pa.ArrowInvalid for a null where none may be."""
+    if column.null_count and not field.nullable:
+        raise pa.ArrowInvalid("a null where none may be")
+    return column
 
 
 class _Reader:
@@ -135,9 +188,13 @@ _NAMES = {True: "true", False: "false"}
 def _offsets(values: Sequence[Any]) -> tuple[Index, pa.Array]:
     """(how many items each value has, the offsets of a list array; null where a value is)."""
     sizes = np.array([0 if value is None else len(value) for value in values], np.int64)
-    bounds = np.zeros(len(values) + 1, np.int32)
+    return sizes, _bounds(sizes, np.array([value is None for value in values], np.bool_))
+
+
+def _bounds(sizes: Index, null: Mask) -> pa.Array:
+    bounds = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=bounds[1:])
-    return sizes, pa.array(bounds, mask=np.array([*(value is None for value in values), False]))
+    return pa.array(bounds, mask=np.append(null, False))
 
 
 def _strings(texts: list[str | None]) -> pa.Array:

@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.sink.fields import text_columns
-from spark_streams.source.cast import cast_values
+from spark_streams.source.cast import cast_texts, cast_values
+from spark_streams.source.jsonlines import raw_type, read_lines
+from spark_streams.source.nested import _Reader, read_json
 
 UTC = datetime.UTC
 US = pa.timestamp("us", tz="UTC")
@@ -176,3 +178,88 @@ def test_nan_and_a_page_of_json_read_back() -> None:
     assert values[899]["tags"] == ["t899", None]
     assert values[899]["raw"] == b"899"
     assert str(values[899]["f"]) == "nan"
+
+
+# -- Arrow's reader and the exact one ----------------------------------------------------------------------------------
+
+SHAPES = [
+    INTS,
+    POINT,
+    pa.list_(POINT),
+    pa.list_(pa.float64()),
+    pa.struct([("x", pa.bool_()), ("label", pa.list_(pa.date32())), ("v", pa.decimal128(6, 2))]),
+    pa.list_(pa.field("element", pa.int32(), nullable=False)),
+    pa.struct([("x", pa.struct([pa.field("x", pa.int32(), nullable=False)])), ("label", pa.string())]),
+]
+TOKENS = [
+    "[", "]", "{", "}", ",", ":", '"x"', '"label"', '"v"', '"w"', "1", "-0", "01", "1.5", "1e3", "null", "true", "NaN",
+    "-NaN", "Inf", "-Infinity", '"a"', '"2013-01-31"', '"1.50"', " ", "\n", "\x00", '"\\udc00"', '"\\ud800"',
+    '"\\u0000"', '"\n"', "}\n{", "[1]", '{"x":1}', '],"w":[', '}{"v":', '},"v":{', "/**/", "'", '"', "é", "\\", "1,2", "[1],[2]",
+]  # fmt: skip
+names = st.sampled_from(["x", "label", "v", "w"])
+leaf = st.sampled_from([None, True, 1, -5, 2**40, 1.5, "a", "é\\", "2013-01-31", "1.50", "Infinity", "Inf"])
+values_of_json = st.recursive(
+    leaf,
+    lambda part: st.lists(part, max_size=3) | st.dictionaries(names, part, max_size=3),
+    max_leaves=6,
+)
+usual = {
+    INTS: st.lists(st.none() | st.integers(-9, 9), max_size=3),
+    POINT: st.fixed_dictionaries({}, optional={"x": st.none() | st.integers(0, 9), "label": st.text(max_size=3)}),
+}
+json_texts = st.one_of(
+    values_of_json.map(json.dumps),
+    st.lists(st.sampled_from(TOKENS), max_size=6).map("".join),
+    st.sampled_from(["[]", "{}", "null", "[1]", '{"x":1}', '{"x":1,"w":[[{}]]}', '{"w":{"x":"Infinity"},"x":2}']),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_arrows_reader_and_the_exact_one_read_the_same(data: st.DataObject) -> None:
+    """Whatever read_lines accepts, row by row reading gives as well; and a page gives what its rows give alone."""
+    to = data.draw(st.sampled_from(SHAPES))
+    odd = data.draw(st.booleans())
+    text = json_texts if odd or to not in usual else st.one_of(usual[to].map(json.dumps), st.just("null"))
+    texts = data.draw(st.lists(st.none() | text, min_size=1, max_size=8))
+    column = pa.array(texts, pa.string())
+    exact, unfit = _Reader(len(texts), cast_texts).read(column, to)
+    exact.validate(full=True)
+    raw = raw_type(to)
+    assert raw is not None
+    try:
+        read_lines(column, raw)
+    except pa.ArrowInvalid:
+        assert odd or to not in usual, "what is usual is read at once"
+    found, found_unfit = read_json(column, to, cast_texts)
+    found.validate(full=True)
+    assert str(found.to_pylist()) == str(exact.to_pylist())
+    assert found_unfit == unfit
+
+
+def test_undeclared_fields_and_a_bad_row_do_not_send_a_page_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    exact = _Reader.read
+    monkeypatch.setattr(_Reader, "read", lambda self, text, to: (read.append(len(text)), exact(self, text, to))[1])
+    texts: list[str | None] = [json.dumps({"x": i, "label": "a", "more": {"deep": [1]}}) for i in range(3000)]
+    assert not any(cast(texts, POINT)[1])
+    assert read == []
+    texts[1234] = '{"x": 1'
+    values, unfit = cast(texts, POINT)
+    assert [at for at, bad in enumerate(unfit) if bad] == [1234]
+    assert values[2999] == {"x": 2999, "label": "a"}
+    assert sum(read) <= 50
+
+
+def test_a_text_that_is_a_line_of_its_own_making_harms_nobody() -> None:
+    """Texts that close the line's object and open another, or go on after a zero byte: as many rows, not these."""
+    texts: list[str | None] = ["[1]", '[2]}{"v":[3]', "[4]}\x00", "[5]", '[6],"w":[7]', '[8],"v":[9]', "[10"]
+    values, unfit = cast(texts, INTS)
+    assert values == [[1], None, None, [5], None, None, None]
+    assert unfit == [False, True, True, False, True, True, True]
+
+
+@pytest.mark.parametrize("text", ["[" * 1_000_000, '{"w":' + "[" * 1_000_000 + "]" * 1_000_000 + "}"])
+def test_a_million_open_brackets_are_survived(text: str) -> None:
+    for to in (INTS, POINT, pa.list_(POINT)):
+        cast([text], to)
