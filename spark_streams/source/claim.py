@@ -10,6 +10,7 @@ The claim is one more delivery and counts as such; reading the entries counts no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from spark_streams.wire.pending import PendingPage, decode_pending
 from spark_streams.wire.replies import pairs
 
 _MARK = "~claim~"
+_OURS = re.compile("~(?:claim|held)~")  # what follows a query's name in those of its own consumers
 _PAGE = 1_000  # entries that are claimed with one command
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
 
@@ -84,6 +86,19 @@ def delete_claim_consumers(server: Connection, member: Membership, claimed: Mapp
     server.pipeline([("XGROUP", "DELCONSUMER", stream, member.group, consumer) for stream, consumer in empty])
 
 
+def delete_empty_consumers(server: Connection, member: Membership, states: Mapping[str, GroupState]) -> None:
+    """Delete our own consumers of earlier claims and pieces that a crash has kept from being deleted."""
+    empty = {
+        stream: [Claimed(other.name, 0) for other in state.others if _is_own(other, member) and not other.pending]
+        for stream, state in states.items()
+    }
+    delete_claim_consumers(server, member, {stream: some for stream, some in empty.items() if some})
+
+
+def _is_own(other: OtherConsumer, member: Membership) -> bool:
+    return other.name != member.consumer and _owner(other.name) == member.consumer
+
+
 def _left_by_a_crash(member: Membership, states: Mapping[str, GroupState], begin: Offset) -> dict[str, list[Claimed]]:
     """Our own claims that no offset names."""
     found: dict[str, list[Claimed]] = {}
@@ -102,19 +117,22 @@ def _dead_consumers(
     suspects: list[tuple[str, OtherConsumer]] = []
     for stream, state in states.items():
         suspects += [
-            (stream, other)
-            for other in state.others
-            if other.pending and not other.name.startswith(member.consumer + _MARK)
+            (stream, other) for other in state.others if other.pending and _owner(other.name) != member.consumer
         ]
     if not suspects:
         return {}
-    owners = [(stream, other.name.split(_MARK)[0]) for stream, other in suspects]
+    owners = [(stream, _owner(other.name)) for stream, other in suspects]
     alive = live_consumers(server, member.group, owners)
     dead: dict[str, list[str]] = {}
     for (stream, other), owner in zip(suspects, owners, strict=True):
         if owner not in alive:
             dead.setdefault(stream, []).append(other.name)
     return dead
+
+
+def _owner(consumer: str) -> str:
+    """The query's consumer whose claim or held piece this one is; itself otherwise."""
+    return _OURS.split(consumer)[0]
 
 
 def _claim(

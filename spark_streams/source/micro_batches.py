@@ -22,14 +22,15 @@ from spark_streams.errors import OffsetError, RStreamError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options import Options
 from spark_streams.source.admission import Admission
-from spark_streams.source.claim import Rules, take_over
+from spark_streams.source.claim import Rules, delete_empty_consumers, take_over
 from spark_streams.source.group import GroupState, Membership, StreamState, look, missing, stream_states
 from spark_streams.source.lease import Lease
 from spark_streams.source.losses import Losses, check_trimmed, reconcile
+from spark_streams.source.narrow import Narrowing, is_held, next_piece
 from spark_streams.source.offsets import Claimed, Offset
 from spark_streams.source.overdue import Overdue, bury
 from spark_streams.source.pending import PendingRange, pending_runs, settle
-from spark_streams.source.plan import Run, Task, share, tasks
+from spark_streams.source.plan import Plan, Run, share, tasks
 from spark_streams.source.replay import Replay, claimed_ranges
 from spark_streams.source.reserve import STEP, Wanted, require_alone, reserve
 from spark_streams.source.settling import Settling
@@ -71,6 +72,7 @@ class MicroBatches:
         self._fresh = True  # nothing is known of what an earlier run left behind
         self._pinned = bool(options["noAck"])  # first positions are kept on the server
         self._reserved: tuple[Offset, list[Run]] | None = None  # the last batch that was made: its end, what it holds
+        self._tried = self._cut = ""  # tokens: the batch whose attempt was counted, the one that was narrowed
         self._heads: Mapping[str, StreamState] = {}
 
     def _make_settling(self) -> Settling:
@@ -100,12 +102,15 @@ class MicroBatches:
         self._check_owner(begin)
         return self._patiently(lambda: self._next(begin, most))
 
-    def plan(self, begin: Offset, end: Offset) -> list[Task]:
+    def plan(self, begin: Offset, end: Offset) -> Plan:
         """The batch as tasks. After a restart the pending list tells what the batch held (S5)."""
         self._check_owner(begin)
         self._check_owner(end)
         if begin == end:
-            return []
+            return Plan([], narrowed=False)
+        if self._options["maxDeliveries"] is not None and self._tried != end.token:
+            # Once a run: Spark plans a batch again for each action on it.
+            self._patiently(lambda: self._try(begin, end))
         if self._reserved is not None and self._reserved[0] == end:
             runs = self._reserved[1]
         elif self._options["delivery"] == "at-most-once":
@@ -113,7 +118,8 @@ class MicroBatches:
             runs = []
         else:
             runs = self._patiently(lambda: self._again(begin, end))
-        return tasks(runs, self._admission.size([run.count for run in runs]), self._options["ordered"])
+        size = self._admission.size([run.count for run in runs])
+        return Plan(tasks(runs, size, self._options["ordered"]), self._cut == end.token or is_held(end.claimed))
 
     def commit(self, end: Offset) -> None:
         """Settle up to `end`, unless that is done or under way. The same code as in `next` (S3)."""
@@ -230,10 +236,15 @@ class MicroBatches:
             self._settling.now(server, begin)
             unsettled = {}
             states = self._groups(list(states))
+            if self._fresh and not self._options["noAck"]:
+                delete_empty_consumers(server, self._member, states)
         token = secrets.token_hex(6)
-        claimed = self._claim(begin, states, token, most)
-        room = None if most is None else most - sum(one.count for some in claimed.values() for one in some)
-        runs = self._leftovers(begin, states, unsettled, room) or self._new_entries(states, room, bool(claimed))
+        claimed = next_piece(self._member, states, begin)
+        runs: list[Run] = []
+        if not claimed:
+            claimed = self._claim(begin, states, token, most)
+            room = None if most is None else most - sum(one.count for some in claimed.values() for one in some)
+            runs = self._leftovers(begin, states, unsettled, room) or self._new_entries(states, room, bool(claimed))
         self._fresh = False
         if not runs and not claimed:
             if unsettled or begin.claimed:
@@ -318,8 +329,8 @@ class MicroBatches:
 
     def _bury(self, overdue: Overdue) -> None:
         """Entries that were delivered too often become dead letters."""
-        to, most = self._options["deadLetterStream"], self._options["maxDeliveries"]
-        posted, gone = bury(self._connection(), self._member.group, overdue, to, most)
+        to = self._options["deadLetterStream"]
+        posted, gone = bury(self._connection(), self._member.group, overdue, to)
         self._settling.count_letters(overdue.stream, posted)
         self._losses.add(overdue.stream, gone, "deleted while they were pending")
 
@@ -360,9 +371,16 @@ class MicroBatches:
     def _again(self, begin: Offset, end: Offset) -> list[Run]:
         server = self._connection()
         self._lease.hold(server, list(end.positions))
-        return Replay(server, self._member, self._losses, not self._options["noAck"], self._admission.size).runs(
-            begin, end
-        )
+        listed, cut = not self._options["noAck"], self._cut == end.token
+        return Replay(server, self._member, self._losses, listed, self._admission.size, cut).runs(begin, end)
+
+    def _try(self, begin: Offset, end: Offset) -> None:
+        """Count this run's attempt at a batch; where too many have died of it, it is cut."""
+        server = self._connection()
+        self._lease.hold(server, list(end.positions))
+        if Narrowing(server, self._member, self._options["maxDeliveries"], self._bury).attempt(begin, end):
+            self._cut = end.token
+        self._tried = end.token
 
     def _offset(self, positions: Mapping[str, StreamId]) -> Offset:
         return Offset(self._member.group, self._member.consumer, positions)

@@ -1,4 +1,4 @@
-"""Entries that were delivered too often without being acknowledged: they become dead letters (maxDeliveries)."""
+"""Entries that are given up: delivered too often without being acknowledged, or killing the query (maxDeliveries)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from spark_streams.wire.connection import Connection, ReplyError
 
 @dataclass(frozen=True)
 class Overdue:
-    """Such entries of one stream, pending for `consumer`: their ids, and how often each was delivered."""
+    """Such entries of one stream, pending for `consumer`: their ids, how often each was delivered, and why they go."""
 
     stream: str
     consumer: str
     ids: Sequence[StreamId]
     deliveries: Sequence[int]
+    stage: str = "claim"
+    reason: str = "deliveries"
+    error: str = ""
+    message: str = ""
 
 
-def bury(server: Connection, group: str, overdue: Overdue, to: str, most: int) -> tuple[int, int]:
+def bury(server: Connection, group: str, overdue: Overdue, to: str) -> tuple[int, int]:
     """Post a letter for each, acknowledged in the same transaction; (letters, entries that are gone from the stream).
 
     Raises ServerError; letters that were posted by then stay.
@@ -40,9 +44,10 @@ def bury(server: Connection, group: str, overdue: Overdue, to: str, most: int) -
             "id": str(entry),
             "group": group,
             "consumer": overdue.consumer,
-            "stage": "claim",
-            "reason": "deliveries",
-            "message": f"delivered {deliveries} times, maxDeliveries={most}",
+            "stage": overdue.stage,
+            "reason": overdue.reason,
+            **({"error": overdue.error} if overdue.error else {}),
+            "message": overdue.message or f"delivered {deliveries} times and not acknowledged",
             "deliveries": str(deliveries),
             "first-failed": when,
             "last-failed": when,

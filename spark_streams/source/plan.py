@@ -44,6 +44,14 @@ class Task:
         return sum(run.count for run in self.runs)
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A batch as tasks. narrowed: it is a piece of one that failed (source.narrow)."""
+
+    tasks: list[Task]
+    narrowed: bool
+
+
 def tasks(runs: Iterable[Run], entries_per_task: int, ordered: bool = False) -> list[Task]:
     """Tasks of about `entries_per_task` entries, from runs that follow each other in their streams.
 

@@ -23,6 +23,7 @@ from spark_streams.source.columns import Columns
 from spark_streams.source.dead import Dead
 from spark_streams.source.group import Membership
 from spark_streams.source.micro_batches import MicroBatches
+from spark_streams.source.narrow import tell_the_sink
 from spark_streams.source.notes import Writer
 from spark_streams.source.offsets import Offset
 from spark_streams.source.plan import Run, Task
@@ -31,12 +32,14 @@ from spark_streams.wire.connection import Connection
 
 
 class RunPartition(InputPartition):
-    """One task's share of a micro-batch. token: the batch's own name."""
+    """One task's share of a micro-batch. token: the batch's own name; narrowed: the batch is a piece of one that
+    failed."""
 
-    def __init__(self, task: Task, token: str) -> None:
+    def __init__(self, task: Task, token: str, narrowed: bool) -> None:
         super().__init__(task)
         self.task = task
         self.token = token
+        self.narrowed = narrowed
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -81,7 +84,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = Offset.from_json(start), Offset.from_json(end)
-        return [RunPartition(task, stop.token) for task in self.batches.plan(begin, stop)]
+        plan = self.batches.plan(begin, stop)
+        return [RunPartition(task, stop.token, plan.narrowed) for task in plan.tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         self.batches.commit(Offset.from_json(end))
@@ -115,6 +119,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         try:
             with Connection(self._options.address) as server:
+                if partition.narrowed:
+                    tell_the_sink(server, *_task_names())
                 fail = self._options["failOnDataLoss"]
                 yield from read_task(server, member, partition.task, self._columns, fail, lost, unreadable)
         finally:

@@ -18,6 +18,11 @@ def key_beside(stream: str | bytes, kind: str, *names: str) -> bytes:
     return b":".join([b"rstream", kind.encode(), where, *[quote(name, safe="").encode() for name in names]])
 
 
+def narrowed_key(query: str) -> str:
+    """Holds the number of the query's micro-batch that is only a piece of what earlier runs of it were."""
+    return f"rstream:narrowed:{query}"
+
+
 def hash_tag(stream: bytes) -> bytes:
     """What to put in braces so that a key falls into this stream's slot. Source: Redis Cluster's specification."""
     found = _TAG.match(stream)
