@@ -1,0 +1,16 @@
+"""`rstream serve`: the bundled engine."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []}, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def serve(arguments: tuple[str, ...]) -> None:
+    """Serve the bundled stream engine; options are named as in redis.conf (rstream serve --help)."""
+    from spark_streams.engine.__main__ import main as engine_main
+
+    sys.exit(engine_main(list(arguments), prog="rstream serve"))

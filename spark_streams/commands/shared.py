@@ -1,0 +1,74 @@
+"""What all commands share: the options that name a server, its connection, tables and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from spark_streams.errors import RStreamError
+
+if TYPE_CHECKING:
+    from spark_streams.wire.connection import Connection
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Group(click.Group):
+    """Errors of ours become one line and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except RStreamError as error:
+            raise click.ClickException(str(error)) from error
+
+
+def url_option(command: F) -> F:
+    """`--url`: the server."""
+    return click.option(
+        "--url", envvar="RSTREAM_URL", default="embedded:", show_default=True, help="The server (or $RSTREAM_URL)."
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """`--json`: for programs."""
+    return click.option("--json", "as_json", is_flag=True, help="For programs: JSON instead of a table.")(command)
+
+
+def connect(url: str) -> Connection:
+    """A connection to the server; closes as a context manager. Raises ServerError, OptionError."""
+    from spark_streams.wire.address import Address
+    from spark_streams.wire.connection import Connection
+
+    return Connection(Address.parse(url))
+
+
+def print_json(value: object) -> None:
+    """One JSON document."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def printable(text: str) -> str:
+    """Names are data: no control characters for the terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Columns of numbers stand to the right; None is `?`."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for at, name in enumerate(names):
+        numeric = all(isinstance(row[at], int | None) for row in rows) and bool(rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        cells = ["?" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row]
+        # Text: no markup either.
+        table.add_row(*[Text(printable(cell)) for cell in cells])
+    console = Console(highlight=False)
+    console.print(table if rows else "none")
