@@ -22,6 +22,7 @@ GROUPS = {
     "latency": "Latency of blocked consumers",
     "memory": "Memory",
     "source": "Source on redis-server",
+    "sink": "Sink on redis-server",
     "scale": "Scale of the source",
 }
 
