@@ -50,7 +50,7 @@ def first_not_above(ids: pa.Array, top: StreamId) -> int | None:
     `5-*`) are not looked at."""
     whole = pc.fill_null(pc.match_substring_regex(ids, r"^[0-9]+(-[0-9]+)?$"), False)
     places = pc.indices_nonzero(whole)
-    parts = pc.extract_regex(ids.take(places), r"^(?P<ms>[0-9]+)(-(?P<seq>[0-9]+))?$")
+    parts = pc.extract_regex(ids.take(places), r"^(?P<ms>[0-9]+)-?(?P<seq>[0-9]*)$")
     try:
         ms = parts.field("ms").cast(pa.uint64()).to_numpy()
         seq = pc.if_else(pc.equal(parts.field("seq"), ""), "0", parts.field("seq")).cast(pa.uint64()).to_numpy()

@@ -60,6 +60,12 @@ class _Write:
         return b"+OK\r\n" + b"".join([book.expected() for book in self.books])
 
 
+def _went_well(one: _Write, replies: bytes) -> bool:
+    """Whether all commands were queued, and EXEC has carried them out without an error."""
+    head = len(b"+OK\r\n") + len(_QUEUED) * one.commands
+    return replies.startswith(b"*%d\r\n" % one.commands, head) and replies.find(b"\n-", head) < 0
+
+
 def _parts(chunk: Chunk, books: Sequence[Book]) -> Iterator[tuple[Book, int, int, Hashes]]:
     """(book, start, stop, fingerprints) of each segment."""
     assert chunk.hashes is not None
@@ -175,18 +181,26 @@ class LedgerSender:
         """EXEC the chunk that is queued, and queue the following one, which is ahead then. If anything is not as
         expected, both are resolved."""
         pipe = self._link.pipe
+        carried_out = False
         try:
             if pipe.take() == one.expected():
                 for book in one.books:
                     book.seen.add(one.mark)  # what the questions for the following chunk are to be answered with
                 pipe.send(pack("EXEC"), pipe.mark, *(self._queued(following) if following is not None else ()))
-                if self._is_done(one, pipe.take()):
+                replies = pipe.take()
+                if _went_well(one, replies):
+                    self._written(one, None)
                     self._ahead = following
                     return
+                for book in one.books:
+                    book.seen.discard(one.mark)
                 if following is not None:
                     pipe.take()
                     pipe.send(pack("DISCARD"), pipe.mark)
                     pipe.take()
+                # Nothing is under way any more: rows that were refused can be taken back from the mark.
+                with contextlib.suppress(ReplyError):  # given up by the server as a whole: resolved below
+                    carried_out = self._is_carried_out(one, one.chunk, None, replies)
             else:
                 pipe.send(pack("DISCARD"), pipe.mark)
                 pipe.take()
@@ -194,22 +208,10 @@ class LedgerSender:
             for book in one.books:
                 book.seen.discard(one.mark)  # nobody knows
             self._link.again(error)
-        self._resolve(one)
+        if not carried_out:
+            self._resolve(one)
         if following is not None:
             self._resolve(following)
-
-    def _is_done(self, one: _Write, replies: bytes) -> bool:
-        """Whether the transaction was carried out. Where it was not, the mark is not known to be there any more."""
-        head = len(b"+OK\r\n") + len(_QUEUED) * one.commands
-        if replies.startswith(b"*%d\r\n" % one.commands, head) and replies.find(b"\n-", head) < 0:
-            self._written(one, None)
-            return True
-        for book in one.books:
-            book.seen.discard(one.mark)
-        try:
-            return self._is_carried_out(one, one.chunk, None, replies)
-        except ReplyError:
-            return False  # given up by the server as a whole
 
     def _written(self, one: _Write, claimed: Mask | None) -> None:
         """The mark is there, and the rows are."""

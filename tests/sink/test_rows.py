@@ -1,0 +1,267 @@
+"""Where a row goes and under which id, what is said about rows that cannot be written, and servers that go and come."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import redis
+
+from spark_streams.errors import (
+    EntryIdError,
+    InvalidOptionError,
+    ReplicationError,
+    RetriesExhaustedError,
+    SchemaError,
+    WrongKeyTypeError,
+)
+from spark_streams.sink.write import Result, Task, append
+from tests.servers import Server, free_port, running_redis, skip_without_redis
+from tests.sink.writing import batch_of, close, frame, ledger_keys, numbers, options, write
+
+
+def started(kind: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+    """A server in a process that may be stopped and killed."""
+    program = ["redis-server", "--save", ""] if kind == "redis" else [sys.executable, "-m", "spark_streams.engine"]
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen([*program, *arguments], stdout=quiet, stderr=quiet)
+
+
+def wait_for(url: str) -> None:
+    deadline = time.monotonic() + 10
+    with redis.Redis.from_url(url) as client:
+        while True:
+            try:
+                client.ping()
+                return
+            except redis.RedisError:
+                assert time.monotonic() < deadline, "the server has not started"
+                time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def running_process(kind: str) -> Iterator[tuple[Server, int]]:
+    """A server and its process id."""
+    port = free_port()
+    process = started(kind, ["--port", str(port)])
+    url = f"redis://127.0.0.1:{port}/0"
+    try:
+        wait_for(url)
+        yield Server(kind, url), process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(params=["exactly-once", "at-least-once"])
+def delivery(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def put(server: Server, rows: dict[str, Any] | pa.RecordBatch, delivery: str, **given: str) -> Result:
+    batch = rows if isinstance(rows, pa.RecordBatch) else pa.RecordBatch.from_pydict(rows)
+    task = Task(batch_of(0)) if delivery == "exactly-once" else None
+    return append([batch], options(server.url, **given), task)
+
+
+def test_each_row_goes_to_the_stream_that_it_names(server: Server, delivery: str) -> None:
+    """Many streams in one batch, each in the order of its rows; nulls go to the option's stream."""
+    streams = [None if n % 10 == 0 else f"s{n % 7}" for n in range(700)]
+    put(server, frame(list(range(700)), streams), delivery, chunkSize="100")
+    with server.client() as client:
+        for name in [*{stream for stream in streams if stream}, "out"]:
+            mine = [int(fields[b"n"]) for _, fields in client.xrange(name)]
+            assert mine == [n for n in range(700) if (streams[n] or "out") == name]
+            assert b"_stream" not in client.xrange(name)[0][1]
+
+
+def test_each_stream_of_a_batch_is_trimmed(server: Server, delivery: str) -> None:
+    streams = [f"s{n % 3}" for n in range(900)]
+    put(server, frame(list(range(900)), streams), delivery, maxlen="20", approximate="false", chunkSize="300")
+    with server.client() as client:
+        assert [client.xlen(f"s{n}") for n in range(3)] == [20] * 3
+
+
+def test_a_row_without_a_stream_is_named(server: Server, delivery: str) -> None:
+    rows = frame([1, 2, 3], ["a", None, "b"])
+    checked = options(server.url)
+    checked._values["stream"] = None
+    with pytest.raises(SchemaError, match="row 1 of this task names no stream in column '_stream'"):
+        append([rows], checked, Task(batch_of(0)) if delivery == "exactly-once" else None)
+
+
+def test_a_sink_that_knows_no_stream_is_refused() -> None:
+    from pyspark.sql.types import LongType, StringType, StructType
+
+    from spark_streams.options import SINK, parse_options
+    from spark_streams.sink.batch_writer import BatchWriter
+
+    with pytest.raises(InvalidOptionError, match="sink option stream is missing"):
+        BatchWriter(parse_options({"url": "redis://h"}, SINK, "sink"), StructType().add("n", LongType()), False)
+    named = StructType().add("n", LongType()).add("_stream", StringType())
+    BatchWriter(parse_options({"url": "redis://h"}, SINK, "sink"), named, False)
+
+
+def test_explicit_ids_are_the_entries_ids(server: Server, delivery: str) -> None:
+    put(server, {"n": [1, 2, 3, 4], "_id": ["5", "5-7", "6-*", None]}, delivery)
+    with server.client(decode_responses=True) as client:
+        entries = client.xrange("out")
+    assert [entry for entry, _ in entries][:3] == ["5-0", "5-7", "6-0"]
+    assert entries[3][1] == {"n": "4"}
+    assert int(entries[3][0].split("-")[0]) > 10**12
+
+
+@pytest.mark.parametrize(
+    ("ids", "row"), [(["9-1", "9-1"], 1), (["4-9", "5-0"], 0), (["6", "7", "3-1"], 2), ([None, "6-6"], 1)]
+)
+def test_an_id_that_is_not_above_the_top_is_named_with_its_row(
+    server: Server, delivery: str, ids: list[str | None], row: int
+) -> None:
+    with server.client() as client:
+        client.xadd("out", {"n": 0}, id="5-0")
+    with pytest.raises(EntryIdError, match=f"row {row} of this task has the id '{ids[row]}', which is not above"):
+        put(server, {"n": list(range(len(ids))), "_id": ids}, delivery)
+
+
+def test_a_row_that_is_refused_within_a_transaction_is_not_marked_as_written(server: Server) -> None:
+    """A null among explicit ids makes the rest fall below the clock: the retry meets the same error, not silence."""
+    rows, checked, batch = {"n": [1, 2, 3], "_id": [None, "6-6", None]}, options(server.url), batch_of(0)
+    for _ in range(2):
+        with pytest.raises(EntryIdError, match="row 1 of this task has the id '6-6'"):
+            write([pa.RecordBatch.from_pydict(rows)], checked, batch)
+    assert numbers(server) == Counter([1, 3])
+
+
+@pytest.mark.parametrize("bad", ["x", "1-2-3", "-1", "5-", "1" * 30])
+def test_what_is_no_id_is_named(server: Server, delivery: str, bad: str) -> None:
+    with pytest.raises(EntryIdError, match="row 1 of this task has the id"):
+        put(server, {"n": [1, 2], "_id": ["1-1", bad]}, delivery)
+    assert not numbers(server)
+
+
+def test_a_retry_with_explicit_ids_goes_on_where_it_was(server: Server) -> None:
+    """Rows that are marked are not sent again, so their ids are not refused."""
+    rows = {"n": list(range(50)), "_id": [f"{n + 1}-0" for n in range(50)]}
+    whole = pa.RecordBatch.from_pydict(rows)
+    checked, batch = options(server.url, chunkSize="10"), batch_of(0)
+    write([whole.slice(0, 30)], checked, batch)
+    write([whole], checked, batch)
+    assert numbers(server) == Counter(range(50))
+
+
+def test_a_key_that_becomes_something_else_meanwhile_is_named_each_time(server: Server) -> None:
+    """EXEC goes through and its XADDs do not: no row counts as written that is not."""
+    checked, batch = options(server.url, chunkSize="10"), batch_of(0)
+
+    def spoiling():  # type: ignore[no-untyped-def]
+        yield frame(list(range(30)))
+        with server.client() as client:
+            client.delete("out")
+            client.set("out", "text")
+        yield frame(list(range(30, 60)))
+
+    for _ in range(2):
+        with pytest.raises(WrongKeyTypeError, match="key 'out'"):
+            write(spoiling(), checked, batch)
+    with server.client() as client:
+        client.delete("out")
+    write([frame(list(range(60)))], checked, batch)
+    assert set(range(30, 60)) <= set(numbers(server))
+
+
+def test_fewer_replicas_than_asked_for_is_an_error_and_a_retry_does_not_double(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_streams.sink.write.WAIT_MS", 50)
+    checked, batch = options(server.url, waitReplicas="1"), batch_of(0)
+    for _ in range(2):
+        with pytest.raises(ReplicationError, match="0 of 1 replicas"):
+            write([frame([1, 2])], checked, batch)
+    assert numbers(server) == Counter([1, 2])
+
+
+def test_a_replica_that_has_everything_lets_the_task_end(redis_server: Server) -> None:
+    with redis_server.client() as client:
+        client.flushall()
+        client.config_set("repl-diskless-sync-delay", 0)
+    port = redis_server.url.split(":")[2].split("/")[0]
+    with running_redis("--replicaof", "127.0.0.1", port) as replica:
+        write([frame([1, 2])], options(redis_server.url, waitReplicas="1"), batch_of(0))
+        assert numbers(replica) == Counter([1, 2])
+
+
+def test_a_server_that_is_gone_is_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_streams.wire.link.FIRST_CONNECT_LIMIT", 0.3)
+    url = f"redis://:secret@127.0.0.1:{free_port()}"
+    begun = time.monotonic()
+    with pytest.raises(RetriesExhaustedError, match="no stream server answers at redis://\\*\\*\\*@") as caught:
+        append([frame([1])], options(url), None)
+    assert 0.3 <= time.monotonic() - begun < 5
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["engine", "redis"])
+def test_a_server_that_stands_still_is_waited_for(kind: str, delivery: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP for longer than a reply may take: the connection is given up, the outcome is in the marks."""
+    monkeypatch.setattr("spark_streams.wire.pipe.REPLY_TIMEOUT", 0.2)
+    monkeypatch.setattr("spark_streams.wire.connection.REPLY_TIMEOUT", 0.2)
+    if kind == "redis":
+        skip_without_redis()
+    with running_process(kind) as (server, pid):
+        checked, batch = options(server.url, chunkSize="40"), batch_of(0)
+        stops = 0
+
+        def stopping():  # type: ignore[no-untyped-def]
+            nonlocal stops
+            for n in range(0, 200, 100):
+                yield frame(list(range(n, n + 100)))
+                os.kill(pid, signal.SIGSTOP)
+                stops += 1
+                threading.Timer(0.4, os.kill, (pid, signal.SIGCONT)).start()
+
+        result = append(stopping(), checked, Task(batch) if delivery == "exactly-once" else None)
+        assert stops == 2
+        found = numbers(server)
+        assert set(found) == set(range(200))
+        if delivery == "exactly-once":
+            close(checked, batch, result)
+            assert set(found.values()) == {1}
+            assert len(ledger_keys(server)) == 2
+
+
+@pytest.mark.parametrize("kind", ["engine", "redis"])
+def test_a_server_that_is_killed_and_started_again_is_gone_on_with(kind: str, tmp_path: Path) -> None:
+    """SIGKILL between transactions, fsync always: rows and marks come back together; LOADING is waited out."""
+    if kind == "redis":
+        skip_without_redis()
+    arguments = ["--dir", str(tmp_path), "--appendonly", "yes", "--appendfsync", "always", "--port", str(free_port())]
+    process = started(kind, arguments)
+    try:
+        url = f"redis://127.0.0.1:{arguments[-1]}/0"
+        checked, batch = options(url, chunkSize="20"), batch_of(0)
+        wait_for(url)
+
+        def killing():  # type: ignore[no-untyped-def]
+            nonlocal process
+            yield frame(list(range(100)))
+            process.kill()
+            process.wait()
+            process = started(kind, arguments)
+            yield frame(list(range(100, 200)))
+
+        close(checked, batch, write(killing(), checked, batch))
+        assert numbers(Server(kind, url)) == Counter(range(200))
+    finally:
+        process.kill()
+        process.wait()
