@@ -77,11 +77,14 @@ def rows(_stack: contextlib.ExitStack) -> list[Row]:
     """All rows of the group."""
     names = FLIGHTS.names
     two = [names, ["carrier", "delay"]]
+    chance = random.Random(7)
+    optional = [[*names, *(f"o{i}" for i in range(6) if chance.random() < 0.5)] for _ in range(1000)]
     four = [*two, [*names, "gate"], ["flight", "carrier", "delay"]]
     return [
         _row("same-shaped, text", reply_of(ENTRIES, [names]), ENTRIES, TEXTS, 8),
         _row("same-shaped, typed", reply_of(ENTRIES, [names]), ENTRIES, FLIGHTS, 8),
         _row("two shapes in turns, typed", reply_of(ENTRIES, two), ENTRIES, FLIGHTS, 2),
         _row("four shapes in turns, typed", reply_of(ENTRIES, four), ENTRIES, FLIGHTS, 2),
+        _row("64 shapes at random, typed", reply_of(ENTRIES, optional), ENTRIES, FLIGHTS, 2),
         _row("a page of 10, typed", reply_of(10, [names]), 10, FLIGHTS, None),
     ]

@@ -25,6 +25,7 @@ class VectorPage(EntryPage):
         self.counts = walk.counts
         self.last_id = StreamId.parse(bytes(reply[walk.begin[-1] : walk.end[-1]]))
         self._shapes = [shape for shape in walk.shapes if shape.names is not None]
+        self._loose = walk.loose
         self._present = np.ones(len(walk.begin), np.bool_)
         for shape in walk.shapes:
             if shape.names is None:
@@ -34,8 +35,8 @@ class VectorPage(EntryPage):
         if self.deleted:
             self._begin, self._end = self._begin[self._present], self._end[self._present]
             row = np.cumsum(self._present) - 1
-            for shape in self._shapes:
-                shape.rows = row[shape.rows]
+            for part in (*self._shapes, *([self._loose] if self._loose else ())):
+                part.rows = row[part.rows]
 
     def rows_of(self, counts: Sequence[int]) -> Index:
         before = np.concatenate([[0], np.cumsum(self._present)])
@@ -64,33 +65,49 @@ class VectorPage(EntryPage):
         having = [shape for shape in self._shapes if shape.names is not None and name in shape.names]
         if len(having) == 1 and len(having[0].rows) == self.count:
             return slices_of(self._reply, *_bounds_of(having[0], name))
-        if not having:
-            return pa.nulls(self.count, pa.binary())
         valid = np.zeros(self.count, np.bool_)
         begin, end = np.empty(self.count, np.int64), np.empty(self.count, np.int64)
         for shape in having:
             valid[shape.rows] = True
             begin[shape.rows], end[shape.rows] = _bounds_of(shape, name)
+        if self._loose is not None:
+            named = self._loose.named(name)
+            rows = self._loose.rows[self._loose.at[named]]
+            valid[rows] = True
+            # An entry's later field of the name comes later here, too, and replaces the earlier one.
+            begin[rows], end[rows] = self._loose.begin[named], self._loose.end[named]
+        if not valid.any():
+            return pa.nulls(self.count, pa.binary())
         if valid.all():
             return slices_of(self._reply, begin, end)
         return slices_of(self._reply, begin[valid], end[valid], valid)
 
     def fields(self) -> tuple[pa.Array, pa.Array, pa.Array]:
         width = np.zeros(self.count, np.int64)
-        known: dict[bytes, int] = {}
         for shape in self._shapes:
             width[shape.rows] = len(shape.begin)
-            for name in shape.names or ():
-                known.setdefault(name, len(known))
+        if self._loose is not None:
+            width[self._loose.rows] = self._loose.count
         offsets = np.zeros(self.count + 1, np.int64)
         np.cumsum(width, out=offsets[1:])
-        begin, end, code = (np.empty(offsets[-1], np.int64) for _ in range(3))
+        begin, end, name = (np.empty(offsets[-1], np.int64) for _ in range(3))
+        known: dict[bytes, int] = {}  # names of shapes, by their place among all
         for shape in self._shapes:
             first = offsets[:-1][shape.rows]
-            for at, name in enumerate(shape.names or ()):
-                begin[first + at], end[first + at], code[first + at] = shape.begin[at], shape.end[at], known[name]
-        names = pa.array(list(known), pa.binary()).take(pa.array(code))
-        return pa.array(offsets.astype(np.int32)), names, slices_of(self._reply, begin, end)
+            for at, one in enumerate(shape.names or ()):
+                place = first + at
+                begin[place], end[place] = shape.begin[at], shape.end[at]
+                name[place] = known.setdefault(one, len(known))
+        names = pa.array(list(known), pa.binary())
+        if self._loose is not None:
+            loose = self._loose
+            place = offsets[:-1][loose.rows[loose.at]] + loose.step
+            begin[place], end[place] = loose.begin, loose.end
+            order = np.argsort(place)
+            name[place[order]] = len(known) + np.arange(len(order))
+            found = slices_of(self._reply, loose.name_begin[order], loose.name_end[order])
+            names = pa.concat_arrays([names, found])
+        return pa.array(offsets.astype(np.int32)), names.take(pa.array(name)), slices_of(self._reply, begin, end)
 
 
 def _bounds_of(shape: Shape, name: bytes) -> tuple[Index, Index]:

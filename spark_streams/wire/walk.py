@@ -9,7 +9,8 @@ An entry in a RESP2 reply, where ␍ stands for a line end:
 Entries with the same names in the same order (a shape) differ only in their headers and values. So the first entry is
 read in Python, and gives the segments; every other entry is then walked alongside: the segment must be there byte by
 byte, the header after it says where the value begins and ends, and there the next segment must be. Entries that leave
-the path are another shape, and take part in the next round; a deleted entry's only segment is ␍*-1.
+the path are another shape, and take part in the next round; a deleted entry's only segment is ␍*-1. Where shapes are
+many, each would be a round for a few entries: they are walked loosely (loose.py), field by field whatever the names.
 
 Where entries start is guessed: at each `*2␍$` that has an id and `*` behind it. The walk proves the guess, because
 each entry must end where the next one starts, from the reply's first byte to its last: that is then the only reading
@@ -25,13 +26,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spark_streams.wire.headers import HEADER, bounds_of, number_at
 from spark_streams.wire.lines import Bytes, Index, Mask, ShapeError
+from spark_streams.wire.loose import FEW_ROWS, MANY_FIELDS, Loose, walk_loose
 
-_MOST_SHAPES = 64  # in one go: with more of them the exact way is as fast
+_SHARE = 4  # a shape that fewer than one of so many entries have does not pay: the rest is walked loosely
 _PIECE = 64  # bytes of a segment that are compared at once
-_HEADER = 6  # bytes after a segment that are certain to be there: `$0␍␍`
+
 _BLOCK = 1 << 20  # bytes that are searched at once
-_STAR, _TWO, _DOLLAR, _CR, _LF, _ZERO = b"*2$\r\n0"
+_STAR, _TWO, _MINUS, _CR, _LF, _ZERO = b"*2-\r\n0"
 _START = int.from_bytes(b"*2\r\n$", "little")
 _START_BITS = np.uint64((1 << 40) - 1)
 _NIL = b"\r\n*-1"
@@ -57,7 +60,8 @@ class Shape:
 class Walk:
     """So many replies back to back, read at once. Raises ShapeError where a reading cannot be proved.
 
-    begin, end: the bounds of each entry's id; shapes: the entries by shape; counts: entries per reply.
+    begin, end: the bounds of each entry's id; shapes: the entries by shape; loose: those of none; counts: entries per
+    reply.
     """
 
     def __init__(self, reply: memoryview | bytes, replies: int = 1) -> None:
@@ -105,61 +109,60 @@ class Walk:
     def _walk_all(self) -> Index:
         """Sort all entries into shapes; where each entry ends."""
         self.shapes: list[Shape] = []
+        self.loose: Loose | None = None
         finish = np.empty(len(self.begin), np.int64)
-        rest = np.arange(len(self.begin))
-        while len(rest):
-            if len(self.shapes) == _MOST_SHAPES:
+        nil = self.data[self.end + 3] == _MINUS
+        if nil.any():
+            gone = Shape(None, np.flatnonzero(nil))
+            finish[gone.rows] = self._walk(gone, [_NIL]) + 2
+            if len(gone.rows) < np.count_nonzero(nil):
                 raise ShapeError
+            self.shapes.append(gone)
+        rest = np.flatnonzero(~nil)
+        while len(rest):
             names, segments = self._path_of(int(self.end[rest[0]]))
             shape = Shape(names, rest)
-            at = self._walk(shape, segments)
-            finish[shape.rows] = at + 2
+            finish[shape.rows] = self._walk(shape, segments) + 2
             self.shapes.append(shape)
             if len(shape.rows) == len(rest):
                 break
-            others = np.ones(len(finish), np.bool_)
-            others[rest] = False
-            others[shape.rows] = True
-            rest = np.flatnonzero(~others)
+            left = np.zeros(len(finish), np.bool_)
+            left[rest] = True
+            left[shape.rows] = False
+            few = _SHARE * len(shape.rows) < len(rest)
+            rest = np.flatnonzero(left)
+            if few:
+                self.loose, finish[rest] = walk_loose(self._reply, self.data, rest, self.end[rest])
+                break
         return finish
 
-    def _path_of(self, at: int) -> tuple[list[bytes] | None, list[bytes]]:
+    def _path_of(self, at: int) -> tuple[list[bytes], list[bytes]]:
         """Names and segments of the entry whose id ends here, read in Python."""
-        if bytes(self._reply[at : at + len(_NIL)]) == _NIL:
-            return None, [_NIL]
         segments: list[bytes] = []
         names: list[bytes] = []
-        parts, after = self._number(at + 2, b"*")
+        parts, after = number_at(self._reply, at + 2, b"*")
         if parts % 2 or not parts:
             raise ShapeError
         for _ in range(parts // 2):
-            length, name = self._number(after, b"$")
+            length, name = number_at(self._reply, after, b"$")
             names.append(bytes(self._reply[name : name + length]))
             segments.append(bytes(self._reply[at : name + length + 2]))
-            length, value = self._number(name + length + 2, b"$")
+            length, value = number_at(self._reply, name + length + 2, b"$")
             at = value + length
             after = at + 2
         return names, segments
-
-    def _number(self, at: int, kind: bytes) -> tuple[int, int]:
-        """The number in the header here, and where what follows it begins."""
-        head = bytes(self._reply[at : at + 24])
-        end = head.find(b"\r\n")
-        digits = head[1:end]
-        if end < 2 or head[:1] != kind or not digits.isdigit() or (digits[:1] == b"0" and end > 2):
-            raise ShapeError
-        return int(digits), at + end + 2
 
     def _walk(self, shape: Shape, segments: list[bytes]) -> Index:
         """Walk the shape's rows along the segments; keeps those that stay on the path, and says where each ends."""
         at: Index = self.end[shape.rows]
         for segment in segments:
             for begin in range(0, len(segment), _PIECE):
-                piece = segment[begin : begin + _PIECE]
-                found, at = self._match(shape, at, piece)
+                found, at = self._match(shape, at, segment[begin : begin + _PIECE])
             if shape.names is None:
                 return at
-            begin_of, end_of = self._values(found, at)
+            if len(shape.rows) < FEW_ROWS and len(segments) > MANY_FIELDS:
+                raise ShapeError
+            begin_of, end_of = bounds_of(self._reply, found, at)
             shape.begin.append(begin_of)
             shape.end.append(end_of)
             at = end_of
@@ -167,7 +170,7 @@ class Walk:
 
     def _match(self, shape: Shape, at: Index, piece: bytes) -> tuple[npt.NDArray[Any], Index]:
         """Keep the rows that have these bytes here: the bytes after them, and where they begin."""
-        ahead = _HEADER if shape.names is not None else 0
+        ahead = HEADER if shape.names is not None else 0
         size = len(piece) + ahead
         if at[-1] + size > len(self.data):  # the last rows may be shorter than this shape
             near = at + size <= len(self.data)
@@ -179,45 +182,6 @@ class Walk:
             shape.keep(same)
             at, found = at[same], found[same]
         return found.view(np.uint8).reshape(len(at), size)[:, len(piece) :], at + len(piece)
-
-    def _values(self, header: Bytes, at: Index) -> tuple[Index, Index]:
-        """Where values begin and end, from their length headers, which begin at `at`."""
-        one = header[:, 1] - _ZERO  # wraps for bytes below '0'
-        short = header[:, 2] == _CR
-        length = one.astype(np.int64)
-        if (header[:, 0] != _DOLLAR).any() or (one > 9).any():
-            raise ShapeError
-        if short.all():
-            if (header[:, 3] != _LF).any():
-                raise ShapeError
-            begin = at + 4
-        else:
-            length, begin = self._longer(header, at, length, short)
-        return begin, begin + length
-
-    def _longer(self, header: Bytes, at: Index, length: Index, short: Mask) -> tuple[Index, Index]:
-        """The same where some headers have more than one digit."""
-        two, three = header[:, 2] - _ZERO, header[:, 3] - _ZERO
-        feed = np.where(short, header[:, 3], header[:, 4])
-        begin = at + np.where(short, 4, 5)
-        more = ~short
-        if ((length == 0) & more).any() or (two[more] > 9).any():
-            raise ShapeError
-        length = np.where(short, length, 10 * length + two)
-        long = more & (header[:, 3] != _CR)
-        if long.any():
-            if (three[long] > 9).any():
-                raise ShapeError
-            feed = np.where(long, header[:, 5], feed)
-            begin = np.where(long, at + 6, begin)
-            length = np.where(long, 10 * length + three, length)
-            # Values of a thousand bytes and more are few on a page.
-            for row in np.flatnonzero(long & (header[:, 4] != _CR)).tolist():
-                length[row], begin[row] = self._number(int(at[row]), b"$")
-                feed[row] = _LF
-        if (feed != _LF).any():
-            raise ShapeError
-        return length, begin
 
     # -- the proof ---------------------------------------------------------------------------------------------
 
@@ -236,7 +200,7 @@ class Walk:
             while at < starts[gap]:
                 if counts and counts[-1] and at != ends[gap]:
                     raise ShapeError
-                count, at = self._number(at, b"*")
+                count, at = number_at(self._reply, at, b"*")
                 counts.append(count)
             if at != starts[gap]:
                 raise ShapeError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import random
 import re
 import tracemalloc
 from itertools import accumulate
@@ -157,6 +158,29 @@ def test_entries_of_a_few_shapes_take_the_vectorised_way() -> None:
     assert isinstance(page, VectorPage)
     assert page.field(b"b").to_pylist() == [{0: None, 2: b"2", 3: b"2\r\n"}[i % 4] for i in range(1, 400) if i % 4 != 1]
     assert page.deleted == 100
+
+
+def test_entries_of_very_many_shapes_take_the_vectorised_way() -> None:
+    """Optional fields: nearly every entry has a shape of its own; some are deleted, one field is there twice."""
+    chance = random.Random(5)
+    entries: list[Entry] = []
+    for at in range(1, 600):
+        names = [b"a", *(b"optional-%d" % i for i in range(9) if chance.random() < 0.5), b"b" * (at % 70), b"a"]
+        fields = [part for name in names for part in (name, b"v" * chance.choice((0, 5, 50, 500, 5000)))]
+        entries.append((b"%d-0" % at, fields if at % 50 else None))
+    reply = resp(entries)
+    page = decode_entries(reply)
+    assert isinstance(page, VectorPage)
+    assert contents(page, names_of(entries)) == plain_contents(entries, names_of(entries))
+
+
+def test_an_entry_of_very_many_fields_is_read_in_good_time() -> None:
+    wide: Entry = (b"7-0", [b"%d" % i for i in range(40_000)])
+    narrow: list[Entry] = [(b"%d-0" % i, [b"a", b"1"] * (i % 7 + 1)) for i in range(8, 300)]
+    for entries in ([wide], [wide, *narrow], [narrow[0], wide, *narrow]):
+        page = decode_entries(resp(entries))
+        assert isinstance(page, ExactPage)
+        assert page.field(b"39998").to_pylist().count(b"39999") == 1
 
 
 def test_a_value_that_looks_like_an_entry_takes_the_exact_way() -> None:
