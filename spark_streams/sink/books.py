@@ -139,7 +139,7 @@ class Books:
             return
         prefixes = tuple(f"{self.batch.number}:{run}:" for run in runs)
         parts = [part.decode() for part in _checked(ask([("SMEMBERS", book.keys.parts)]))[0]]
-        marks = [part for part in parts if part.startswith(prefixes) and not part.endswith(":claims")]
+        marks = [part for part in parts if part.startswith(prefixes) and part.rpartition(":")[2].isdigit()]
         for part in marks:
             for mark in _checked(ask([("HVALS", book.keys.named(part))]))[0]:
                 book.earlier.add(read_mark(mark)[0])

@@ -89,17 +89,31 @@ class _Closing:
                 f"an earlier run of batch {batch.number} of query {batch.query} wrote {left} rows to stream {shown!r} "
                 f"that this run does not have: the query gives other rows each time it runs; {self._remedy(keys)}"
             )
+        accounted = self._accounted(keys)
+        if accounted != had.rows:
+            raise LedgerError(
+                f"batch {batch.number} of query {batch.query} has {had.rows} rows for stream {shown!r}, and the ledger "
+                f"knows of {accounted}: a retried task had other rows, or the ledger was deleted meanwhile; "
+                f"{self._remedy(keys)}"
+            )
         gone = [keys.parts, *[keys.named(part) for part in parts]]
         kept = ("HSET", keys.head, "batch", batch.number, "done", batch.number, "rows", had.rows, "total", had.total)
         return [
             ("MULTI",), ("DEL", keys.head), kept, *expiry(batch, keys.head), ("UNLINK", *gone), ("EXEC",)
         ]  # fmt: skip
 
+    def _accounted(self, keys: Keys) -> int:
+        """How many rows this run has written or claimed."""
+        written, claims = self._ask([("GET", keys.part("written")), ("STRLEN", keys.part("claims"))])
+        return int(written or 0) + int(claims) // 8
+
     def _unclaimed(self, keys: Keys, head: Head, parts: Sequence[str]) -> int:
         """How many rows earlier runs wrote that this run has not claimed."""
         runs = head.runs[:-1] if head.runs and head.runs[-1] == self._batch.run else head.runs
         prefixes = tuple(f"{self._batch.number}:{run}:" for run in runs)
-        earlier = [keys.named(part) for part in parts if part.startswith(prefixes) and not part.endswith(":claims")]
+        earlier = [
+            keys.named(part) for part in parts if part.startswith(prefixes) and part.rpartition(":")[2].isdigit()
+        ]
         if head.batch != self._batch.number or not prefixes or not earlier:
             return 0
         marks = self._ask([*[("HVALS", key) for key in earlier], ("STRLEN", keys.part("claims"))])

@@ -9,6 +9,7 @@ For each stream that a batch writes to, in the stream's own slot:
     rstream:sink:{orders}:<query>                          the head, a hash: batch, runs, done, rows, total
     rstream:sink:{orders}:<query>:parts                    a set: the names of the keys below
     rstream:sink:{orders}:<query>:<batch>:<run>:<partition>   marks, a hash: attempt.number → fingerprints of the rows
+    rstream:sink:{orders}:<query>:<batch>:<run>:written    how many rows the run has written
     rstream:sink:{orders}:<query>:<batch>:<run>:claims     fingerprints, back to back (only after a killed run)
 
 and `rstream:sink:<query>`, a hash of the streams and the last batch that wrote to each.
@@ -19,9 +20,9 @@ Every chunk is one transaction: its XADDs and its mark, WATCHing head and marks.
 - a run that takes over from a killed one enters itself in the head, which stops whatever is left of the other. Its
   tasks *claim* rows that earlier runs have written instead of writing them, each once (WATCHing the claims), wherever
   the rows are now: the number of partitions may differ;
-- when all tasks have ended, the driver leaves `done`, with the number of rows and the sum of their fingerprints, and
-  drops the marks. A batch that is replayed after that (the query was killed before Spark's commit log) writes nothing
-  and is held against both.
+- when all tasks have ended, the driver holds what the run has written and claimed against what the tasks had, leaves
+  `done` with the number of rows and the sum of their fingerprints, and drops the marks. A batch that is replayed after
+  that (the query was killed before Spark's commit log) writes nothing and is held against both.
 
 When the next batch of the query is done, streams that it does not write to are forgotten: what remains of a query is a
 head for each stream of its last batch. Keys of jobs expire after a day without use.
@@ -90,7 +91,7 @@ class Keys:
         return cls(head, head + b":parts", batch)
 
     def part(self, partition: int | str, run: str | None = None) -> bytes:
-        """A partition's marks; `claims` for the claims of the run."""
+        """A partition's marks; `claims` and `written` of the whole run."""
         return self.named(f"{self.batch.number}:{run or self.batch.run}:{partition}")
 
     def named(self, part: str) -> bytes:

@@ -1,0 +1,90 @@
+"""Spark jobs for test_in_spark.py, in processes of their own: `python -m tests.sink.spark_job NAME folder url …`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.sink.faulty import FaultySource
+
+ROWS = 6_000
+LOG4J = Path(__file__).resolve().parents[2] / "conf" / "log4j2.properties"
+
+
+def session(master: str, **settings: str) -> SparkSession:
+    builder = SparkSession.builder.master(master).appName("sink").config("spark.ui.enabled", "false")
+    for name, value in {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG4J}",
+        "spark.executor.memory": "512m",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+        **settings,
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.dataSource.register(FaultySource)
+    return spark
+
+
+def tasks(folder: Path, urls: list[str]) -> None:
+    """Tasks, workers, executors die in mid-write and twins race; each into a stream of the fault's name."""
+    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    speculate = {
+        "spark.speculation": "true",
+        "spark.speculation.multiplier": "1.2",
+        "spark.speculation.quantile": "0.3",
+        "spark.speculation.interval": "50ms",
+        "spark.speculation.minTaskRuntime": "100ms",
+    }
+    spark = session("local-cluster[2,1,512]", **speculate)
+    for at, url in enumerate(urls):
+        for fault in ("raise", "exit", "slow", "executor"):
+            place = folder / str(at)
+            place.mkdir(exist_ok=True)
+            # A shuffle before the sink: another attempt's rows come in another order.
+            rows = spark.range(0, ROWS, 1, 2).repartition(2).selectExpr("id AS n", "concat('row ', id) AS text")
+            rows.write.format("rstream-faulty").mode("append").options(
+                url=url, stream=fault.replace(" ", "-"), fault=fault, faultFolder=str(place), chunkSize="250"
+            ).save()
+    spark.stop()
+
+
+def query(folder: Path, urls: list[str], fault: str, partitions: int) -> None:
+    """Stream `in` → repartition → stream `out`, a batch at a time, until all is through; the fault in the first one."""
+    spark = session("local[2]")
+    queries: list[StreamingQuery] = []
+    for at, url in enumerate(urls):
+        place = folder / str(at)
+        place.mkdir(exist_ok=True)
+        rows = (
+            spark.readStream.format("rstream")
+            .schema("n LONG, text STRING")
+            .options(url=url, streams="in", group="g", startingOffsets="earliest", maxEntriesPerTrigger="3000")
+            .load()
+            .repartition(partitions)
+        )
+        writer = rows.writeStream.format("rstream-faulty").options(
+            url=url, stream="out", fault=fault, faultFolder=str(place), chunkSize="200"
+        )
+        queries.append(
+            writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True).start()
+        )
+    for one in queries:
+        one.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    name, place, *given = sys.argv[1:]
+    started = time.time()
+    if name == "tasks":
+        tasks(Path(place), given)
+    else:
+        query(Path(place), given[2:], given[0], int(given[1]))
+    print(f"done in {time.time() - started:.1f} s")
