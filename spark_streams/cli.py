@@ -1,6 +1,7 @@
 """`rstream …`: look at streams and groups of any server, or serve the bundled engine. Its commands are in commands/.
 
-Read-only commands never change a stream or a group. Exit codes: 0 fine, 1 the server or the engine said no, 2 usage.
+Read-only commands never change a stream or a group. Exit codes: 0 fine, 1 the server or the engine said no, 2 usage,
+3 a group is further behind than `rstream lag` was told to allow.
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from __future__ import annotations
 import click
 
 from spark_streams import __version__
+from spark_streams.commands.add import add
+from spark_streams.commands.lag import lag
+from spark_streams.commands.pending import pending
 from spark_streams.commands.serve import serve
 from spark_streams.commands.shared import Group
 from spark_streams.commands.streams import groups, streams
@@ -16,10 +20,21 @@ from spark_streams.commands.streams import groups, streams
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rstream")
 def main() -> None:
-    """Redis Streams for Spark: what is in the streams, who reads them, and a stream engine for this machine."""
+    """Redis Streams for Spark: what is in the streams, who reads them, and a stream engine for this machine.
+
+    The server is --url or $RSTREAM_URL, else the bundled engine of this machine (embedded:).
+
+    \b
+    Examples:
+      rstream streams                   what is there
+      rstream top                       who keeps up, live
+      rstream lag --max 10000           an exit code for an alert
+      rstream add orders customer=ann amount=12.50
+      rstream COMMAND --help            more of these
+    """
 
 
-for _command in (streams, groups, serve):
+for _command in (streams, groups, lag, pending, add, serve):
     main.add_command(_command)
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from spark_streams.errors import RStreamError
+from spark_streams.errors import RStreamError, StreamStateError
 
 if TYPE_CHECKING:
     from spark_streams.wire.connection import Connection
@@ -24,6 +24,16 @@ class Group(click.Group):
             return super().invoke(ctx)
         except RStreamError as error:
             raise click.ClickException(str(error)) from error
+
+
+def milliseconds(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """An option's callback: a length of time with its unit, in milliseconds."""
+    from spark_streams.option_values import duration
+
+    try:
+        return None if value is None else duration(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value}: {error}", ctx, param) from None
 
 
 def url_option(command: F) -> F:
@@ -46,6 +56,21 @@ def connect(url: str) -> Connection:
     return Connection(Address.parse(url))
 
 
+def named_streams(server: Connection, names: Sequence[str]) -> Sequence[str | bytes]:
+    """These streams, or all that the server has. Raises StreamStateError where one is not there."""
+    from spark_streams.monitor.groups import list_streams
+
+    if not names:
+        return list_streams(server)
+    replies = server.pipeline([("EXISTS", name) for name in names])
+    missing = [name for name, reply in zip(names, replies, strict=True) if reply == 0]
+    if missing:
+        raise StreamStateError(
+            f"no stream {', '.join(map(repr, missing))} at {server.address}; rstream streams lists what is there"
+        )
+    return names
+
+
 def print_json(value: object) -> None:
     """One JSON document."""
     click.echo(json.dumps(value, indent=2))
@@ -57,7 +82,7 @@ def printable(text: str) -> str:
 
 
 def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns of numbers stand to the right; None is `?`."""
+    """Columns of numbers, and those whose names end in a blank, stand to the right; None is `?`."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -65,7 +90,7 @@ def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at, name in enumerate(names):
         numeric = all(isinstance(row[at], int | None) for row in rows) and bool(rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(name.strip(), justify="right" if numeric or name.endswith(" ") else "left", overflow="fold")
     for row in rows:
         cells = ["?" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row]
         # Text: no markup either.

@@ -6,14 +6,21 @@ from dataclasses import asdict
 
 import click
 
-from spark_streams.commands.shared import connect, json_option, print_json, print_table, url_option
+from spark_streams.commands.shared import connect, json_option, named_streams, print_json, print_table, url_option
 
 
 @click.command()
 @url_option
 @json_option
 def streams(url: str, as_json: bool) -> None:
-    """All streams of the server: entries, last id, groups."""
+    """All streams of the server: entries, last id, groups.
+
+    \b
+    Examples:
+      rstream streams
+      rstream streams --url redis://user:password@host:6379/0
+      rstream streams --json | jq '.[] | select(.length > 1000000) | .stream'
+    """
     from spark_streams.monitor.groups import list_streams, view_streams
 
     with connect(url) as server:
@@ -34,16 +41,18 @@ def streams(url: str, as_json: bool) -> None:
 def groups(names: tuple[str, ...], url: str, as_json: bool) -> None:
     """The consumer groups of some streams (default: all): lag, pending, position.
 
-    lag: entries that the group has yet to be given; pending: given, and not acknowledged.
+    lag: entries that the group has yet to be given, as the server counts them (rstream lag counts where it cannot);
+    pending: given, and not acknowledged.
+
+    \b
+    Examples:
+      rstream groups
+      rstream groups orders payments
     """
-    from spark_streams.monitor.groups import list_streams, view_streams
+    from spark_streams.monitor.groups import view_streams
 
     with connect(url) as server:
-        views = view_streams(server, names or list_streams(server))
-        where = str(server.address)
-    missing = [name for name in names if name not in {view.stream for view in views}]
-    if missing:
-        raise click.ClickException(f"no stream {', '.join(missing)} at {where}; rstream streams lists what is there")
+        views = view_streams(server, named_streams(server, names))
     found = [group for view in views for group in view.groups]
     if as_json:
         print_json([asdict(group) for group in found])

@@ -1,0 +1,264 @@
+"""How every group of every stream stands at one moment. It only looks: no command here changes a stream or a group.
+
+Whatever the number of streams, it is a handful of round trips: the streams and their groups; each group's first entry
+that it has not been given, its oldest pending one and its consumers; the consumers' oldest pending entries; and, only
+where the server cannot count a lag, the entries themselves, up to a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.replies import pairs
+
+COUNTED = 10_000  # entries at most that a group's lag is counted by hand
+_COUNTED_TOGETHER = 200_000
+_PAGE = 1_000
+_PAGE_BYTES = 16 << 20
+_COMMANDS = 4_000  # in one round trip
+_FIRST_TIME = 1_000_000_000_000  # ms (September 2001): ids below are numbers of somebody's own, not times
+
+
+@dataclass(frozen=True)
+class ConsumerStanding:
+    """A consumer of a group. idle_ms: since it last asked the server for anything; oldest_idle_ms: since its oldest
+    pending entry was given to it, None where it has none."""
+
+    consumer: str
+    pending: int
+    idle_ms: int
+    oldest_idle_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class GroupStanding:
+    """One group of one stream.
+
+    lag: entries of the stream that the group has yet to be given; at_least: there are more, they were counted up to a
+    limit; lag_ms: the age of the oldest entry that the group has not acknowledged, be it pending or not yet given (0:
+    none; None: the ids are no times); pending: given and not acknowledged; oldest_idle_ms: how long the longest
+    waiting of these has been pending (None: none); delivered: entries ever given, None where the server cannot tell.
+    """
+
+    stream: str
+    group: str
+    lag: int
+    at_least: bool
+    lag_ms: int | None
+    pending: int
+    oldest_idle_ms: int | None
+    last_delivered: str
+    delivered: int | None
+    consumers: tuple[ConsumerStanding, ...] = ()
+
+
+@dataclass(frozen=True)
+class StreamStanding:
+    """One stream. length: entries it holds; added: entries ever added, None before Redis 7; last: the newest id;
+    letters: its newest entry is a dead letter."""
+
+    stream: str
+    length: int
+    added: int | None
+    last: str
+    letters: bool = False
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All of it at `at_ms`, milliseconds since the epoch by the server's clock."""
+
+    at_ms: int
+    streams: tuple[StreamStanding, ...]
+    groups: tuple[GroupStanding, ...]
+
+
+@dataclass
+class _Draft:
+    """A group while it is being looked at."""
+
+    key: str | bytes
+    name: bytes
+    stream: StreamStanding
+    fields: dict[bytes, Any]
+    after: StreamId
+    first: StreamId  # of the stream
+    ahead: StreamId | None = None  # the first entry that the group has not been given
+    entry_bytes: int = 0
+    oldest: Sequence[Any] | None = None  # pending: id, consumer, idle, deliveries
+    consumers: tuple[ConsumerStanding, ...] = ()
+    names: tuple[bytes, ...] = ()  # of the consumers
+    reached: bytes | None = None  # counting goes on here
+    counted: int = 0
+    more: bool = False
+    gone: bool = False
+
+
+def survey(server: Connection, streams: Sequence[str | bytes], counted: int | None = None) -> Survey:
+    """Look at these streams; those that do not exist are left out. counted: up to where a lag is counted by hand.
+
+    Raises WrongKeyTypeError, ServerError.
+    """
+    time, *replies = ask(server, [("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]])
+    at_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    found: list[StreamStanding] = []
+    drafts: list[_Draft] = []
+    for at, key in enumerate(streams):
+        info, groups = replies[2 * at], replies[2 * at + 1]
+        if any(isinstance(reply, ReplyError) and "no such key" in str(reply) for reply in (info, groups)):
+            continue
+        for reply in (info, groups):
+            if isinstance(reply, ReplyError):
+                raise server.error_of(reply, ("XINFO", "STREAM", key))
+        stream, first = _stream(key, pairs(info))
+        found.append(stream)
+        for fields in map(pairs, groups):
+            after = StreamId.parse(fields[b"last-delivered-id"])
+            drafts.append(_Draft(key, fields[b"name"], stream, fields, after, first))
+    _look(server, drafts)
+    _look_at_consumers(server, drafts)
+    unknown = [one for one in drafts if _server_lag(one) is None]
+    share = max(_PAGE, min(COUNTED, _COUNTED_TOGETHER // max(1, len(unknown))))
+    _count(server, unknown, share if counted is None else counted)
+    return Survey(at_ms, tuple(found), tuple(_standing(one, at_ms) for one in drafts if not one.gone))
+
+
+def ask(server: Connection, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
+    """All replies in order, a few thousand commands in a round trip; error replies are values."""
+    found: list[Reply] = []
+    for at in range(0, len(commands), _COMMANDS):
+        found += server.pipeline(commands[at : at + _COMMANDS])
+    return found
+
+
+def shown(name: bytes | str) -> str:
+    """A name as people see it: bytes that are no UTF-8 as `\\xff`."""
+    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
+
+
+def age_ms(entry: StreamId, at_ms: int) -> int | None:
+    """How old an entry is by its id; None where the id is no time."""
+    return None if entry.ms < _FIRST_TIME else max(0, at_ms - entry.ms)
+
+
+def _stream(key: str | bytes, info: dict[bytes, Any]) -> tuple[StreamStanding, StreamId]:
+    first, last = info[b"first-entry"], info[b"last-entry"]
+    letters = last is not None and b"dl.reason" in last[1][0::2]
+    newest = info[b"last-generated-id"].decode()
+    standing = StreamStanding(shown(key), info[b"length"], info.get(b"entries-added"), newest, letters)
+    return standing, MIN_ID if first is None else StreamId.parse(first[0])
+
+
+def _look(server: Connection, drafts: Sequence[_Draft]) -> None:
+    """Each group's first entry to come, its oldest pending one, its consumers."""
+    commands: list[Sequence[Argument]] = []
+    for one in drafts:
+        commands += [
+            ("XRANGE", one.key, _above(one.after), "+", "COUNT", 1),
+            ("XPENDING", one.key, one.name, "-", "+", 1),
+            ("XINFO", "CONSUMERS", one.key, one.name),
+        ]
+    replies = ask(server, commands)
+    for at, one in enumerate(drafts):
+        ahead, oldest, consumers = replies[3 * at : 3 * at + 3]
+        if isinstance(oldest, ReplyError) or isinstance(consumers, ReplyError) or isinstance(ahead, ReplyError):
+            one.gone = True  # destroyed since the first look
+            continue
+        if ahead:
+            one.ahead = StreamId.parse(ahead[0][0])
+            one.entry_bytes = sum(len(part) + 16 for part in ahead[0][1] or ())
+        one.oldest = oldest[0] if oldest else None
+        told = [pairs(each) for each in consumers]
+        one.names = tuple(each[b"name"] for each in told)
+        one.consumers = tuple(_consumer(each, one.oldest) for each in told)
+
+
+def _consumer(fields: dict[bytes, Any], oldest: Sequence[Any] | None) -> ConsumerStanding:
+    name, pending = fields[b"name"], fields[b"pending"]
+    known = oldest[2] if oldest is not None and oldest[1] == name else None
+    return ConsumerStanding(shown(name), pending, fields[b"idle"], known)
+
+
+def _look_at_consumers(server: Connection, drafts: Sequence[_Draft]) -> None:
+    """How long each consumer's oldest pending entry has waited, where the group's oldest is not its own."""
+    wanted = [
+        (one, at)
+        for one in drafts
+        for at, each in enumerate(one.consumers)
+        if each.pending and each.oldest_idle_ms is None
+    ]
+    commands = [("XPENDING", one.key, one.name, "-", "+", 1, one.names[at]) for one, at in wanted]
+    for (one, at), reply in zip(wanted, ask(server, commands), strict=True):
+        if isinstance(reply, ReplyError) or not reply:
+            continue
+        each = one.consumers[at]
+        seen = ConsumerStanding(each.consumer, each.pending, each.idle_ms, reply[0][2])
+        one.consumers = (*one.consumers[:at], seen, *one.consumers[at + 1 :])
+
+
+def _above(entry: StreamId) -> bytes:
+    """The id after this one, to start a range with: `(id` is not known before Redis 6.2."""
+    return b"+" if entry == MAX_ID else bytes(entry.next())
+
+
+def _server_lag(one: _Draft) -> int | None:
+    """The lag without counting, None where that cannot be.
+
+    Redis counts what was trimmed before it was given, too; nobody will ever be given that.
+    """
+    if one.gone or one.ahead is None:
+        return 0
+    if one.after < one.first:
+        return one.stream.length
+    lag = one.fields.get(b"lag")
+    return None if lag is None else min(lag, one.stream.length)
+
+
+def _count(server: Connection, drafts: Iterable[_Draft], limit: int) -> None:
+    """Count what these groups have not been given, a page of each in a round trip."""
+    rest = list(drafts)
+    while rest:
+        budget = _PAGE_BYTES // len(rest)
+        pages = [min(_PAGE, limit - one.counted, max(1, budget // max(1, one.entry_bytes))) for one in rest]
+        commands = [
+            ("XRANGE", one.key, one.reached or _above(one.after), "+", "COUNT", page)
+            for one, page in zip(rest, pages, strict=True)
+        ]
+        left = []
+        for one, page, reply in zip(rest, pages, ask(server, commands), strict=True):
+            if isinstance(reply, ReplyError):
+                one.gone = True
+                continue
+            one.counted += len(reply)
+            if len(reply) < page:
+                continue
+            one.reached = _above(StreamId.parse(reply[-1][0]))
+            one.more = one.counted >= limit
+            if not one.more:
+                left.append(one)
+        rest = left
+
+
+def _standing(one: _Draft, at_ms: int) -> GroupStanding:
+    ahead = _server_lag(one)
+    pending = one.fields[b"pending"]
+    waiting = [] if one.oldest is None else [StreamId.parse(one.oldest[0])]
+    first = one.ahead
+    if first is not None:
+        waiting.append(first)
+    return GroupStanding(
+        one.stream.stream,
+        shown(one.name),
+        one.counted if ahead is None else ahead,
+        one.more,
+        age_ms(min(waiting), at_ms) if waiting else 0,
+        pending,
+        max((c.oldest_idle_ms for c in one.consumers if c.oldest_idle_ms is not None), default=None),
+        str(one.after),
+        one.fields.get(b"entries-read"),
+        one.consumers,
+    )

@@ -1,0 +1,52 @@
+"""Numbers for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def duration(ms: float | None) -> str:
+    """`0 ms`, `850 ms`, `12.3 s`, `4 m 05 s`, `3 h 20 m`, `2 d 3 h`; `?` where it is not known."""
+    if ms is None:
+        return "?"
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    if ms < 59_950:
+        return f"{ms / 1000:.1f} s"
+    minutes, seconds = divmod(round(ms / 1000), 60)
+    if minutes < 60:
+        return f"{minutes} m {seconds:02} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes:02} m"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def rate(value: float | None) -> str:
+    """Per second: `0`, `7.5`, `12,345`; `?` where it is not known."""
+    if value is None:
+        return "?"
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
+
+
+def count(value: int | None, at_least: bool = False) -> str:
+    """`12,345`, `10,000+` where there are more, `?`."""
+    return "?" if value is None else f"{value:,}{'+' if at_least else ''}"
+
+
+def short(value: float) -> str:
+    """For axes: `950`, `12k`, `1.5M`, `2G`."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """The last `width` values as bars from zero to their maximum; a gap where one is not known."""
+    last = list(values)[-width:] if width > 0 else []
+    top = max((v for v in last if v is not None), default=0)
+    marks = [" " if v is None else _BARS[0 if top <= 0 else min(7, int(v / top * 7.999))] for v in last]
+    return "".join(marks).rjust(width)

@@ -1,0 +1,25 @@
+"""Fixtures of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+from tests.servers import Server
+
+
+@pytest.fixture
+def client(server: Server) -> redis.Redis:
+    """A plain client of the server."""
+    return server.client(decode_responses=True)
+
+
+@pytest.fixture
+def connection(server: Server) -> Iterator[Connection]:
+    """A connection of ours to the server."""
+    with Connection(Address.parse(server.url)) as one:
+        yield one
