@@ -45,12 +45,12 @@ class Loose:
         return same
 
 
-def walk_loose(reply: memoryview | bytes, data: Bytes, rows: Index, at: Index) -> tuple[Loose, Index]:
+def walk_loose(data: Bytes, rows: Index, at: Index) -> tuple[Loose, Index]:
     """(the fields of these entries, where each entry ends). at: where each one's id ends.
 
     Raises ShapeError, or IndexError, where something else is found.
     """
-    after, parts = bounds_of(reply, _behind(data, at), at + 2, b"*")
+    after, parts = bounds_of(data, _behind(data, at), at + 2, b"*")
     parts = parts - after
     if (parts % 2 != 0).any() or (parts == 0).any():
         raise ShapeError
@@ -63,8 +63,8 @@ def walk_loose(reply: memoryview | bytes, data: Bytes, rows: Index, at: Index) -
     at = after - 2
     step = 0
     while len(left):
-        name_begin, name_end = bounds_of(reply, _behind(data, at), at + 2)
-        begin, end = bounds_of(reply, _behind(data, name_end), name_end + 2)
+        name_begin, name_end = bounds_of(data, _behind(data, at), at + 2)
+        begin, end = bounds_of(data, _behind(data, name_end), name_end + 2)
         found.append((left, np.full(len(left), step), name_begin, name_end, begin, end))
         step += 1
         finish[left] = end + 2

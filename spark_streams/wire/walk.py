@@ -132,7 +132,7 @@ class Walk:
             few = _SHARE * len(shape.rows) < len(rest)
             rest = np.flatnonzero(left)
             if few:
-                self.loose, finish[rest] = walk_loose(self._reply, self.data, rest, self.end[rest])
+                self.loose, finish[rest] = walk_loose(self.data, rest, self.end[rest])
                 break
         return finish
 
@@ -162,7 +162,7 @@ class Walk:
                 return at
             if len(shape.rows) < FEW_ROWS and len(segments) > MANY_FIELDS:
                 raise ShapeError
-            begin_of, end_of = bounds_of(self._reply, found, at)
+            begin_of, end_of = bounds_of(self.data, found, at)
             shape.begin.append(begin_of)
             shape.end.append(end_of)
             at = end_of

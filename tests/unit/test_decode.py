@@ -45,7 +45,7 @@ NASTY = [
     b"$04", b"*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\na\r\n$1\r\n1\r\n", b"*1\r\n", b"-ERR no\r\n",
 ]  # fmt: skip
 nasty = st.sampled_from(NASTY)
-long = st.sampled_from([8, 9, 10, 63, 64, 99, 100, 999, 1000, 12345]).map(lambda size: b"v" * size)
+long = st.sampled_from([8, 9, 10, 63, 64, 99, 100, 999, 1000, 9999, 10000, 123456]).map(lambda size: b"v" * size)
 value = st.one_of(st.binary(max_size=12), nasty, st.binary(min_size=90, max_size=120), long)
 name = st.one_of(st.sampled_from([b"a", b"b", b"year", b"a-longer-field-name", b"", b"n" * 150]), nasty)
 pairs = st.lists(st.tuples(name, value), min_size=1, max_size=4)
