@@ -28,7 +28,8 @@ class Losses:
     allowed: bool
     counts: dict[str, int] = field(default_factory=dict)
     _unread: dict[str, tuple[StreamId, int]] = field(default_factory=dict)  # already counted: group position, number
-    _backlog: dict[str, int] = field(default_factory=dict)  # what each group had yet to read, when last seen
+    # When last seen: entries ever added to the stream, and how many of them the group had read.
+    _seen: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, stream: str, count: int, why: str) -> None:
         """Count a loss that is allowed."""
@@ -37,21 +38,35 @@ class Losses:
             _log.warning("stream %r: %d entries are lost: %s", stream, count, why)
 
     def remember(self, heads: Mapping[str, StreamState], states: Mapping[str, GroupState]) -> None:
-        """What each group has yet to read: it is lost if the stream vanishes before the next look."""
+        """How far each group has come: what it has yet to read is lost if the stream vanishes before the next look."""
         for stream, state in states.items():
             added = heads[stream].added
             if added is not None and state.entries_read is not None:
-                self._backlog[stream] = max(0, added - state.entries_read)
+                self._seen[stream] = (added, state.entries_read)
 
     def took(self, runs: Iterable[Run]) -> None:
         """These were delivered since."""
         for run in runs:
-            if run.stream in self._backlog:
-                self._backlog[run.stream] = max(0, self._backlog[run.stream] - run.count)
+            if run.stream in self._seen:
+                added, read = self._seen[run.stream]
+                self._seen[run.stream] = (added, read + run.count)
 
     def vanished(self, stream: str) -> None:
         """A stream is gone with all that it held."""
-        self.add(stream, self._backlog.pop(stream, 0), "the stream is gone")
+        added, read = self._seen.pop(stream, (0, 0))
+        self.add(stream, max(0, added - read), "the stream is gone")
+
+    def group_vanished(self, stream: str, head: StreamState, at: StreamId) -> None:
+        """A group is gone that stood at `at`. Its stream may stand as it was, or was trimmed meanwhile, or is gone too:
+        then `head` is that of another one under its name, or of none."""
+        if head.length and head.first is not None and head.first <= at <= head.last:
+            return
+        added, read = self._seen.get(stream, (0, 0))
+        if head.added is None or head.added < added or (read and head.added == head.length):
+            self.vanished(stream)
+        else:
+            gone = max(0, head.added - head.length - read)
+            self.add(stream, gone, "trimmed or deleted before the group was made again")
 
     def trimmed_unread(self, stream: str, head: StreamState, state: GroupState) -> int:
         """Entries that went from the head of the stream before the group came to them, and are not counted yet."""
@@ -85,7 +100,7 @@ def reconcile(
         if state is None:
             if not losses.allowed:
                 raise missing(server, member, stream, not head.exists)
-            losses.vanished(stream)
+            losses.group_vanished(stream, head, at)
             made[stream] = str(at if head.exists and head.last >= at else MIN_ID)
             _log.warning("stream %r: group %r is gone and is made again at %s", stream, member.group, made[stream])
         elif state.last_delivered < at:

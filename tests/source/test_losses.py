@@ -31,6 +31,26 @@ def test_a_destroyed_group_is_made_again_at_the_checkpoint(
     assert pending_count(client) == 0
 
 
+@pytest.mark.parametrize("what", ["stands", "trimmed to the checkpoint", "trimmed above it", "begun anew"])
+def test_a_group_that_is_gone_has_lost_what_its_stream_has_lost(server: Server, client: redis.Redis, what: str) -> None:
+    """Not what the stream still holds above the checkpoint."""
+    ids = add(client, 20)
+    one = reader(server, **LENIENT)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(8))
+    client.xgroup_destroy("s", "g")
+    if what == "begun anew":
+        client.delete("s")
+        add(client, 2, first=20)
+    elif what != "stands":
+        client.xtrim("s", minid=ids[8 if what == "trimmed to the checkpoint" else 11], approximate=False)
+    lost = {"trimmed above it": 3, "begun anew": 12}.get(what, 0)
+    rest = [20, 21] if what == "begun anew" else list(range(8 + lost, 20))
+    assert drain(one, at=end) == [rest]
+    assert one.reportLatestOffset().get("lost", {}) == ({"s": lost} if lost else {})
+    assert pending_count(client) == 0
+
+
 def test_a_stream_that_was_flushed_and_begun_again_is_read_from_its_start(server: Server, client: redis.Redis) -> None:
     add(client, 20)
     one = reader(server, **LENIENT)
