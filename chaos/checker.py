@@ -105,5 +105,5 @@ def _check_acknowledgements(history: History, report: Report) -> None:
             continue
         if batch is None or batch > ack.committed:
             report.early.append(ack.place)
-    open_ones = seen | set(history.pending) | history.gone
+    open_ones = seen | set(history.pending) | history.gone | history.forgotten
     report.unseen = [place for place in batch_of if place not in open_ones]

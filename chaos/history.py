@@ -68,6 +68,7 @@ class History:
 
     gone: entries that the test took away (trimmed, deleted, acknowledged by others): they may be missing;
     unordered: entries that reached the query out of turn and rightly so (claimed from a dead consumer);
+    forgotten: entries whose pending list went with their group: nobody can acknowledge them;
     taken: entries that other consumers of the group were given; the query must not have them;
     pending: what the group still holds for the query's consumers at the end; letters: originals of dead letters.
     acks_seen: False where nobody recorded acknowledgements.
@@ -78,6 +79,7 @@ class History:
     acknowledged: list[Acknowledged] = field(default_factory=list)
     gone: set[Place] = field(default_factory=set)
     unordered: set[Place] = field(default_factory=set)
+    forgotten: set[Place] = field(default_factory=set)
     taken: set[Place] = field(default_factory=set)
     pending: list[Place] = field(default_factory=list)
     letters: list[Place] = field(default_factory=list)

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import pyspark
+
 from chaos.query import Query
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,10 +32,11 @@ class Job:
         master: str = "local[4]",
         conf: dict[str, str] | None = None,
         in_turn: bool = False,
+        second_host: str | None = None,
     ) -> None:
         self.queries = list(queries)
         folder.mkdir(parents=True, exist_ok=True)
-        plan = {"master": master, "conf": conf or {}, "in_turn": in_turn}
+        plan = {"master": master, "conf": conf or {}, "in_turn": in_turn, "second_host": second_host}
         number = len(list(folder.glob("plan-*.json")))
         (folder / f"plan-{number}.json").write_text(
             json.dumps({**plan, "queries": [query.to_json() for query in queries]})
@@ -44,6 +47,8 @@ class Job:
         self._log = folder / f"log-{number}.txt"
         environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_HOME", "SPARK_CONF_DIR")}
         environment |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        if master.startswith("local-cluster"):
+            environment["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "chaos.job", str(folder / f"plan-{number}.json")],

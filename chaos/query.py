@@ -7,8 +7,10 @@ Everything about it is in one folder:
     batches/        one JSON file per batch that the sink keeps: the names of the attempts that count
     acks.jsonl      every XACK as it was sent, with the last batch of the commit log just before it
     up              made when the source's Python process on the driver is there
-    held            made when the query has come to its kill point and stands still there
-    go              made when the query may build its first batch, if its fault is in batch 0
+    held            made when the query has come to its kill point: the pid of the process that stands still there
+    go              made when a query that has paused may go on; or when one that begins at `latest` may build its first
+                    batch, if its fault is in that
+    struck          made when a fault in a task has happened; `twin`: when the task's twin has written meanwhile
     ended           made when the query has ended: the error's text, or nothing
     stop            makes the job stop the query
 """
@@ -36,8 +38,12 @@ KILL_POINTS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens in `batch`: a kill point (`hold`), or in the task that meets it first `raise`, `kill` (of its Python
-    process) or `wait` (until a twin of it has written), while it reads or writes (`stage`), after `rows` rows."""
+    """What happens in `batch`.
+
+    kind: `hold` at a kill point for ever, or `pause` there until `go` is made; or in the task that meets it first
+    `raise`, `kill` (its Python process) or `wait` (until a twin of it has written), after `rows` rows;
+    stage: the kill point, or whether the task reads or writes.
+    """
 
     kind: str
     batch: int = 1

@@ -74,7 +74,7 @@ class ChaosReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._record()
         if self._query.logged() == -1:
             self._hold_at("started", 0)
-            if self._fault.batch == 0:
+            if self._fault.batch == 0 and self._query.options.get("startingOffsets") == "latest":
                 wait_for_file(self._query.path / "go")
         self._hold_at("committed", self._query.committed())
         end = self._inner.latestOffset(start, limit)
@@ -97,8 +97,13 @@ class ChaosReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._inner.stop()
 
     def _hold_at(self, point: str, batch: int) -> None:
-        if (self._fault.kind, self._fault.stage, self._fault.batch) == ("hold", point, batch):
+        if (self._fault.stage, self._fault.batch) != (point, batch):
+            return
+        if self._fault.kind == "hold":
             hold(self._query)
+        if self._fault.kind == "pause" and not self._query.held():
+            say_held(self._query)
+            wait_for_file(self._query.path / "go")
 
     def _record(self) -> None:
         """From now on note down every XACK that leaves this process."""
@@ -142,6 +147,7 @@ class Strike:
         if self._fault.kind == "wait":
             twin = f"{self._fault.batch}-{self._context.partitionId()}-1-*.jsonl"
             wait_for_file(self._query.path / "rows", twin)
+            (self._query.path / "twin").touch()
 
 
 def faulty(batches: Iterator[pa.RecordBatch], query: Query) -> Iterator[pa.RecordBatch]:
@@ -180,9 +186,16 @@ def wait_for_file(folder: Path, pattern: str = "") -> None:
         time.sleep(0.02)
 
 
+def say_held(query: Query) -> None:
+    """The kill point is reached."""
+    note = query.path / f"held.{os.getpid()}"
+    note.write_text(str(os.getpid()))
+    os.replace(note, query.path / "held")
+
+
 def hold(query: Query) -> None:
     """Say that the kill point is reached, and stand still until killed."""
-    (query.path / "held").touch()
+    say_held(query)
     while True:
         signal.pause()
 

@@ -116,6 +116,9 @@ def test_a_row_that_is_neither_pending_nor_seen_acknowledged_is_unseen() -> None
     history = good()
     history.acknowledged.pop()
     assert check(history).unseen == [history.rows[-1].place]
+    history.forgotten = {history.rows[-1].place}
+    assert not check(history)
+    history.forgotten = set()
     history.acks_seen = False
     assert not check(history)
 

@@ -1,0 +1,122 @@
+"""A place to put a query through something, inside this process's Spark: its folder, its server, its own randomness."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from chaos.checker import Report, check
+from chaos.gather import gather
+from chaos.history import History, Place
+from chaos.job import error_of, start
+from chaos.producer import Producer
+from chaos.query import Fault, Query
+
+PATIENCE = 120.0  # seconds that anything may take on a busy machine
+
+
+@dataclass
+class Outcome:
+    """What became of a scene: the history, the judgement, and what the scene itself found out."""
+
+    history: History
+    report: Report
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Scene:
+    """kind: `engine` or `redis`; url: of the server; name: of this scene's streams and folder."""
+
+    spark: SparkSession
+    folder: Path
+    kind: str
+    url: str
+    name: str
+    random: random.Random
+
+    def __post_init__(self) -> None:
+        self.producer = Producer(self.url)
+        self.client = self.producer.client
+        self._running: list[StreamingQuery] = []
+
+    def query(self, fault: Fault | None = None, suffix: str = "", **options: str) -> Query:
+        """A query of this scene, over the stream that is named after it unless the options say otherwise."""
+        given = {"group": "g", **options}
+        if "streamsPattern" not in given:
+            given.setdefault("streams", self.name)
+        name = self.name + suffix
+        return Query(name, str(self.folder / name), self.url, given, fault=fault)
+
+    def start(self, query: Query) -> StreamingQuery:
+        """Start it here."""
+        for left in ("up", "held", "go"):
+            (query.path / left).unlink(missing_ok=True)
+        running = start(self.spark, query)
+        self._running.append(running)
+        return running
+
+    def run(self, query: Query, available_now: bool = True) -> tuple[str, StreamingQuery]:
+        """Run it to the end of what is there: the error that ended it, or ''."""
+        running = self.start(replace(query, available_now=available_now))
+        self.wait_for(lambda: not running.isActive, f"the end of {query.name}")
+        return error_of(running), running
+
+    def drain(self, query: Query, **options: str) -> StreamingQuery:
+        """Run it to the end of what is there, without its fault. Raises where it fails."""
+        error, running = self.run(replace(query, fault=None, options={**query.options, **options}))
+        if error:
+            raise AssertionError(f"{query.name} fails: {error}")
+        return running
+
+    def wait_for(self, condition: Callable[[], bool], what: str, running: StreamingQuery | None = None) -> None:
+        """Wait until it is so. Raises where `running` ends with an error before."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if running is not None and not running.isActive and not condition():
+                raise AssertionError(f"the query ended before {what}: {error_of(running)}")
+            if time.monotonic() > deadline:
+                raise AssertionError(f"it takes too long: {what}")
+            time.sleep(0.02)
+
+    def let_go(self, query: Query) -> None:
+        """End its pause."""
+        (query.path / "go").touch()
+
+    def stop(self) -> None:
+        """Stop what still runs, and leave no stream behind."""
+        for running in self._running:
+            if running.isActive:
+                running.stop()
+        for stream in {one.stream for one in self.producer.added}:
+            self.client.delete(stream)
+
+    def outcome(self, query: Query, foreign: Iterable[str] = (), **known: Iterable[Place]) -> Outcome:
+        """Judge the query. foreign: other consumers of its group; known: the sets of History that the scene knows."""
+        history = replace(gather(query, self.producer.added, foreign), **{name: set(of) for name, of in known.items()})
+        return Outcome(history, check(history))
+
+    def is_settled(self, query: Query, stream: str | None = None) -> bool:
+        """Whether the group has delivered all that there is and nothing is pending."""
+        stream = stream or self.name
+        group = next((g for g in self.client.xinfo_groups(stream) if g["name"] == query.group), None)
+        last = self.client.xinfo_stream(stream)["last-generated-id"]
+        return group is not None and group["pending"] == 0 and group["last-delivered-id"] == last
+
+
+def told(running: StreamingQuery, what: str) -> dict[str, int]:
+    """What the last progress says was `lost` (or `claimed`, `dead`) by this run, per stream."""
+    for progress in reversed(running.recentProgress):
+        latest = progress.sources[0].latestOffset if progress.sources else None
+        if latest and latest != "null":
+            found: dict[str, int] = json.loads(latest).get(what, {})
+            return found
+    return {}

@@ -1,0 +1,61 @@
+"""A task that fails in its first attempt reads and writes the same rows in its second, on both servers."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from chaos import failed_tasks
+from chaos.failed_tasks import Failed
+from chaos.job import error_of, start
+from tests.servers import Server, skip_without_redis
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize("fault", failed_tasks.FAULTS)
+def test_a_failed_task_is_tried_again_with_the_same_rows(
+    spark: SparkSession, server: Server, seed: int, tmp_path: Path, fault: str
+) -> None:
+    """It raises, or its Python process is killed at row k, while it reads or while it writes."""
+    failed = failed_tasks.case(tmp_path, fault, server.kind, server.url, random.Random(seed))
+    running = start(spark, failed.query)
+    running.awaitTermination(120)
+    assert error_of(running) == ""
+    assert not running.isActive
+    failed_tasks.judge(failed)
+    assert failed.struck
+    assert {row.attempt for row in failed.history.kept()} == {0, 1}
+    assert not failed.report, f"RSTREAM_SEED={seed}\n{failed.report}"
+
+
+@pytest.fixture(scope="module")
+def on_executors(servers: dict[str, str], seed: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Failed]:
+    """All faults that want executors on all servers, in one cluster."""
+    return failed_tasks.run_on_executors(tmp_path_factory.mktemp("executors"), servers, seed)
+
+
+@pytest.fixture(params=["engine", "redis"])
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param == "redis":
+        skip_without_redis()
+    return str(request.param)
+
+
+def test_a_killed_executor_costs_nothing(on_executors: dict[str, Failed], kind: str, seed: int) -> None:
+    """SIGKILL of an executor in the middle of a task; the task runs elsewhere."""
+    failed = on_executors[f"executor killed, {kind}"]
+    assert failed.struck
+    assert 1 in {row.attempt for row in failed.history.kept()}
+    assert not failed.report, f"RSTREAM_SEED={seed}\n{failed.report}"
+
+
+def test_a_speculative_twin_leaves_one_copy(on_executors: dict[str, Failed], kind: str, seed: int) -> None:
+    """Two attempts of one task run at the same time and both read all of it; one counts."""
+    failed = on_executors[f"speculative twin, {kind}"]
+    assert failed.struck
+    assert 1 in {row.attempt for row in failed.history.kept()}
+    assert not failed.report, f"RSTREAM_SEED={seed}\n{failed.report}"
