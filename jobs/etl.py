@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark_streams.deadletter.envelope import Origin, envelope
+from spark_streams.deadletter.routing import route_dead_letters
 from spark_streams.errors import ConfigError
 from spark_streams.options import SINK, SOURCE
 
@@ -45,7 +45,6 @@ def body(job: Job) -> None:
     split.check(entries)
 
     read: Counter[str] = Counter()
-    origin = Origin(source["group"], source["consumer"], stage="etl")
 
     def batch(rows: DataFrame, number: int) -> None:
         query = spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "query"
@@ -54,7 +53,7 @@ def body(job: Job) -> None:
             counts = judged.groupBy("_reason").count().collect()
             _write_parquet(job, split.good(judged), f"{query[:8]}-{number}")
             if any(row["_reason"] is not None for row in counts):
-                letters = split.letters(judged, envelope(origin.of_batch(query, number)))
+                letters = split.letters(judged, source["group"], source["consumer"])
                 letters.write.format("rstream").mode("append").options(**job.options("dead_letters")).save()
         finally:
             judged.unpersist()
@@ -142,10 +141,10 @@ class Split:
     def good(self, judged: DataFrame) -> DataFrame:
         return judged.where("_reason IS NULL").select(*[F.col(f"`{name}`") for name in self._types])
 
-    def letters(self, judged: DataFrame, fields: dict[str, str]) -> DataFrame:
-        """The bad rows: all their original fields byte for byte, then the envelope (SQL expressions by name)."""
-        added = [F.expr(sql).cast("string").alias(name) for name, sql in fields.items()]
-        return judged.where("_reason IS NOT NULL").select("_fields", *added)
+    def letters(self, judged: DataFrame, group: str, consumer: str) -> DataFrame:
+        """The bad rows as dead letters."""
+        bad = F.col("_reason").isNotNull()
+        return route_dead_letters(judged, bad, F.col("_reason"), stage="etl", group=group, consumer=consumer).letters
 
 
 if __name__ == "__main__":

@@ -11,9 +11,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_streams.deadletter.routing import route_dead_letters
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "register"]
+__all__ = ["__version__", "register", "route_dead_letters"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "route_dead_letters":
+        from spark_streams.deadletter.routing import route_dead_letters
+
+        return route_dead_letters
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register(spark: SparkSession) -> None:

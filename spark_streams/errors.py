@@ -14,10 +14,13 @@
     ├── StreamStateError                the streams are not as the query left them
     │   ├── DataLossError               entries that belong to the query are gone
     │   ├── GroupMissingError           the consumer group was destroyed under the query
-    │   ├── ConsumerTakenError          another running query has this group and consumer
+    │   ├── TakenError                  another running process has what this one wants for itself
+    │   │   ├── ConsumerTakenError      another running query has this group and consumer
+    │   │   └── RedriveTakenError       another process moves or purges the letters of this stream
     │   ├── GroupSharedError            noAck wants a group of its own, and others read from it
     │   ├── LedgerError                 rows that were written before are not those of this attempt, or another run's
     │   └── OffsetError                 a checkpoint's offset cannot be read
+    ├── TransformError                  a function that was to repair dead letters
     ├── SchemaError                     a declared column cannot be filled, or a row cannot be written
     │   ├── EntryIdError                a row's `_id` is no entry id, or not above the last one of its stream
     │   └── DecodeError                 a value does not fit the declared type (mode=FAILFAST)
@@ -127,10 +130,22 @@ class GroupMissingError(StreamStateError):
     condition = "RSTREAM_GROUP_MISSING"
 
 
-class ConsumerTakenError(StreamStateError):
+class TakenError(StreamStateError):
+    """Another running process has what this one wants for itself."""
+
+    condition = "RSTREAM_TAKEN"
+
+
+class ConsumerTakenError(TakenError):
     """Another running query reads under the same group and consumer: they would take each other's entries."""
 
     condition = "RSTREAM_CONSUMER_TAKEN"
+
+
+class RedriveTakenError(TakenError):
+    """Another process moves or purges the letters of this stream."""
+
+    condition = "RSTREAM_REDRIVE_TAKEN"
 
 
 class GroupSharedError(StreamStateError):
@@ -167,6 +182,12 @@ class DecodeError(SchemaError):
     """A value does not fit its column's declared type and `mode` is FAILFAST."""
 
     condition = "RSTREAM_DECODE"
+
+
+class TransformError(RStreamError):
+    """A function that was to repair dead letters cannot be found, failed, or gave something that is no entry."""
+
+    condition = "RSTREAM_TRANSFORM"
 
 
 class UnsupportedError(RStreamError):

@@ -1,56 +1,123 @@
-"""The envelope of a dead letter: the original entry's fields untouched, and these beside them.
+"""The envelope of a dead letter: the entry's own fields byte for byte, and behind them all of these, in this order.
 
     dl.stream, dl.id            where the entry stood
     dl.group, dl.consumer       who read it
-    dl.query, dl.batch          the query and the micro-batch that gave it up
-    dl.stage, dl.reason         which step, and why
-    dl.first-failed, dl.last-failed   when, ISO-8601 UTC
-    dl.redrives                 how often it was sent back before: 0
+    dl.query, dl.batch          the query's id and the micro-batch that gave it up
+    dl.stage, dl.reason         which step (read, claim, query …), and why: `decode`, `deliveries`, or the user's own
+    dl.error, dl.message        the error's condition or class, and what it said
+    dl.deliveries               how often the entry had been delivered
+    dl.first-failed             when it became a letter for the first time, ISO-8601 UTC
+    dl.last-failed              when it became this letter
+    dl.redrives, dl.previous    how often it had been sent back before, and the letter that it was then: `stream/id`
 
-Pure: names and SQL expressions over the source's metadata columns, no Spark.
+What is not known is empty. So a letter's envelope is its last fifteen fields whatever stands before them, even another
+envelope (a letter of somebody who reads dead letters).
+
+An entry that was sent back has one field more than the original, the last one, its *mark*:
+
+    dl.redriven = <redrives> <first-failed> <stream>/<id>
+
+A query does not see it unless it asks for a column of that name. When the entry dies again, the mark turns into
+`dl.redrives`, `dl.first-failed` and `dl.previous` of the new letter.
+
+Pure: values in, values out. Values that are no UTF-8 become surrogate escapes, and bytes again on the way out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 PREFIX = "dl."
+NAMES = (
+    "stream",
+    "id",
+    "group",
+    "consumer",
+    "query",
+    "batch",
+    "stage",
+    "reason",
+    "error",
+    "message",
+    "deliveries",
+    "first-failed",
+    "last-failed",
+    "redrives",
+    "previous",
+)
+FIELDS = tuple(f"{PREFIX}{name}".encode() for name in NAMES)
+MARK = b"dl.redriven"
+MARK_FORM = r"(?s)^([0-9]+) ([^ ]*) (.*)$"
+_MARK = re.compile(MARK_FORM)
+_PLACE = {field: place for place, field in enumerate(FIELDS)}
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Which query gives entries up. query and batch are known once a batch runs."""
+class Mark:
+    """What an entry that was sent back knows of its past."""
 
-    group: str
-    consumer: str
-    stage: str
-    query: str = ""
-    batch: int = 0
+    redrives: int
+    first_failed: str
+    previous: str
 
-    def of_batch(self, query: str, batch: int) -> Origin:
-        """The same query at one micro-batch."""
-        return replace(self, query=query, batch=batch)
+    @classmethod
+    def parse(cls, value: bytes) -> Mark | None:
+        """None where the value is not what `bytes` gives."""
+        found = _MARK.match(text(value))
+        return None if found is None else cls(int(found[1]), found[2], found[3])
 
-
-def envelope(origin: Origin) -> dict[str, str]:
-    """Field name → SQL expression over `_stream`, `_id` and `_reason`."""
-    now = "date_format(current_timestamp(), \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\")"
-    return {
-        f"{PREFIX}stream": "_stream",
-        f"{PREFIX}id": "_id",
-        f"{PREFIX}group": _text(origin.group),
-        f"{PREFIX}consumer": _text(origin.consumer),
-        f"{PREFIX}query": _text(origin.query),
-        f"{PREFIX}batch": str(origin.batch),
-        f"{PREFIX}stage": _text(origin.stage),
-        f"{PREFIX}reason": "_reason",
-        f"{PREFIX}first-failed": now,
-        f"{PREFIX}last-failed": now,
-        f"{PREFIX}redrives": "0",
-    }
+    def __bytes__(self) -> bytes:
+        return raw(f"{self.redrives} {self.first_failed} {self.previous}")
 
 
-def _text(value: str) -> str:
-    """A SQL string literal."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+def text(value: bytes) -> str:
+    """A value as text; bytes that are no UTF-8 are escaped as surrogates."""
+    return value.decode("utf-8", "surrogateescape")
+
+
+def raw(value: str) -> bytes:
+    """The bytes of such a text."""
+    return value.encode("utf-8", "surrogateescape")
+
+
+def unmarked(fields: Sequence[bytes]) -> tuple[Sequence[bytes], Mark | None]:
+    """(an entry's own fields, its mark); fields: name, value, name, value …"""
+    mark = Mark.parse(fields[-1]) if len(fields) > 1 and fields[-2] == MARK else None
+    return (fields, None) if mark is None else (fields[:-2], mark)
+
+
+def letter_of(fields: Sequence[bytes], told: Mapping[str, str]) -> list[bytes]:
+    """The fields of the letter for an entry with these fields. told: names without their prefix, and values.
+
+    Raises ValueError for a name that the envelope does not have.
+    """
+    unknown = set(told) - set(NAMES)
+    if unknown:
+        raise ValueError(f"an envelope has no {', '.join(sorted(unknown))}")
+    original, mark = unmarked(fields)
+    envelope = {**dict.fromkeys(NAMES, ""), **told, "redrives": "0", "previous": ""}
+    if mark is not None:
+        envelope.update(redrives=str(mark.redrives), previous=mark.previous)
+        envelope["first-failed"] = mark.first_failed or envelope["first-failed"]
+    words = list(original)
+    for field, name in zip(FIELDS, NAMES, strict=True):
+        words += [field, raw(envelope[name])]
+    return words
+
+
+def opened(fields: Sequence[bytes]) -> tuple[Sequence[bytes], dict[str, str]]:
+    """(the original fields, the envelope by names without prefix) of a letter; what is no letter has no envelope.
+
+    The envelope is the longest tail of distinct names: those of other writers may lack some.
+    """
+    envelope: dict[str, str] = {}
+    end = len(fields)
+    while end:
+        place = _PLACE.get(fields[end - 2])
+        if place is None or NAMES[place] in envelope:
+            break
+        envelope[NAMES[place]] = text(fields[end - 1])
+        end -= 2
+    return fields[:end], {name: envelope[name] for name in NAMES if name in envelope}

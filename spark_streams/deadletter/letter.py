@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spark_streams.deadletter.envelope import PREFIX
+from spark_streams.deadletter.envelope import letter_of
 from spark_streams.errors import ServerReplyError
 from spark_streams.wire.connection import Argument, Connection, ReplyError
 
@@ -20,7 +20,8 @@ _ATTEMPTS = 100  # while others append to the same dead-letter stream
 @dataclass(frozen=True)
 class Letter:
     """An entry that cannot be processed. id: the entry's; fields: name, value, name, value …, untouched; envelope:
-    names without their prefix, and values."""
+    what is known of it, by names without their prefix (what an entry that was sent back tells of itself goes before).
+    """
 
     stream: str
     id: bytes
@@ -71,8 +72,5 @@ def post(
     raise ServerReplyError(f"stream {to!r} at {server.address} changes too often to append dead letters to it")
 
 
-def _xadd(to: str, letter: Letter) -> list[Argument]:
-    words: list[Argument] = ["XADD", to, "*", *letter.fields]
-    for name, value in letter.envelope.items():
-        words += [PREFIX + name, value]
-    return words
+def _xadd(to: str, letter: Letter) -> Sequence[Argument]:
+    return ("XADD", to, "*", *letter_of(letter.fields, letter.envelope))

@@ -138,6 +138,5 @@ def _read(member: Membership, stream: str, field: bytes, value: bytes) -> Letter
             "message": reason.decode(),
             "first-failed": when.decode(),
             "last-failed": when.decode(),
-            "redrives": "0",
         },
     )

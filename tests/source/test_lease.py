@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from spark_streams.errors import ConsumerTakenError
-from spark_streams.source import lease
 from spark_streams.source.lease import Lease, lease_key, live_consumers
+from spark_streams.wire import lease
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server

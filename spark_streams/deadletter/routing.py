@@ -1,0 +1,123 @@
+"""Dead letters by the user's own rules: a DataFrame of a query is split into good rows and letters for the sink."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, MapType
+
+from spark_streams.deadletter.envelope import MARK, MARK_FORM, NAMES, PREFIX
+from spark_streams.errors import SchemaError
+
+_NEEDED = ("_stream", "_id", "_fields")
+_BYTES = MapType(BinaryType(), BinaryType()).simpleString()
+_NOW = "date_format(to_utc_timestamp(current_timestamp(), current_timezone()), \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\")"
+_MARK_NAME = f"X'{MARK.hex()}'"
+_MARK_VALUE = "make_valid_utf8(cast(try_element_at(map_values(_fields), -1) AS STRING))"
+
+
+class Routed(NamedTuple):
+    """good: the rows that stay, with all their columns; letters: ready for the sink, one row a letter."""
+
+    good: DataFrame
+    letters: DataFrame
+
+
+def route_dead_letters(
+    df: DataFrame,
+    condition: Column | str,
+    reason: Column | str,
+    *,
+    stage: str = "query",
+    group: str = "",
+    consumer: str = "",
+    error: Column | str = "",
+    message: Column | str = "",
+) -> Routed:
+    """Split rows of `format("rstream")`: those for which `condition` holds become dead letters.
+
+    df: streaming or batch, with the metadata columns `_stream STRING`, `_id STRING` and `_fields MAP<BINARY, BINARY>`
+    (and `_deliveries`, where the letters shall tell it); condition: a column, or SQL; where it is null the row is good;
+    reason, error, message: a text, or a column that gives one per row; stage, group, consumer: for the envelope.
+
+    `letters` has all original fields byte for byte in `_fields`, and the columns of the envelope. Write it with
+    `format("rstream")` to the dead-letter stream: within foreachBatch, or as a streaming query of its own.
+    Raises SchemaError where a metadata column is missing.
+    """
+    _check(df)
+    dead = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
+    # In a streaming query this is the batch's own time, which a replay repeats.
+    now = F.expr(_NOW)
+    told = {
+        "stream": F.col("_stream"),
+        "id": F.col("_id"),
+        "group": F.lit(group),
+        "consumer": F.lit(consumer),
+        "query": F.col("_batch.query"),
+        "batch": F.col("_batch.number"),
+        "stage": F.lit(stage),
+        "reason": _text(reason),
+        "error": _text(error),
+        "message": _text(message),
+        "deliveries": F.col("_deliveries") if "_deliveries" in df.columns else F.lit(""),
+        "first-failed": F.coalesce(F.nullif(_of_mark(2), F.lit("")), now),
+        "last-failed": now,
+        "redrives": F.coalesce(_of_mark(1), F.lit("0")),
+        "previous": _of_mark(3),
+    }
+    known = df.where(dead).withColumns({"_mark": F.expr(_mark()), "_batch": _batch()})
+    fields = F.when(F.col("_mark").isNull(), F.col("_fields")).otherwise(
+        F.expr(f"map_filter(_fields, (name, value) -> name != {_MARK_NAME})")
+    )
+    letters = known.select(
+        fields.alias("_fields"),
+        *[F.coalesce(told[name].cast("string"), F.lit("")).alias(f"{PREFIX}{name}") for name in NAMES],
+    )
+    return Routed(df.where(~dead), letters)
+
+
+def _text(value: Column | str) -> Column:
+    return F.lit(value) if isinstance(value, str) else value
+
+
+def _mark() -> str:
+    """The mark of an entry that was sent back, null for others: it is the last field."""
+    return (
+        f"CASE WHEN try_element_at(map_keys(_fields), -1) = {_MARK_NAME} AND {_MARK_VALUE} RLIKE '{MARK_FORM}' "
+        f"THEN {_MARK_VALUE} END"
+    )
+
+
+def _of_mark(part: int) -> Column:
+    return F.regexp_extract(F.col("_mark"), MARK_FORM, part)
+
+
+def _batch() -> Column:
+    """Of the micro-batch that a task belongs to: only there it is known (FACTS S8). Runs for dead letters only."""
+
+    def look() -> tuple[str, str]:
+        context = TaskContext.get()
+        names = ("sql.streaming.queryId", "streaming.sql.batchId")
+        query, number = ((context.getLocalProperty(name) if context is not None else None) or "" for name in names)
+        return query, number
+
+    found: Column = F.udf(look, "query STRING, number STRING", useArrow=False).asNondeterministic()()
+    return found
+
+
+def _check(df: DataFrame) -> None:
+    types = {field.name: field.dataType.simpleString() for field in df.schema}
+    missing = [name for name in _NEEDED if name not in types]
+    if missing:
+        raise SchemaError(
+            f"dead letters cannot be told apart without column {', '.join(missing)}: declare _stream STRING, "
+            "_id STRING and _fields MAP<BINARY, BINARY> in the source's schema, and keep them up to route_dead_letters"
+        )
+    if types["_fields"] != _BYTES:
+        raise SchemaError(
+            f"column '_fields' is {types['_fields']}, which does not hold every field byte for byte: "
+            "declare it MAP<BINARY, BINARY>"
+        )

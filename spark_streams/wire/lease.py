@@ -1,0 +1,215 @@
+"""A lease: a key beside a stream that says which running process has something for itself.
+
+The key, `rstream:…`, expires by itself and is renewed by a thread while the process runs:
+
+- taken by a process that lives: the second one is refused, at once where it is on this machine, otherwise as soon as
+  the holder is seen to renew;
+- left by a process of this machine that has died (SIGKILL): taken over at once;
+- left by one elsewhere: taken over when it expires, after TTL at the most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spark_streams.errors import RStreamError, TakenError
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection, ReplyError
+
+TTL = 10_000  # milliseconds
+_POLL = 0.25  # seconds between two looks at somebody else's lease
+
+
+class Lease(ABC):
+    """One process' lease over some streams. `hold` is for one thread; a thread of its own renews.
+
+    Raises the TakenError of `taken` where another process has it, ServerError.
+    """
+
+    def __init__(self, address: Address, ttl: int = TTL) -> None:
+        self._address, self._ttl = address, ttl
+        self._value = json.dumps({"holder": secrets.token_hex(8), **_this_process()}).encode()
+        self._streams: dict[bytes, str] = {}  # by key
+        self._lock = threading.Lock()  # over the four below
+        self._lost: TakenError | None = None
+        self._renewed = 0.0
+        self._stop: threading.Event | None = None
+
+    @abstractmethod
+    def key_of(self, stream: str) -> bytes:
+        """The key of one stream's lease."""
+
+    @abstractmethod
+    def taken(self, stream: str, where: str) -> TakenError:
+        """Another process has it. where: empty, or ` (process 1 on host)`."""
+
+    def hold(self, server: Connection, streams: Sequence[str]) -> None:
+        """Make sure that the lease covers these streams and is still ours."""
+        known = set(self._streams.values())
+        new = {self.key_of(stream): stream for stream in streams if stream not in known}
+        if new:
+            self._take(server, new)
+            with self._lock:
+                self._streams = {**self._streams, **new}
+                self._renewed = self._renewed or time.monotonic()
+            self._start()
+        with self._lock:
+            lost, age = self._lost, time.monotonic() - self._renewed
+        if lost is not None:
+            raise lost
+        if self._streams and age * 1000 > self._ttl:
+            self._renew(server)  # the thread could not: the machine slept, or the server was away
+
+    def release(self) -> None:
+        """Give the lease back and stop renewing; harmless when it is not held."""
+        if self._stop is None:
+            return
+        self._stop.set()
+        self._stop = None
+        keys, self._streams = list(self._streams), {}
+        with contextlib.suppress(RStreamError), Connection(self._address) as server:
+            mine = [key for key in keys if server.execute("GET", key) == self._value]
+            if mine:
+                server.execute("DEL", *mine)
+
+    # -- taking it -----------------------------------------------------------------------------------------------
+
+    def _take(self, server: Connection, streams: Mapping[bytes, str]) -> None:
+        waiting = list(streams)
+        deadline = time.monotonic() + 2 * self._ttl / 1000 + 5
+        left_before: dict[bytes, int] = {}
+        while waiting:
+            sets = [("SET", key, self._value, "PX", self._ttl, "NX") for key in waiting]
+            replies = server.pipeline(sets)
+            for command, reply in zip(sets, replies, strict=True):
+                if isinstance(reply, ReplyError):
+                    raise server.error_of(reply, command)
+            waiting = [key for key, reply in zip(waiting, replies, strict=True) if reply is None]
+            waiting = [key for key in waiting if not self._take_over(server, key, streams[key])]
+            for key in waiting:
+                left = server.execute("PTTL", key)
+                if left > left_before.get(key, left) or time.monotonic() > deadline:
+                    raise self._taken(streams[key], server.execute("GET", key))
+                left_before[key] = left
+            if waiting:
+                time.sleep(_POLL)
+
+    def _take_over(self, server: Connection, key: bytes, stream: str) -> bool:
+        """Take a lease that a dead process of this machine left. Raises TakenError where it lives."""
+        server.execute("WATCH", key)
+        held = server.execute("GET", key)
+        alive = is_alive(held)
+        if held is not None and alive:
+            server.execute("UNWATCH")
+            raise self._taken(stream, held)
+        if held is not None and alive is None:
+            server.execute("UNWATCH")
+            return False
+        replies = server.pipeline([("MULTI",), ("SET", key, self._value, "PX", self._ttl), ("EXEC",)])
+        return isinstance(replies[-1], list)
+
+    def _taken(self, stream: str, held: bytes | None) -> TakenError:
+        return self.taken(stream, _describe(held))
+
+    # -- keeping it ----------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._stop is None:
+            self._stop = threading.Event()
+            thread = threading.Thread(target=self._keep, args=(self._stop,), name="rstream-lease", daemon=True)
+            thread.start()
+
+    def _keep(self, stop: threading.Event) -> None:
+        server: Connection | None = None
+        while not stop.wait(self._ttl / 3000):
+            try:
+                server = server or Connection(self._address)
+                self._renew(server)
+            except TakenError as error:
+                with self._lock:
+                    self._lost = error
+                break
+            except RStreamError:
+                # Whoever works with the server will say what is wrong with it; here only the next try counts.
+                if server is not None:
+                    server.close()
+                server = None
+        if server is not None:
+            server.close()
+
+    def _renew(self, server: Connection) -> None:
+        streams = self._streams
+        held = server.pipeline([("GET", key) for key in streams])
+        renewals: list[tuple[str | bytes | int, ...]] = []
+        for key, value in zip(streams, held, strict=True):
+            if value == self._value:
+                renewals.append(("PEXPIRE", key, self._ttl))
+            elif value is None:
+                renewals.append(("SET", key, self._value, "PX", self._ttl, "NX"))
+            elif isinstance(value, ReplyError):
+                raise server.error_of(value, ("GET", key))
+            else:
+                raise self._taken(streams[key], value)
+        server.pipeline(renewals)
+        with self._lock:
+            self._renewed = time.monotonic()
+
+
+# -- processes ---------------------------------------------------------------------------------------------------
+
+
+def _this_process() -> dict[str, str | int]:
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "space": _process_space(), "pid": pid, "born": _born(pid)}
+
+
+def is_alive(value: bytes | None) -> bool | None:
+    """Whether the process that wrote a lease lives; None where that cannot be seen from here."""
+    known = _read(value)
+    if known is None or not _process_space() or known.get("space") != _process_space():
+        return None
+    return bool(_born(int(known["pid"])) == known["born"] != "")
+
+
+def _read(value: bytes | None) -> dict[str, str | int] | None:
+    try:
+        known = json.loads(value or b"")
+    except ValueError:
+        return None
+    return known if isinstance(known, dict) and isinstance(known.get("pid"), int) else None
+
+
+def _describe(value: bytes | None) -> str:
+    known = _read(value)
+    return f" (process {known['pid']} on {known['host']})" if known else ""
+
+
+@functools.cache
+def _process_space() -> str:
+    """What makes a pid unique: this boot of this machine, and the namespace of its pids; "" where that is unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _born(pid: int) -> str:
+    """When a process began, in clock ticks since boot; "" where there is none, or only its remains."""
+    try:
+        state, *fields = (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        )
+    except OSError:
+        return ""
+    return "" if state in "ZX" else fields[18]

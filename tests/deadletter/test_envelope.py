@@ -1,0 +1,70 @@
+"""The envelope: one definition for all letters, opened without doubt, carried over when an entry dies again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, Mark, letter_of, opened
+
+TOLD = {"stream": "s", "id": "1-0", "group": "g", "reason": "decode", "first-failed": "t1", "last-failed": "t1"}
+
+
+def test_a_letter_is_the_entry_and_every_name_of_the_envelope_in_order() -> None:
+    words = letter_of([b"n", b"\xff\r\n", b"", b""], TOLD)
+    assert words[:4] == [b"n", b"\xff\r\n", b"", b""]
+    assert tuple(words[4::2]) == FIELDS
+    fields, envelope = opened(words)
+    assert (fields, tuple(envelope)) == ([b"n", b"\xff\r\n", b"", b""], NAMES)
+    assert envelope == {**dict.fromkeys(NAMES, ""), **TOLD, "redrives": "0"}
+
+
+def test_an_entry_that_was_sent_back_and_dies_again_remembers_when_it_failed_first_how_often_and_as_which_letter() -> (
+    None
+):
+    mark = Mark(2, "t0", "dead letters/5-1")
+    words = letter_of([b"n", b"1", MARK, bytes(mark)], {**TOLD, "redrives": "0"})
+    fields, envelope = opened(words)
+    assert fields == [b"n", b"1"]
+    assert (envelope["redrives"], envelope["previous"]) == ("2", "dead letters/5-1")
+    assert (envelope["first-failed"], envelope["last-failed"]) == ("t0", "t1")
+
+
+def test_a_field_that_only_looks_like_a_mark_is_the_users_own() -> None:
+    for value in (b"", b"x y z", b"1", b"1 2"):
+        entry = [b"n", b"1", MARK, value]
+        assert opened(letter_of(entry, TOLD))[0] == entry
+    before = [MARK, b"1 t s/1-0", b"n", b"1"]
+    assert opened(letter_of(before, TOLD))[0] == before
+
+
+def test_a_letter_of_a_letter_is_opened_one_at_a_time() -> None:
+    inner = letter_of([b"n", b"1"], TOLD)
+    outer = letter_of(inner, {**TOLD, "stream": "dead"})
+    fields, envelope = opened(outer)
+    assert (fields, envelope["stream"]) == (inner, "dead")
+
+
+def test_an_envelope_of_another_writer_may_lack_names_and_what_is_no_letter_has_none() -> None:
+    assert opened([b"n", b"1", b"dl.stream", b"s", b"dl.id", b"1-0"]) == ([b"n", b"1"], {"stream": "s", "id": "1-0"})
+    assert opened([b"dl.id", b"7", b"n", b"1"]) == ([b"dl.id", b"7", b"n", b"1"], {})
+    assert opened([]) == ([], {})
+
+
+def test_a_name_that_the_envelope_does_not_have_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no speed"):
+        letter_of([b"n", b"1"], {"speed": "1"})
+
+
+_names = st.one_of(st.sampled_from([*FIELDS, MARK, b"n", b""]), st.binary(max_size=5))
+
+
+@given(st.lists(st.tuples(_names, st.binary(max_size=5)), max_size=6), st.binary(max_size=8))
+def test_whatever_the_fields_are_they_come_back(pairs: list[tuple[bytes, bytes]], where: bytes) -> None:
+    words = [word for pair in pairs for word in pair]
+    mark = Mark(1, "t", f"{where.decode('utf-8', 'surrogateescape')}/1-0")
+    assert Mark.parse(bytes(mark)) == mark
+    fields, envelope = opened(letter_of([*words, MARK, bytes(mark)], TOLD))
+    assert list(fields) == words
+    assert envelope["previous"] == mark.previous

@@ -1,0 +1,101 @@
+"""route_dead_letters: a query's own rules split its rows, as a streaming query and within foreachBatch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_streams import route_dead_letters
+from spark_streams.deadletter.envelope import MARK, NAMES, Mark, opened
+from spark_streams.errors import SchemaError
+from tests.servers import Server
+from tests.spark.streams import read_stream
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "n INT, _stream STRING, _id STRING, _deliveries INT, _fields MAP<BINARY, BINARY>"
+
+
+def fill(server: Server) -> list[bytes]:
+    """Ten entries: the odd ones are bad, 3 was sent back before, 5 has bytes that are no text, 9 has no number."""
+    raw = server.client()
+    entries: list[dict[bytes, bytes]] = [{b"n": b"%d" % n, b"other": b"x\r\ny"} for n in range(9)]
+    entries[3][MARK] = bytes(Mark(2, "2026-01-01T00:00:00.000000Z", "dead/7-0"))
+    entries[5][b"\xff"] = b"\x00\xfe"
+    entries.append({b"other": b"no number"})
+    return [raw.xadd("s", entry) for entry in entries]  # type: ignore[arg-type]
+
+
+def letters_in(server: Server, stream: str = "dead") -> list[tuple[dict[bytes, bytes], dict[str, str]]]:
+    found = []
+    for _, reply in server.client().execute_command("XRANGE", stream, "-", "+", NEVER_DECODE=True):
+        words = reply if isinstance(reply, list) else [word for pair in reply.items() for word in pair]
+        fields, envelope = opened(words)
+        found.append((dict(zip(fields[0::2], fields[1::2], strict=True)), envelope))
+    return sorted(found, key=lambda one: one[1]["id"])
+
+
+def check(server: Server, ids: list[bytes], query: str) -> None:
+    letters = letters_in(server)
+    assert [envelope["id"].encode() for _, envelope in letters] == [ids[n] for n in (1, 3, 5, 7)]
+    assert [fields.get(b"n") for fields, _ in letters] == [b"1", b"3", b"5", b"7"]
+    assert letters[2][0] == {b"n": b"5", b"other": b"x\r\ny", b"\xff": b"\x00\xfe"}
+    assert MARK not in letters[1][0]
+    first, again = letters[0][1], letters[1][1]
+    assert tuple(first) == NAMES
+    assert (first["stream"], first["group"], first["stage"], first["reason"]) == ("s", "g", "mine", "odd 1")
+    assert (first["query"], first["batch"], first["deliveries"]) == (query, "0", "1")
+    assert (first["redrives"], first["previous"]) == ("0", "")
+    assert first["first-failed"] == first["last-failed"]
+    assert first["last-failed"].endswith("Z")
+    assert (again["redrives"], again["previous"]) == ("2", "dead/7-0")
+    assert again["first-failed"] == "2026-01-01T00:00:00.000000Z" < again["last-failed"]
+
+
+def route(df: DataFrame) -> tuple[DataFrame, DataFrame]:
+    reason = F.concat(F.lit("odd "), F.col("n"))
+    return route_dead_letters(df, "n % 2 = 1", reason, stage="mine", group="g", consumer="spark")
+
+
+def test_letters_of_a_streaming_query_go_through_the_sink(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    """All original fields byte for byte, the envelope complete, the past of an entry that was sent back kept."""
+    ids = fill(server)
+    good, letters = route(read_stream(spark, server, SCHEMA, streams="s"))
+    assert good.columns == ["n", "_stream", "_id", "_deliveries", "_fields"]
+    query = (
+        letters.writeStream.format("rstream").options(url=server.url, stream="dead")
+        .option("checkpointLocation", str(tmp_path / "letters")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    check(server, ids, str(query.id))
+
+
+def test_within_foreach_batch_rows_are_either_good_or_letters(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    ids = fill(server)
+    kept: list[int | None] = []
+
+    def batch(rows: DataFrame, number: int) -> None:
+        good, letters = route(rows)
+        kept.extend(row["n"] for row in good.collect())
+        letters.write.format("rstream").mode("append").options(url=server.url, stream="dead").save()
+
+    query = (
+        read_stream(spark, server, SCHEMA, streams="s").writeStream.foreachBatch(batch)
+        .option("checkpointLocation", str(tmp_path / "both")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    check(server, ids, str(query.id))
+    assert kept == [0, 2, 4, 6, 8, None]  # where the condition is null the row is good
+
+
+def test_without_the_metadata_columns_it_says_what_to_declare(spark: SparkSession) -> None:
+    with pytest.raises(SchemaError, match="without column _stream, _id, _fields: declare"):
+        route_dead_letters(spark.range(1), "true", "x")
+    frame = spark.sql("SELECT '' AS _stream, '' AS _id, map('a', 'b') AS _fields")
+    with pytest.raises(SchemaError, match="'_fields' is map<string,string>, .*declare it MAP<BINARY, BINARY>"):
+        route_dead_letters(frame, "true", "x")
