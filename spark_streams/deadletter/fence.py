@@ -1,0 +1,89 @@
+"""What keeps two processes from moving the same letters: a lease, and a fence that each transaction finds unchanged.
+
+The lease (`rstream:lease:…`) refuses a second process while the first one lives. It expires: a process that stood still
+for longer than that (SIGSTOP, a machine asleep) may wake up beside its successor. So every transaction WATCHes the
+fence, `rstream:redrive:{stream}`, and writes its next state: who is not the last one to have written it moves nothing.
+
+The state also tells the outcome of a transaction whose reply got lost, and lets a run that was killed go on under the
+same bound when it is started again with the same orders within a day.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict, dataclass, replace
+
+from spark_streams.errors import RedriveTakenError
+from spark_streams.ids import InvalidStreamId, StreamId
+from spark_streams.wire import lease
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.slots import key_beside
+
+KEPT_MS = 86_400_000
+
+
+def fence_key(stream: str) -> bytes:
+    """The key of a dead-letter stream's fence."""
+    return key_beside(stream, "redrive")
+
+
+class MovingLease(lease.Lease):
+    """The lease of the process that moves or purges letters of a stream. Raises RedriveTakenError."""
+
+    def key_of(self, stream: str) -> bytes:
+        return key_beside(stream, "lease", "redrive")
+
+    def taken(self, stream: str, where: str) -> RedriveTakenError:
+        return RedriveTakenError(
+            f"another process moves or purges letters of stream {stream!r} at {self._address}{where}; "
+            "let it end, or stop it"
+        )
+
+
+@dataclass(frozen=True)
+class State:
+    """What the fence says. run: a token; serial: transactions of that run; orders: a digest of what it was told to do;
+    bound: the last letter that it may move; moved, parked: letters, over all processes that worked on the run."""
+
+    run: str
+    serial: int
+    orders: str
+    bound: str
+    moved: int = 0
+    parked: int = 0
+
+    @classmethod
+    def begin(cls, orders: str, bound: StreamId) -> State:
+        """A run that moves nothing yet."""
+        return cls(secrets.token_hex(8), 0, orders, str(bound))
+
+    @classmethod
+    def parse(cls, value: bytes | None) -> State | None:
+        """None where there is none, or one that this version does not know."""
+        try:
+            state = cls(**json.loads(value or b""))
+            StreamId.parse(state.bound)
+        except (ValueError, TypeError, InvalidStreamId):
+            return None
+        return state
+
+    def __bytes__(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    def after(self, moved: int, parked: int) -> State:
+        """When one more transaction has moved so many."""
+        return replace(self, serial=self.serial + 1, moved=self.moved + moved, parked=self.parked + parked)
+
+    def taken_over(self) -> State:
+        """The same run, continued by another process."""
+        return replace(self, run=secrets.token_hex(8))
+
+
+def take_fence(server: Connection, stream: str, orders: str, bound: StreamId) -> tuple[State, bool]:
+    """(this run's state, whether it goes on with one that was killed). To be called under the lease."""
+    left = State.parse(server.execute("GET", fence_key(stream)))
+    goes_on = left is not None and left.orders == orders
+    state = left.taken_over() if left is not None and goes_on else State.begin(orders, bound)
+    server.execute("SET", fence_key(stream), bytes(state), "PX", KEPT_MS)
+    return state, goes_on

@@ -1,0 +1,137 @@
+"""What a redrive is told to do, and what that means for a page of letters. Pure: pages in, requests out.
+
+A letter's way: one that was sent back too often goes to the parking stream, whole; one that a transform does not want
+stays; every other one becomes an entry again, its original fields and the mark (envelope.py), in the stream that it
+came from or another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.deadletter import transform
+from spark_streams.deadletter.criteria import Criteria
+from spark_streams.deadletter.envelope import MARK, raw, text
+from spark_streams.deadletter.page import LetterPage, by_value
+from spark_streams.deadletter.tally import Tally
+from spark_streams.deadletter.transform import Transform
+from spark_streams.errors import InvalidOptionError
+from spark_streams.wire.encode import encode_xadd
+from spark_streams.wire.lines import Index
+
+MAX_REDRIVES = 3
+PARKED = ":parked"
+
+
+@dataclass(frozen=True)
+class Orders:
+    """stream: of the dead letters; to: where entries go, None for where they came from; limit: letters to move, all;
+    rate: of them in a second, as fast as it goes; max_redrives: how often a letter is sent back at most; parking: the
+    stream for those beyond; transform: `module:function` that repairs letters, none."""
+
+    stream: str
+    criteria: Criteria = field(default_factory=Criteria)
+    to: str | None = None
+    limit: int | None = None
+    rate: int | None = None
+    max_redrives: int = MAX_REDRIVES
+    parking: str | None = None
+    transform: str | None = None
+
+    def checked(self) -> Orders:
+        """With the parking stream named. Raises InvalidOptionError."""
+        if self.to == self.stream:
+            raise InvalidOptionError(f"letters of {self.stream!r} would be sent to {self.to!r} itself: name another")
+        if self.parking == self.stream:
+            raise InvalidOptionError(f"letters of {self.stream!r} would be parked in {self.parking!r} itself")
+        return self if self.parking is not None else replace(self, parking=self.stream + PARKED)
+
+    def digest(self) -> str:
+        """The same for the same orders; how fast is no part of them."""
+        known = json.dumps({**asdict(self), "rate": None}, sort_keys=True).encode("utf-8", "surrogatepass")
+        return hashlib.sha256(known).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one transaction does. rows: of the page, that leave the dead-letter stream; ids: theirs; requests: packed
+    XADDs, in that order; moved, parked: how many; to: the streams that get entries; tally: of both, by
+    (action, destination, stage, reason); last: the last row that was looked at."""
+
+    rows: Index
+    ids: Sequence[bytes]
+    requests: bytes
+    moved: int
+    parked: int
+    left: int
+    to: Sequence[bytes]
+    tally: Tally
+    last: int
+
+
+def load(page: LetterPage, orders: Orders, repair: Transform | None, room: int | None) -> Load:
+    """The letters of a page that are meant, at most `room` of them. Raises TransformError."""
+    meant = np.flatnonzero(orders.criteria.mask(page) & page.are_letters())
+    last = page.count - 1
+    if room is not None and len(meant) > room:
+        meant = meant[:room]
+        last = int(meant[-1]) if room else -1
+    redrives = by_value(page.told("redrives").take(pa.array(meant)), _number).astype(np.int64)
+    beyond = redrives >= orders.max_redrives
+    parked, moved, again = meant[beyond], meant[~beyond], redrives[~beyond] + 1
+    left = 0
+    if repair is None:
+        fields = page.originals(moved)
+    else:
+        kept, fields = transform.apply(repair, page, moved)
+        again = again[np.isin(moved, kept)]
+        left = len(moved) - len(kept)
+        moved = kept
+    tally = Tally()
+    requests = b""
+    to: list[bytes] = []
+    if len(moved):
+        if orders.to is None:
+            target = page.told("stream").take(pa.array(moved)).dictionary_encode()
+        else:
+            target = _named(raw(orders.to), len(moved))
+        to = target.dictionary.to_pylist()
+        encoded, _ = encode_xadd(target, [MARK], [_marks(page, orders.stream, moved, again)], first=fields)
+        requests += bytes(encoded.data)
+        destination = orders.to if orders.to is not None else page.told("stream")
+        tally.add(page.ids, ["move", destination, page.told("stage"), page.told("reason")], moved)
+    if len(parked):
+        parking = raw(orders.parking or "")
+        to = [*to, parking]
+        encoded, _ = encode_xadd(parking, [], [], first=page.whole(parked))
+        requests += bytes(encoded.data)
+        tally.add(page.ids, ["park", text(parking), page.told("stage"), page.told("reason")], parked)
+    rows = np.concatenate([moved, parked])
+    ids = page.ids.take(pa.array(rows)).to_pylist()
+    return Load(rows, ids, requests, len(moved), len(parked), left, to, tally, last)
+
+
+def _marks(page: LetterPage, stream: str, rows: Index, redrives: Index) -> pa.Array:
+    """Per row what its entry will know of its past."""
+    kept = pa.array(rows)
+    blank, empty = pa.scalar(b" ", pa.binary()), pa.scalar(b"", pa.binary())
+    counts = pa.array(redrives).cast(pa.string()).cast(pa.binary())
+    since = pc.fill_null(page.told("first-failed").take(kept), b"")
+    return pc.binary_join_element_wise(
+        counts, blank, since, blank, pa.scalar(raw(stream) + b"/", pa.binary()), page.ids.take(kept), empty
+    )
+
+
+def _named(stream: bytes, rows: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([stream], pa.binary()))
+
+
+def _number(value: str) -> int:
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 10 else 0

@@ -1,0 +1,62 @@
+"""Letters that nobody wants any more, deleted a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from spark_streams.deadletter.criteria import Criteria
+from spark_streams.deadletter.fence import MovingLease
+from spark_streams.deadletter.reading import extent, letters
+from spark_streams.deadletter.tally import Tally
+from spark_streams.wire.address import Address
+from spark_streams.wire.link import Link
+
+
+@dataclass
+class Purged:
+    """total: entries of the stream at the start; looked_at: of them so far; deleted, or would be; tally: of these, by
+    (stream, stage, reason, error)."""
+
+    total: int = 0
+    looked_at: int = 0
+    deleted: int = 0
+    tally: Tally = field(default_factory=Tally)
+
+
+def purge(
+    address: Address,
+    stream: str,
+    criteria: Criteria,
+    limit: int | None = None,
+    dry_run: bool = False,
+    tell: Callable[[Purged], None] = lambda purged: None,
+) -> Purged:
+    """Delete the letters that are meant and are there now; entries that are no letters stay.
+
+    Raises RedriveTakenError where another process moves or purges them, ServerError.
+    """
+    found = Purged()
+    lease = MovingLease(address)
+    with Link(address) as link:
+        try:
+            if not dry_run:
+                lease.hold(link.server, [stream])
+            within = extent(link.server, stream, criteria)
+            found.total = within.length
+            for page, meant in letters(link, stream, within, criteria):
+                if not dry_run:
+                    lease.hold(link.server, [stream])
+                rows = meant if limit is None else meant[: limit - found.deleted]
+                found.looked_at += page.count
+                found.tally.add(page.ids, page.kind(), rows)
+                if dry_run or not len(rows):
+                    found.deleted += len(rows)
+                else:
+                    found.deleted += link.execute("XDEL", stream, *page.ids.take(rows).to_pylist())
+                tell(found)
+                if found.deleted == limit:
+                    break
+        finally:
+            lease.release()
+    return found

@@ -1,0 +1,118 @@
+"""Letters a page at a time, within bounds that were fixed before; memory does not depend on their number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_streams.deadletter.criteria import Criteria
+from spark_streams.deadletter.page import LetterPage
+from spark_streams.errors import RStreamError, ServerReplyError
+from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.wire.connection import Connection, ReplyError, ReplyTooLargeError, pack
+from spark_streams.wire.decode import decode_entries
+from spark_streams.wire.lines import Index
+from spark_streams.wire.link import Link
+from spark_streams.wire.replies import pairs
+
+LARGEST_PAGE = 2_000  # letters
+_FIRST_PAGE = 200
+_PAGE_BYTES = 4 << 20
+_MOST_BYTES = 64 << 20  # of a reply; beyond it the page is asked for again in small pieces
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Which part of a stream is looked at, both ids included; length: entries of the whole stream."""
+
+    first: StreamId
+    last: StreamId
+    length: int
+
+
+def extent(server: Connection, stream: str, criteria: Criteria) -> Extent:
+    """The range that is meant, ending at the stream's last id of this moment: letters that come later are not in it.
+
+    Raises ServerReplyError where there is no such stream, WrongKeyTypeError, ServerError.
+    """
+    clock, info = server.pipeline([("TIME",), ("XINFO", "STREAM", stream)])
+    if isinstance(info, ReplyError):
+        if "no such key" in str(info):
+            raise ServerReplyError(
+                f"there is no stream {stream!r} at {server.address}; rstream dead list shows those with dead letters"
+            )
+        raise server.error_of(info, ("XINFO", "STREAM", stream))
+    if isinstance(clock, ReplyError):
+        raise server.error_of(clock, ("TIME",))
+    told = pairs(info)
+    now = int(clock[0]) * 1000 + int(clock[1]) // 1000
+    first, last = criteria.range(now)
+    return Extent(first, min(last, StreamId.parse(told[b"last-generated-id"])), told[b"length"])
+
+
+class PageSize:
+    """How many letters to ask for: near 4 MB of them, and no more than are wanted."""
+
+    def __init__(self) -> None:
+        self._size = _FIRST_PAGE
+        self._share = 1.0  # of the letters that were read, those that were meant
+
+    def next(self, wanted: int | None = None) -> int:
+        """wanted: letters that can be used."""
+        if wanted is None:
+            return self._size
+        return max(1, min(self._size, int(wanted / max(self._share, 1e-3)) + 1 if self._share < 1 else wanted))
+
+    def learn(self, read: int, size: int, meant: int) -> None:
+        """A page of `read` letters had so many bytes, and so many letters were meant."""
+        if read:
+            self._size = max(1, min(LARGEST_PAGE, 10 * self._size, _PAGE_BYTES * read // max(size, 1)))
+            self._share = meant / read
+
+    def too_large(self) -> bool:
+        """A page was too large to be held; False where it cannot be smaller."""
+        smaller = self._size > 1
+        self._size = max(1, self._size // 100)
+        return smaller
+
+
+def read_page(server: Connection, stream: str, first: StreamId, last: StreamId, size: int) -> tuple[LetterPage, int]:
+    """(at most `size` letters from `first` on, bytes of the reply). Raises ReplyTooLargeError, ServerError."""
+    command = ("XRANGE", stream, bytes(first), bytes(last), "COUNT", size)
+    server.request(pack(*command))
+    reply = server.receive(None if size == 1 else _MOST_BYTES)
+    if bytes(reply[:1]) == b"-":
+        error = ReplyError(bytes(reply[1:500]).decode("utf-8", "replace").strip())
+        raise server.error_of(error, command)
+    return LetterPage(decode_entries(reply)), len(reply)
+
+
+def letters(link: Link, stream: str, within: Extent, criteria: Criteria) -> Iterator[tuple[LetterPage, Index]]:
+    """Page after page, with the letters that are meant; a page that holds none, too. Raises ServerError."""
+    size = PageSize()
+    first: StreamId | None = within.first
+    while first is not None and first <= within.last:
+        try:
+            page, received = read_page(link.server, stream, first, within.last, size.next())
+        except ReplyTooLargeError:
+            link.close()
+            size.too_large()
+            continue
+        except RStreamError as error:
+            link.again(error)
+            continue
+        link.backoff.succeeded()
+        if not page.count:
+            return
+        rows: Index = np.flatnonzero(criteria.mask(page) & page.are_letters())
+        yield page, rows
+        size.learn(page.count, received, len(rows))
+        first = following(page.ids[page.count - 1].as_py())
+
+
+def following(entry: bytes) -> StreamId | None:
+    """The next id; None where there is none."""
+    found = StreamId.parse(entry)
+    return None if found == MAX_ID else found.next()

@@ -1,0 +1,67 @@
+"""Letters for tests, and what became of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+
+from spark_streams.deadletter.envelope import MARK, letter_of, opened
+from spark_streams.deadletter.orders import Orders
+from spark_streams.deadletter.redrive import Redrive, Report
+from spark_streams.wire.address import Address
+from tests.servers import Server
+
+DEAD = "dead"
+
+
+def fill(server: Server, count: int, first: int = 0, into: str = DEAD, **told: str) -> list[str]:
+    """Letters n = first, first+1, … of stream `s`, every third one with reason `decode`; their ids."""
+    with server.client() as client:
+        pipe = client.pipeline(transaction=False)
+        for n in range(first, first + count):
+            entry = [b"n", b"%d" % n, b"raw", b"\xff\r\n"]
+            envelope = {
+                "stream": "s",
+                "id": f"{n + 1}-0",
+                "group": "g",
+                "stage": "read",
+                "reason": "decode" if n % 3 == 0 else "odd",
+                "first-failed": "2026-01-01T00:00:00.000000Z",
+                "last-failed": "2026-01-01T00:00:00.000000Z",
+                **told,
+            }
+            pipe.execute_command("XADD", into, "*", *letter_of(entry, envelope))
+        return [found.decode() for found in pipe.execute()]
+
+
+def words(client: redis.Redis, stream: str) -> list[tuple[str, list[bytes]]]:
+    """(id, fields in order) of all entries."""
+    found: Any = client.execute_command("XRANGE", stream, "-", "+", NEVER_DECODE=True)
+    return [
+        (one.decode(), list(fields) if isinstance(fields, list) else [word for pair in fields.items() for word in pair])
+        for one, fields in found
+    ]
+
+
+def numbers(server: Server, stream: str = "s") -> list[int]:
+    """Field n of all entries."""
+    with server.client() as client:
+        return [int(dict(zip(fields[0::2], fields[1::2], strict=True))[b"n"]) for _, fields in words(client, stream)]
+
+
+def marks(server: Server, stream: str = "s") -> list[bytes]:
+    """The marks of all entries."""
+    with server.client() as client:
+        return [dict(zip(f[0::2], f[1::2], strict=True))[MARK] for _, f in words(client, stream)]
+
+
+def envelopes(server: Server, stream: str = DEAD) -> list[dict[str, str]]:
+    """What all letters say."""
+    with server.client() as client:
+        return [opened(fields)[1] for _, fields in words(client, stream)]
+
+
+def redrive(server: Server, dry_run: bool = False, **orders: Any) -> Report:
+    """Run one to its end."""
+    return Redrive(Address.parse(server.url), Orders(**{"stream": DEAD, **orders})).run(dry_run)

@@ -1,0 +1,377 @@
+"""Redrive: what goes where, which letters are meant, and that each is moved once."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_streams.deadletter import redrive as module
+from spark_streams.deadletter.criteria import Criteria
+from spark_streams.deadletter.envelope import MARK, Mark, letter_of
+from spark_streams.deadletter.fence import fence_key
+from spark_streams.deadletter.letter import Letter, post
+from spark_streams.deadletter.orders import Orders
+from spark_streams.deadletter.redrive import Redrive
+from spark_streams.errors import (
+    InvalidOptionError,
+    RedriveTakenError,
+    ServerReplyError,
+    TransformError,
+    WrongKeyTypeError,
+)
+from spark_streams.ids import StreamId
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+from tests.deadletter.making import DEAD, envelopes, fill, marks, numbers, redrive, words
+from tests.servers import Server
+
+
+def test_letters_become_the_entries_that_they_were_with_a_mark_and_are_gone(server: Server) -> None:
+    ids = fill(server, 130)
+    report = redrive(server)
+    assert (report.moved, report.parked, report.left, report.looked_at) == (130, 0, 0, 130)
+    with server.client() as client:
+        assert client.xlen(DEAD) == 0
+        assert not client.keys("rstream:*")  # neither lease nor fence
+        entries = words(client, "s")
+    assert [fields[:4] for _, fields in entries] == [[b"n", b"%d" % n, b"raw", b"\xff\r\n"] for n in range(130)]
+    assert [fields[4:] for _, fields in entries] == [
+        [MARK, bytes(Mark(1, "2026-01-01T00:00:00.000000Z", f"dead/{one}"))] for one in ids
+    ]
+    assert redrive(server).moved == 0
+
+
+def test_an_entry_that_dies_again_tells_its_past_and_is_parked_when_it_was_sent_back_too_often(server: Server) -> None:
+    """What the source's own writer makes of the mark is what the next redrive reads."""
+    fill(server, 1)
+    names = []
+    for times in range(3):
+        assert redrive(server).moved == 1
+        with server.client() as client, Connection(Address.parse(server.url)) as connection:
+            entry, fields = words(client, "s")[-1]
+            client.xgroup_create("s", f"g{times}", "0")
+            told = {"stream": "s", "id": entry, "first-failed": "now", "last-failed": "now"}
+            post(connection, DEAD, f"g{times}", [Letter("s", entry.encode(), fields, told)])
+            names.append(words(client, DEAD)[0][0])
+        (envelope,) = envelopes(server)
+        assert (envelope["redrives"], envelope["id"]) == (str(times + 1), entry)
+        assert envelope["first-failed"] == "2026-01-01T00:00:00.000000Z"
+        assert envelope["last-failed"] == "now"
+        if times:
+            assert envelope["previous"] == f"dead/{names[-2]}"
+    with server.client() as client:
+        letter = words(client, DEAD)[0][1]
+        report = redrive(server)
+        assert (report.moved, report.parked) == (0, 1)
+        assert client.xlen(DEAD) == 0
+        assert [fields for _, fields in words(client, "dead:parked")] == [letter]  # whole, byte for byte
+        assert len(words(client, "s")) == 3
+    assert redrive(server, stream="dead:parked", max_redrives=9).moved == 1
+
+
+@pytest.mark.parametrize(
+    ("criteria", "meant"),
+    [
+        (Criteria(reasons=("decode",)), lambda n: n % 3 == 0),
+        (Criteria(reasons=("dec*", "nothing")), lambda n: n % 3 == 0),
+        (Criteria(reasons=("odd",), fields=(("n", "4"),)), lambda n: n == 4),
+        (Criteria(fields=(("raw", "\udcff\r\n"), ("n", "6"))), lambda n: n == 6),
+        (Criteria(fields=(("dl.id", "5-0"),)), lambda n: False),  # the envelope is none of the original fields
+        (Criteria(streams=("t", "s"), stages=("r?ad",), errors=("",)), lambda n: True),
+        (Criteria(streams=("t",)), lambda n: False),
+        (Criteria(older=3_600_000), lambda n: False),
+        (Criteria(newer=3_600_000), lambda n: True),
+    ],
+)
+def test_only_letters_that_meet_all_criteria_go(server: Server, criteria: Criteria, meant: object) -> None:
+    fill(server, 100)
+    expected = [n for n in range(100) if meant(n)]  # type: ignore[operator]
+    looked = redrive(server, dry_run=True, criteria=criteria)
+    assert looked.moved == len(expected)
+    assert numbers(server) == []
+    report = redrive(server, criteria=criteria)
+    assert report.tally.counts == looked.tally.counts
+    assert numbers(server) == expected
+    assert sorted(numbers(server, DEAD)) == sorted(set(range(100)) - set(expected))
+
+
+def test_bounds_on_ids_and_a_limit(server: Server) -> None:
+    ids = fill(server, 100)
+    chosen = Criteria(first=StreamId.parse(ids[10]), last=StreamId.parse(ids[80]), reasons=("odd",))
+    wanted = [n for n in range(10, 81) if n % 3]
+    assert redrive(server, criteria=chosen, limit=20).moved == 20
+    assert numbers(server) == wanted[:20]
+    assert redrive(server, criteria=chosen, to="elsewhere").moved == len(wanted) - 20
+    assert numbers(server, "elsewhere") == wanted[20:]
+
+
+def test_a_dry_run_changes_nothing_and_counts_by_reason_and_destination(server: Server) -> None:
+    fill(server, 90)
+    fill(server, 10, redrives="0")
+    with server.client() as client:
+        client.xadd(DEAD, {"no": "letter"})
+        before = words(client, DEAD), client.keys("*")
+        report = redrive(server, dry_run=True, rate=5)
+        assert (words(client, DEAD), client.keys("*")) == before
+    assert {kind: count.letters for kind, count in report.tally} == {
+        ("move", "s", "read", "odd"): 66,
+        ("move", "s", "read", "decode"): 34,
+    }
+    assert report.looked_at == 101
+
+
+def test_each_stream_gets_its_own_letters_back(server: Server) -> None:
+    for n in range(60):
+        fill(server, 1, first=n, stream=f"s{n % 3}")
+    redrive(server)
+    assert [numbers(server, f"s{at}") for at in range(3)] == [list(range(at, 60, 3)) for at in range(3)]
+
+
+def test_letters_that_come_after_the_start_stay(server: Server) -> None:
+    """The upper id is frozen: a letter that dies again at once is not moved in circles."""
+    fill(server, 100)
+
+    def dies_again(report: module.Report) -> None:
+        fill(server, 20, first=1000)
+
+    report = Redrive(Address.parse(server.url), Orders(DEAD), tell=dies_again).run()
+    assert report.moved == 100
+    assert numbers(server) == list(range(100))
+    assert set(numbers(server, DEAD)) == set(range(1000, 1020))
+
+
+def test_it_keeps_to_the_rate(server: Server) -> None:
+    fill(server, 120)
+    clock, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock[0] += seconds
+
+    orders = Orders(DEAD, rate=40)
+    Redrive(Address.parse(server.url), orders, clock=lambda: clock[0], sleep=sleep).run()
+    assert sum(slept) == pytest.approx(120 / 40)
+    assert max(slept) <= 0.11
+
+
+def test_a_transform_repairs_letters_or_leaves_them(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "repairs.py").write_text(
+        "def repair(letter):\n"
+        "    n = int(letter.fields['n'])\n"
+        "    if letter.envelope['reason'] == 'decode':\n"
+        "        return None\n"
+        "    return {**letter.fields, 'n': n + 1000, 'was': letter.id, 'bytes': b'\\x00'}\n"
+        "def fails(letter):\n    return 1 / 0\n"
+        "def empty(letter):\n    return {}\n"
+        "def nothing(letter):\n    return {'n': None}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    ids = fill(server, 30)
+    for name, message in (
+        ("repairs:fails", f"failed at letter {ids[0]}: ZeroDivisionError: division by zero"),
+        ("repairs:empty", "gave dict for letter"),
+        ("repairs:nothing", "gave None for letter .*: write str, bytes, int or float"),
+        ("repairs:none", "has no function 'none'"),
+        ("nowhere:x", "cannot be imported: ModuleNotFoundError"),
+        ("nowhere", "is not module:function"),
+    ):
+        with pytest.raises(TransformError, match=message):
+            redrive(server, transform=name)
+        assert numbers(server, DEAD) == list(range(30))
+    report = redrive(server, transform="repairs:repair")
+    assert (report.moved, report.left) == (20, 10)
+    assert numbers(server, DEAD) == list(range(0, 30, 3))
+    assert numbers(server) == [n + 1000 for n in range(30) if n % 3]
+    with server.client() as client:
+        first = words(client, "s")[0][1]
+    assert first[:-2] == [b"n", b"1001", b"raw", b"\xff\r\n", b"was", ids[1].encode(), b"bytes", b"\x00"]
+    assert Mark.parse(marks(server)[0]) == Mark(1, "2026-01-01T00:00:00.000000Z", f"dead/{ids[1]}")
+
+
+def test_what_cannot_be_done_is_said_and_nothing_is_moved(server: Server) -> None:
+    with pytest.raises(ServerReplyError, match="there is no stream 'dead' at .*; rstream dead list shows"):
+        redrive(server)
+    fill(server, 5)
+    with pytest.raises(InvalidOptionError, match="to 'dead' itself"):
+        redrive(server, to=DEAD)
+    with server.client() as client:
+        client.set("text", "x")
+        with pytest.raises(WrongKeyTypeError, match="cannot go to key 'text' at .*: it holds a string; name a stream"):
+            redrive(server, to="text")
+        assert client.xlen(DEAD) == 5
+        with pytest.raises(WrongKeyTypeError):
+            redrive(server, stream="text")
+        assert redrive(server).moved == 5
+
+
+def test_letters_whose_entry_is_refused_within_the_transaction_are_put_back(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that fails inside EXEC does not hold up the others: the letter would be lost."""
+    fill(server, 3)
+    with server.client() as client:
+        before = [fields for _, fields in words(client, DEAD)]
+        honest = module._Mover._open
+
+        def turns_to_text(self: module._Mover, taken: module.Load, watch: bool) -> None:
+            honest(self, taken, False)
+            client.delete("s")
+            client.set("s", "text")
+
+        monkeypatch.setattr(module._Mover, "_open", turns_to_text)
+        with pytest.raises(ServerReplyError, match="3 letters .* were put back at its end: WRONGTYPE"):
+            redrive(server)
+        assert [fields for _, fields in words(client, DEAD)] == before
+
+
+def test_a_stream_that_is_written_to_all_the_time_is_redriven_all_the_same(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both the letters' stream and the destination change between WATCH and EXEC, each time."""
+    fill(server, 60)
+    with server.client() as client:
+        honest = module._Mover._open
+
+        def busy(self: module._Mover, taken: module.Load, watch: bool) -> None:
+            honest(self, taken, watch)
+            client.xadd("s", {"n": -1})
+            fill(server, 1, first=-1)
+
+        monkeypatch.setattr(module._Mover, "_open", busy)
+        assert redrive(server).moved == 60
+    assert [n for n in numbers(server) if n >= 0] == list(range(60))
+    assert set(numbers(server, DEAD)) == {-1}
+
+
+def test_letters_that_somebody_deletes_meanwhile_are_not_moved(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = fill(server, 20)
+    with server.client() as client:
+        honest = module._Mover._open
+        doomed = iter([ids[2], ids[15]])
+
+        def deletes(self: module._Mover, taken: module.Load, watch: bool) -> None:
+            honest(self, taken, watch)
+            if gone := next(doomed, None):
+                client.xdel(DEAD, gone)
+
+        monkeypatch.setattr(module._Mover, "_open", deletes)
+        report = redrive(server)
+    assert (report.moved, report.vanished) == (18, 0)
+    assert numbers(server) == [n for n in range(20) if n not in (2, 15)]
+
+
+def test_a_transaction_whose_reply_is_lost_is_counted_and_not_done_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(server, 60)
+    honest = Connection.replies
+    lost = []
+
+    def cut(self: Connection, count: int) -> list[object]:
+        found = honest(self, count)
+        if count > 4 and isinstance(found[-1], list) and len(lost) < 3:
+            lost.append(len(found))
+            raise self.lost(None)
+        return found
+
+    monkeypatch.setattr(Connection, "replies", cut)
+    report = redrive(server)
+    assert len(lost) == 3
+    assert report.moved == 60
+    assert numbers(server) == list(range(60))
+
+
+def test_a_request_that_is_lost_is_sent_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(server, 60)
+    honest = Connection.send
+    lost = []
+
+    def cut(self: Connection, data: bytes) -> None:
+        if b"EXEC" in bytes(data) and len(lost) < 3:
+            lost.append(1)
+            raise self.lost(None)
+        honest(self, data)
+
+    monkeypatch.setattr(Connection, "send", cut)
+    assert redrive(server).moved == 60
+    assert numbers(server) == list(range(60))
+
+
+def test_a_second_redrive_is_refused_while_the_first_one_runs(server: Server) -> None:
+    fill(server, 60)
+    refused = []
+
+    def second(report: module.Report) -> None:
+        with pytest.raises(RedriveTakenError, match=re.escape("another process moves or purges letters of stream")):
+            redrive(server)
+        refused.append(1)
+
+    Redrive(Address.parse(server.url), Orders(DEAD), tell=second).run()
+    assert refused
+    assert numbers(server) == list(range(60))
+
+
+def test_two_that_run_at_once_in_spite_of_the_lease_move_each_letter_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that stood still while its lease expired finds the fence changed, and moves nothing any more."""
+    monkeypatch.setattr("spark_streams.deadletter.fence.MovingLease.hold", lambda *_: None)
+    fill(server, 100)
+
+    def second(report: module.Report) -> None:
+        if report.moved < 20:
+            assert redrive(server, limit=30).moved == 30
+
+    with pytest.raises(RedriveTakenError, match="has taken over the redrive of stream 'dead'"):
+        Redrive(Address.parse(server.url), Orders(DEAD), tell=second).run()
+    redrive(server)
+    assert numbers(server) == list(range(100))
+
+
+def test_one_that_was_stopped_goes_on_under_its_bound_when_it_is_started_again(server: Server) -> None:
+    fill(server, 100)
+    orders = Orders(DEAD, limit=90)
+    first = Redrive(Address.parse(server.url), orders, tell=lambda report: first.stop())
+    first.run()
+    assert 0 < first.report.moved < 90
+    assert first.report.stopped
+    fill(server, 20, first=1000)  # they died after the first one had started
+    again = Redrive(Address.parse(server.url), orders).run()
+    assert (again.goes_on, again.bound) == (True, first.report.bound)
+    assert first.report.moved + again.moved == 90
+    assert numbers(server) == list(range(90))
+    with server.client() as client:
+        assert not client.exists(fence_key(DEAD))
+    other = redrive(server)
+    assert (other.goes_on, other.moved) == (False, 30)
+
+
+def test_other_orders_do_not_go_on_with_it(server: Server) -> None:
+    fill(server, 50)
+    one = Redrive(Address.parse(server.url), Orders(DEAD), tell=lambda report: one.stop())
+    one.run()
+    fill(server, 10, first=50)
+    report = redrive(server, to="elsewhere")
+    assert not report.goes_on
+    assert sorted(numbers(server) + numbers(server, "elsewhere")) == list(range(60))
+
+
+def test_letters_as_other_writers_leave_them(server: Server) -> None:
+    """Only dl.stream and dl.id are needed; a letter within a letter is unwrapped by one."""
+    with server.client() as client:
+        inner = letter_of([b"n", b"1"], {"stream": "s", "id": "1-0"})
+        client.execute_command("XADD", DEAD, "*", "n", "0", "dl.stream", "s", "dl.id", "7-0")
+        client.execute_command("XADD", DEAD, "*", *letter_of(inner, {"stream": "letters", "id": "2-0"}))
+        client.execute_command("XADD", DEAD, "*", "dl.stream", "s", "n", "2")
+        report = redrive(server)
+        assert (report.moved, report.looked_at) == (2, 3)
+        assert words(client, "letters")[0][1][:-2] == inner
+        assert words(client, "s")[0][1][:2] == [b"n", b"0"]
+        assert marks(server)[0].startswith(b"1  dead/")
+        assert client.xlen(DEAD) == 1
