@@ -46,12 +46,11 @@ def bury(server: Connection, group: str, overdue: Overdue, to: str) -> tuple[int
             "consumer": overdue.consumer,
             "stage": overdue.stage,
             "reason": overdue.reason,
-            **({"error": overdue.error} if overdue.error else {}),
+            "error": overdue.error,
             "message": overdue.message or f"delivered {deliveries} times and not acknowledged",
             "deliveries": str(deliveries),
             "first-failed": when,
             "last-failed": when,
-            "redrives": "0",
         }
         letters.append(Letter(overdue.stream, bytes(entry), reply[0][1], envelope))
     post(server, to, group, letters)
