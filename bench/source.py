@@ -163,6 +163,7 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
     @functools.cache
     def loaded() -> Running:
         load(server, "s", BATCH + STEADY)
+        drain(server)  # what the JVM compiles while it is fresh is nobody's figure
         return server
 
     def on(measure: Callable[[Running], float]) -> Callable[[], float]:

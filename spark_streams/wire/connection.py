@@ -6,6 +6,7 @@ round trip), `request`/`receive` (the untouched bytes of a reply, for wire.decod
 
 from __future__ import annotations
 
+import functools
 import secrets
 import socket
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ import hiredis
 import redis
 from redis.connection import AbstractConnection
 
+from spark_streams import __version__
 from spark_streams.errors import (
     GroupMissingError,
     RStreamError,
@@ -31,6 +33,14 @@ _READ_SIZE = 1 << 20
 
 Argument = str | bytes | int
 Reply = Any  # int, bytes, None, ReplyError or a list of these
+
+
+@functools.cache
+def _driver_info() -> dict[str, Any]:
+    """Who connects, for CLIENT LIST. Looked up once: redis-py takes longer for that than for connecting."""
+    if not hasattr(redis, "DriverInfo"):  # redis-py below 7.2
+        return {}
+    return {"driver_info": redis.DriverInfo().add_upstream_driver("spark-streams", __version__)}
 
 
 class ReplyError(Exception):
@@ -61,7 +71,11 @@ class Connection:
         url = address.resolve()
         try:
             pool = redis.ConnectionPool.from_url(
-                url, protocol=2, socket_timeout=REPLY_TIMEOUT, socket_connect_timeout=CONNECT_TIMEOUT
+                url,
+                protocol=2,
+                socket_timeout=REPLY_TIMEOUT,
+                socket_connect_timeout=CONNECT_TIMEOUT,
+                **_driver_info(),
             )
             self._connection = cast(AbstractConnection, pool.make_connection())
             self._connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
