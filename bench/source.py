@@ -12,6 +12,7 @@ import redis
 
 from bench import decode
 from bench.client import RawClient, request
+from bench.constant import ConstantSource
 from bench.row import Row
 from bench.servers import Running, running
 from bench.spark import entries, load, session, steady_rate, stream, trigger_time
@@ -149,6 +150,12 @@ def rate_source(_server: Running) -> float:
     return trigger_time(frame, 100, 7, None, "1 second")
 
 
+def constant_source(_server: Running) -> float:
+    """Milliseconds of a trigger of a Python source that does nothing."""
+    session().dataSource.register(ConstantSource)
+    return trigger_time(session().readStream.format("constant").load(), 100, 7, None, "1 second")
+
+
 def trigger_of(server: Running, names: list[str]) -> float:
     """Milliseconds of a trigger with 10,000 entries, spread over these streams."""
     _empty_group(server, names)
@@ -187,6 +194,8 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
         *decode.rows(stack),
         Row("P5", "a trigger of 100 entries", "trigger every second, triggerExecution, median of 7", "ms", 1.15,
             on(small_trigger), on(rate_source), "rate source", at_least=False, rounds=3),
+        Row("P5", "beside Python's own part", "the same; peer: 100 constant rows from Python", "ms", None,
+            on(small_trigger), on(constant_source), "Python source", at_least=False, rounds=3),
         Row("P6", f"a trigger over {_MANY:,} streams", "10,000 new entries, triggerExecution, median of 7", "ms", 2,
             on(lambda it: trigger_of(it, many)), on(lambda it: trigger_of(it, one)), "one stream", at_least=False,
             rounds=3),
