@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import socket
 from collections.abc import Sequence
@@ -336,3 +337,12 @@ def test_a_connection_that_breaks_between_and_inside_pages_is_made_again(server:
             if number % 3 == 0:
                 one._server._socket.shutdown(socket.SHUT_RDWR)
     assert found == [bytes(one) for one in ids]
+
+
+def test_modules_are_no_garbage_in_a_worker(server: Server, client: redis.Redis) -> None:
+    """Spark collects garbage after each task; what the first task has found there stays out of that."""
+    Reading(server, owned("s", add(client, "s", 1)))
+    frozen = gc.get_freeze_count()
+    assert frozen > 10_000
+    Reading(server, owned("s", add(client, "s", 2, first=2)))
+    assert gc.get_freeze_count() == frozen, "once, not with each task"
