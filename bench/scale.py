@@ -113,7 +113,7 @@ def _read(port: int, batch: int, count: int) -> None:
 
 
 class Peaks(threading.Thread):
-    """The largest resident size of each process below this one, looked at while they run."""
+    """The largest resident size of each process below this one, looked at while they run. This one is the driver."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -129,17 +129,17 @@ class Peaks(threading.Thread):
         """Bytes by kind of process."""
         self._look(os.getpid())
         self.ended.set()
-        found = {"python": 0, "java": 0}
-        for kind, size in self._peaks.values():
-            found[kind] += size
-        return found
+        return {kind: sum(size for of, size in self._peaks.values() if of == kind) for kind in ("python", "java")}
 
     def _look(self, pid: int) -> None:
         with contextlib.suppress(OSError):  # it may end at any moment
             lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-            kind = "java" if "java" in lines["Name"] else "python"
-            if "VmHWM" in lines:
-                self._peaks[pid] = kind, int(lines["VmHWM"].split()[0]) * 1024
+            name = lines["Name"].strip()
+            # The JVM starts a process for each chmod of a checkpoint's file: not Spark's memory.
+            known = name.startswith("python") or (name == "java" and int(lines["PPid"]) == os.getpid())
+            if not known or "VmHWM" not in lines:
+                return
+            self._peaks[pid] = "java" if name == "java" else "python", int(lines["VmHWM"].split()[0]) * 1024
             for task in Path(f"/proc/{pid}/task").iterdir():
                 for child in (task / "children").read_text().split():
                     self._look(int(child))
