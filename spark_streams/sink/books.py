@@ -15,6 +15,7 @@ from spark_streams.errors import LedgerError
 from spark_streams.sink.fingerprint import Hashes, Multiset
 from spark_streams.sink.ledger import HEAD_FIELDS, Batch, Command, Head, Keys, expiry, read_mark
 from spark_streams.wire.connection import Reply, ReplyError
+from spark_streams.wire.slots import narrowed_key
 
 # One round trip: commands in, replies out.
 Ask = Callable[[Sequence[Command]], list[Reply]]
@@ -33,6 +34,7 @@ class Book:
     seen: set[bytes] = field(default_factory=set)  # marks that are known
     others: Multiset = field(default_factory=Multiset)  # rows written by other attempts of this partition, not yet met
     earlier: Multiset = field(default_factory=Multiset)  # rows written by earlier runs that nobody has claimed yet
+    carried: bytes = b""  # fingerprints of rows that an earlier piece of the same batch has written for this one
     recovers: bool = False
     claims_read: int = 0  # bytes
     rows: int = 0  # that this task has had for the stream, whoever wrote them
@@ -113,15 +115,19 @@ class Books:
                 ("WATCH", *[book.keys.head for book in books]),
                 *[("HMGET", book.keys.head, *HEAD_FIELDS) for book in books],
                 *[("SMEMBERS", book.keys.parts) for book in books],
+                *[("GET", book.keys.carried) for book in books],
             ]))  # fmt: skip
             commands: list[Command] = []
-            for book, reply, parts in zip(books, heads[1 : 1 + len(books)], heads[1 + len(books) :], strict=True):
+            answers = [heads[1 + at : 1 + at + len(books)] for at in (0, len(books), 2 * len(books))]
+            for book, reply, parts, carried in zip(books, *answers, strict=True):
+                book.carried = carried or b""
                 head = Head.read(reply)
                 role = head.role_of(self.batch, book.stream.decode("utf-8", "replace"))
                 book.done, book.head, book.answered = role == "done", head, reply
                 if role == "open" and parts:
                     # A batch that was given up: it cannot be replayed any more.
                     stale = [book.keys.named(part.decode()) for part in parts]
+                    commands += self._carry_over(book, stale, ask)
                     commands.append(("UNLINK", book.keys.parts, *stale))
                 if role in ("open", "take over"):
                     commands += head.entered(book.keys)
@@ -133,17 +139,30 @@ class Books:
                 _checked(replies)
                 # Once more: now every head says `join`, and is as the server has it.
 
+    def _carry_over(self, book: Book, stale: Sequence[bytes], ask: Ask) -> list[Command]:
+        """Where this batch is a piece of one that was cut and came to nothing, what that has written is carried on."""
+        told, *marks = _checked(ask([
+            ("GET", narrowed_key(self.batch.query)),
+            *[("HVALS", key) for key in stale if key.rpartition(b":")[2].isdigit()],
+        ]))  # fmt: skip
+        if told != str(self.batch.number).encode():
+            return []
+        written = b"".join([read_mark(mark)[0].astype("<u8").tobytes() for values in marks for mark in values])
+        return [("SET", book.keys.carried, book.carried + written)] if written else []
+
     def _read_earlier_runs(self, book: Book, ask: Ask) -> None:
+        book.earlier.add(np.frombuffer(book.carried, "<u8").astype(np.uint64))
+        book.recovers = bool(book.carried)
         runs = book.head.runs[:-1]
-        if not runs:
+        if not runs and not book.recovers:
             return
         prefixes = tuple(f"{self.batch.number}:{run}:" for run in runs)
-        parts = [part.decode() for part in _checked(ask([("SMEMBERS", book.keys.parts)]))[0]]
+        parts = [part.decode() for part in _checked(ask([("SMEMBERS", book.keys.parts)]))[0]] if runs else []
         marks = [part for part in parts if part.startswith(prefixes) and part.rpartition(":")[2].isdigit()]
         for part in marks:
             for mark in _checked(ask([("HVALS", book.keys.named(part))]))[0]:
                 book.earlier.add(read_mark(mark)[0])
-        book.recovers = bool(marks)
+        book.recovers |= bool(marks)
         if book.recovers:
             self.read_claims(book, ask)
 

@@ -5,14 +5,21 @@ Called when every task has ended well and before Spark's commit log has the batc
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from spark_streams.errors import LedgerError, RStreamError
+from spark_streams.sink.fingerprint import Hashes, Multiset
 from spark_streams.sink.ledger import HEAD_FIELDS, Batch, Command, Head, Keys, expiry, read_mark
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.link import Link
+from spark_streams.wire.slots import narrowed_key
+
+_log = logging.getLogger("spark_streams.sink")
 
 
 @dataclass(frozen=True)
@@ -41,14 +48,20 @@ def close_batch(address: Address, batch: Batch, totals: Mapping[bytes, Total]) -
                 return
 
 
+def _fingerprints(value: bytes | None) -> Hashes:
+    return np.frombuffer(value or b"", "<u8").astype(np.uint64)
+
+
 class _Closing:
     def __init__(self, server: Connection, batch: Batch, totals: Mapping[bytes, Total]) -> None:
         self._server = server
         self._batch = batch
         self._totals = totals
+        self._narrowed = False  # whether the batch is a piece of what earlier runs of it were
 
     def run(self) -> None:
-        flat = self._ask([("HGETALL", self._batch.index)])[0]
+        flat, told = self._ask([("HGETALL", self._batch.index), ("GET", narrowed_key(self._batch.query))])
+        self._narrowed = told == str(self._batch.number).encode()
         index = {stream: int(number) for stream, number in zip(flat[0::2], flat[1::2], strict=True)}
         # Also those to which only an earlier run has written.
         streams = list({**self._totals, **{s: None for s, number in index.items() if number == self._batch.number}})
@@ -59,9 +72,12 @@ class _Closing:
         for stream, one, head, names in zip(streams, keys, heads, parts, strict=True):
             commands += self._close(stream, one, Head.read(head), [name.decode() for name in names])
         old = [s for s, number in index.items() if number < self._batch.number and s not in self._totals]
+        old = [] if self._narrowed else old
         # This batch runs, so Spark's commit log has the one before it: what that wrote to needs no head any more.
         if old:
-            commands += [("UNLINK", *[Keys.of(s, self._batch).head for s in old]), ("HDEL", self._batch.index, *old)]
+            forgotten = [Keys.of(s, self._batch) for s in old]
+            commands += [("UNLINK", *[key for one in forgotten for key in (one.head, one.carried)])]
+            commands += [("HDEL", self._batch.index, *old)]
         self._ask(commands)
 
     def _ask(self, commands: Sequence[Command]) -> list[Reply]:
@@ -83,12 +99,7 @@ class _Closing:
                     f"time it runs, and the first ones stay; {self._remedy(keys)}"
                 )
             return []
-        left = self._unclaimed(keys, head, parts)
-        if left:
-            raise LedgerError(
-                f"an earlier run of batch {batch.number} of query {batch.query} wrote {left} rows to stream {shown!r} "
-                f"that this run does not have: the query gives other rows each time it runs; {self._remedy(keys)}"
-            )
+        carried = self._carry(shown, keys, self._written_before(keys, head, parts))
         accounted = self._accounted(keys)
         if accounted != had.rows:
             raise LedgerError(
@@ -99,7 +110,7 @@ class _Closing:
         gone = [keys.parts, *[keys.named(part) for part in parts]]
         kept = ("HSET", keys.head, "batch", batch.number, "done", batch.number, "rows", had.rows, "total", had.total)
         return [
-            ("MULTI",), ("DEL", keys.head), kept, *expiry(batch, keys.head), ("UNLINK", *gone), ("EXEC",)
+            ("MULTI",), ("DEL", keys.head), kept, *expiry(batch, keys.head), *carried, ("UNLINK", *gone), ("EXEC",)
         ]  # fmt: skip
 
     def _accounted(self, keys: Keys) -> int:
@@ -107,17 +118,39 @@ class _Closing:
         written, claims = self._ask([("GET", keys.part("written")), ("STRLEN", keys.part("claims"))])
         return int(written or 0) + int(claims) // 8
 
-    def _unclaimed(self, keys: Keys, head: Head, parts: Sequence[str]) -> int:
-        """How many rows earlier runs wrote that this run has not claimed."""
+    def _written_before(self, keys: Keys, head: Head, parts: Sequence[str]) -> list[bytes]:
+        """The marks of earlier runs of this batch."""
         runs = head.runs[:-1] if head.runs and head.runs[-1] == self._batch.run else head.runs
         prefixes = tuple(f"{self._batch.number}:{run}:" for run in runs)
         earlier = [
             keys.named(part) for part in parts if part.startswith(prefixes) and part.rpartition(":")[2].isdigit()
         ]
         if head.batch != self._batch.number or not prefixes or not earlier:
-            return 0
-        marks = self._ask([*[("HVALS", key) for key in earlier], ("STRLEN", keys.part("claims"))])
-        return sum(len(read_mark(mark)[0]) for values in marks[:-1] for mark in values) - int(marks[-1]) // 8
+            return []
+        return [mark for values in self._ask([("HVALS", key) for key in earlier]) for mark in values]
+
+    def _carry(self, shown: str, keys: Keys, marks: Sequence[bytes]) -> list[Command]:
+        """What becomes of rows that are written and that this run has not claimed: only a batch that was cut may leave
+        some, for its other pieces. Raises LedgerError."""
+        carried, claims = self._ask([("GET", keys.carried), ("GET", keys.part("claims"))])
+        written = [read_mark(mark)[0] for mark in marks]
+        before = _fingerprints(carried)
+        left = Multiset()
+        left.add(np.concatenate([before, *written]))
+        left.remove(_fingerprints(claims))
+        if not len(left):
+            return [("UNLINK", keys.carried)] if len(before) else []
+        if self._narrowed:
+            return [("SET", keys.carried, left.hashes().astype("<u8").tobytes())]
+        if len(left) > len(before):
+            batch = self._batch
+            raise LedgerError(
+                f"an earlier run of batch {batch.number} of query {batch.query} wrote {len(left)} rows to stream "
+                f"{shown!r} that this run does not have: the query gives other rows each time it runs; "
+                f"{self._remedy(keys)}"
+            )
+        _log.warning("stream %r: %d rows of entries that killed the query later stay in it", shown, len(left))
+        return [("UNLINK", keys.carried)]
 
     def _remedy(self, keys: Keys) -> str:
         return (

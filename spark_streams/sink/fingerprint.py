@@ -110,6 +110,10 @@ class Multiset:
     def __len__(self) -> int:
         return int(self._counts.sum())
 
+    def hashes(self) -> Hashes:
+        """All of them, each as often as it is in here."""
+        return np.repeat(self._keys, self._counts)
+
     def add(self, hashes: Hashes) -> None:
         """Put these in."""
         keys, counts = np.unique(np.concatenate([self._keys, hashes]), return_inverse=True)

@@ -11,6 +11,7 @@ For each stream that a batch writes to, in the stream's own slot:
     rstream:sink:{orders}:<query>:<batch>:<run>:<partition>   marks, a hash: attempt.number → fingerprints of the rows
     rstream:sink:{orders}:<query>:<batch>:<run>:written    how many rows the run has written
     rstream:sink:{orders}:<query>:<batch>:<run>:claims     fingerprints, back to back (only after a killed run)
+    rstream:sink:{orders}:<query>:carried                  the same (only while a batch is cut, see below)
 
 and `rstream:sink:<query>`, a hash of the streams and the last batch that wrote to each.
 
@@ -23,6 +24,10 @@ Every chunk is one transaction: its XADDs and its mark, WATCHing head and marks.
 - when all tasks have ended, the driver holds what the run has written and claimed against what the tasks had, leaves
   `done` with the number of rows and the sum of their fingerprints, and drops the marks. A batch that is replayed after
   that (the query was killed before Spark's commit log) writes nothing and is held against both.
+
+A batch that kills its query is cut by the source (source/narrow.py): what an earlier run wrote of it may belong to a
+piece that is a later micro-batch. A piece says so under `narrowed_key`; what its earlier runs wrote and it does not
+have is *carried* to the next batches, which claim it like anything else that is written.
 
 When the next batch of the query is done, streams that it does not write to are forgotten: what remains of a query is a
 head for each stream of its last batch. Keys of jobs expire after a day without use.
@@ -89,6 +94,11 @@ class Keys:
         """In the stream's own slot: its hash tag, or all of it, or something that falls into the same slot."""
         head = key_beside(stream, "sink", batch.query)
         return cls(head, head + b":parts", batch)
+
+    @property
+    def carried(self) -> bytes:
+        """What is written and belongs to a later piece of a batch that was cut."""
+        return self.head + b":carried"
 
     def part(self, partition: int | str, run: str | None = None) -> bytes:
         """A partition's marks; `claims` and `written` of the whole run."""
