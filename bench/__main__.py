@@ -1,4 +1,4 @@
-"""`scripts/bench [engine|latency|memory|source|scale] [--json] [--rounds N]`."""
+"""`scripts/bench [engine|latency|memory|source|sink|scale] [--json] [--rounds N]`."""
 
 from __future__ import annotations
 

@@ -170,7 +170,8 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
     @functools.cache
     def loaded() -> Running:
         load(server, "s", BATCH + STEADY)
-        drain(server)  # what the JVM compiles while it is fresh is nobody's figure
+        for _ in range(2):
+            drain(server)  # what the JVM compiles while it is fresh is nobody's figure
         return server
 
     def on(measure: Callable[[Running], float]) -> Callable[[], float]:
