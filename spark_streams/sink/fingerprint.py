@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +19,9 @@ import pyarrow as pa
 
 Hashes = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
 
-_LONG = 256  # bytes of an average value
+_LONG = 256  # bytes
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _COLUMN = np.uint64(0xD6E8FEB86659FD93)
 _LENGTH = np.uint64(0xA0761D6478BD642F)
@@ -50,17 +50,31 @@ def _mix(x: Hashes) -> Hashes:
 
 
 def _value_hashes(column: pa.Array) -> Hashes:
+    """By the value alone: which way it is worked out must not depend on the values beside it."""
     _, offsets, data = column.buffers()
     bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
     first, last = int(bounds[0]), int(bounds[-1])
-    if last - first > _LONG * len(column):
-        return _long_values(memoryview(data), bounds)
     padded = np.zeros(last - first + 8, np.uint8)  # the last word may reach beyond the last value
     if last > first:
         padded[: last - first] = np.frombuffer(data, np.uint8, last - first, first)
     every_word = np.ndarray((last - first + 1,), np.dtype("<u8"), padded, 0, (1,))  # one beginning at each byte
     length = np.diff(bounds)
     start = bounds[:-1] - first
+    lengthy = np.flatnonzero(length > _LONG)
+    if not len(lengthy):
+        return _short_hashes(every_word, start, length)
+    short = length <= _LONG
+    hashes = np.empty(len(length), np.uint64)
+    hashes[short] = _short_hashes(every_word, start[short], length[short])
+    # A Python object for each costs less than numpy's passes over all their words.
+    view = padded.data
+    places = zip(start[lengthy].tolist(), length[lengthy].tolist(), strict=True)
+    digests = [blake2b(view[begin : begin + size], digest_size=8).digest() for begin, size in places]
+    hashes[lengthy] = np.frombuffer(b"".join(digests), "<u8")
+    return hashes
+
+
+def _short_hashes(every_word: Hashes, start: Places, length: Places) -> Hashes:
     words = (length + 7) >> 3
     longest = int(words.max(initial=0))
     if longest <= 4 or longest * len(words) <= 2 * int(words.sum()):
@@ -78,9 +92,7 @@ def _value_hashes(column: pa.Array) -> Hashes:
         return found
 
 
-def _similar_values(
-    every_word: npt.NDArray[np.uint64], start: npt.NDArray[np.int64], length: npt.NDArray[np.int64], longest: int
-) -> Hashes:
+def _similar_values(every_word: Hashes, start: Places, length: Places, longest: int) -> Hashes:
     """The same for values of few words, or of about as many: word by word over all rows."""
     with np.errstate(over="ignore"):
         total = _LENGTH * length.astype(np.uint64)
@@ -91,13 +103,6 @@ def _similar_values(
             mixed[left == 0] = 0
             total += mixed
         return total
-
-
-def _long_values(data: memoryview, bounds: npt.NDArray[np.int64]) -> Hashes:
-    """Of values so long that a Python object for each costs less than numpy's passes over their words."""
-    at = bounds.tolist()
-    digests = [blake2b(data[begin:end], digest_size=8).digest() for begin, end in pairwise(at)]
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
 class Multiset:

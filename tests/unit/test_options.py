@@ -207,3 +207,33 @@ def test_a_batch_ends_at_the_last_id_below_its_ending_time() -> None:
         parse_options({**given, "startingOffsets": "latest"}, BATCH_SOURCE, "source")
     with pytest.raises(InvalidOptionError, match="streams is missing \\(or streamsPattern\\)"):
         parse_options({"url": GOOD["url"]}, BATCH_SOURCE, "source")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"maxlen": "5", "minId": "5"}, "maxlen and minId contradict"),
+        ({"minId": "5", "retention": "1h"}, "minId and retention contradict"),
+        ({"trim": "maxlen"}, "trim=maxlen needs option maxlen"),
+        ({"trim": "minid"}, "trim=minid needs option minId or retention"),
+        ({"trim": "minid", "maxlen": "5"}, "trim and maxlen contradict"),
+        ({"maxlen": "5", "approximate": "false", "trimLimit": "3"}, "only whole nodes"),
+        ({"approximate": "false"}, "approximate needs one of maxlen, minId, retention or trim=acked"),
+        ({"trimLimit": "3"}, "trimLimit needs one of"),
+        ({"minId": "x"}, "minId='x' is not a stream id"),
+        ({"retention": "7"}, "retention='7' must be a duration"),
+        ({"delivery": "at-most-once"}, "must be one of exactly-once, at-least-once"),
+        ({"waitReplicas": "0"}, "waitReplicas='0'"),
+    ],
+)
+def test_sink_options_that_do_not_fit(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidOptionError, match=message):
+        parse_options({"stream": "s", "url": GOOD["url"], **given}, SINK, "sink")
+
+
+def test_sink_options_by_default_and_given() -> None:
+    plain = parse_options({"stream": "s", "url": GOOD["url"]}, SINK, "sink")
+    assert (plain["delivery"], plain["trim"], plain["approximate"]) == ("exactly-once", None, True)
+    acked = {"url": GOOD["url"], "trim": "acked", "retention": "2d", "trimLimit": "9"}
+    given = parse_options(acked, SINK, "sink")
+    assert (given["stream"], given["retention"], given["trimLimit"]) == (None, 172_800_000, 9)
