@@ -17,6 +17,7 @@ from spark_streams.sink.closing import Total, close_batch
 from spark_streams.sink.fields import STREAM, check_writable
 from spark_streams.sink.ledger import Batch, new_run
 from spark_streams.sink.write import Task, append
+from spark_streams.wire.retry import LIMIT
 
 
 @dataclass
@@ -64,7 +65,8 @@ class BatchWriter(DataSourceArrowWriter):
         task = None
         if self._options["delivery"] == "exactly-once" and context is not None:
             task = Task(batch, context.partitionId())
-        result = append(iterator, self._options, task)
+        # A query that has come this far has the right address: its server may be away for a while.
+        result = append(iterator, self._options, task, LIMIT if batch.number > 0 else None)
         return Written(result.rows, None if task is None else task.batch, result.totals)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

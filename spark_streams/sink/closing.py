@@ -17,6 +17,7 @@ from spark_streams.sink.ledger import HEAD_FIELDS, Batch, Command, Head, Keys, e
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.link import Link
+from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.slots import narrowed_key
 
 _log = logging.getLogger("spark_streams.sink")
@@ -38,7 +39,7 @@ def close_batch(address: Address, batch: Batch, totals: Mapping[bytes, Total]) -
 
     Raises LedgerError where earlier executions of the batch wrote rows that this one did not have.
     """
-    with Link(address) as link:
+    with Link(address, LIMIT) as link:
         while True:
             try:
                 _Closing(link.server, batch, totals).run()

@@ -39,6 +39,7 @@ class PlainSender:
         self._trimmer = trimmer
         self._under_way: deque[_Sent] = deque()
         self._refused: list[_Sent] = []
+        self._why = ""  # the last reason for that
 
     def run(self, chunks: Iterable[Chunk]) -> int:
         """Send all; how many rows."""

@@ -39,14 +39,16 @@ class Result:
     totals: dict[bytes, Total]
 
 
-def append(batches: Iterable[pa.RecordBatch], options: Options, task: Task | None) -> Result:
-    """Append every row to its stream; task: None for at-least-once.
+def append(
+    batches: Iterable[pa.RecordBatch], options: Options, task: Task | None, patience: float | None = None
+) -> Result:
+    """Append every row to its stream. task: None for at-least-once; patience: as Link's.
 
     Raises SchemaError, EntryIdError for a row that cannot be an entry, LedgerError for rows that are not those of an
     earlier attempt, RetriesExhaustedError where the server stays unusable, ServerReplyError (or kin) for what it
     refused, ReplicationError.
     """
-    with Link(options.address) as link:
+    with Link(options.address, patience) as link:
         trimmer = Trimmer(link, Trimming.of(options))
         try:
             cut = chunks(batches, options["stream"], options["nulls"], options["chunkSize"], task is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_streams.errors import RStreamError
+from spark_streams.errors import RStreamError, ServerUnreachableError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Argument, Connection, Reply
 from spark_streams.wire.pipe import Pipe
@@ -12,9 +12,10 @@ from spark_streams.wire.retry import FIRST_CONNECT_LIMIT, LIMIT, Backoff, is_pas
 class Link:
     """One task's way to the server. Closes as a context manager. What was outstanding when it broke is the caller's."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, patience: float | None = None) -> None:
+        """patience: seconds for the first connection; None: few, because the address may be wrong."""
         self.address = address
-        self.backoff = Backoff(FIRST_CONNECT_LIMIT)
+        self.backoff = Backoff(FIRST_CONNECT_LIMIT if patience is None else patience)
         self._pipe: Pipe | None = None
 
     def __enter__(self) -> Link:
@@ -38,6 +39,8 @@ class Link:
             except RStreamError as error:
                 if not is_passing(error):
                     raise
+                if not isinstance(error, ServerUnreachableError):
+                    self.backoff.limit = LIMIT  # somebody answers there
                 self.wait(error)
             else:
                 self.backoff.limit = LIMIT

@@ -137,3 +137,23 @@ def test_a_key_that_cannot_be_read_is_one_clear_line(keys: Path) -> None:
         "--tls-key-file", str(keys / "server.key"), "--tls-auth-clients", "no",
     ):  # fmt: skip
         pass
+
+
+def test_the_sink_writes_through_tls(secured: tuple[Served, int, str], keys: Path) -> None:
+    """Requests of megabytes are written while replies are read, on one TLS connection."""
+    import pyarrow as pa
+
+    from spark_streams.options import SINK, parse_options
+    from spark_streams.sink.ledger import Batch, new_run
+    from spark_streams.sink.write import Task, append
+
+    _, port, certificate = secured
+    url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={keys / 'ca.pem'}"
+    if certificate == "yes":
+        url += f"&ssl_certfile={keys / 'client.pem'}&ssl_keyfile={keys / 'client.key'}"
+    rows = [pa.RecordBatch.from_pydict({"n": list(range(at, at + 5000)), "t": ["x" * 500] * 5000}) for at in (0, 5000)]
+    with redis.Redis(host="127.0.0.1", port=port, **_options(keys, certificate)) as client:
+        for task in (None, Task(Batch.of_job(new_run()))):
+            client.delete("tls")
+            append(rows, parse_options({"url": url, "stream": "tls"}, SINK, "sink"), task)
+            assert [int(fields[b"n"]) for _, fields in client.xrange("tls")] == list(range(10_000))
