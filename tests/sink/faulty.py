@@ -6,8 +6,8 @@ Options beside the sink's own: `fault` says what, `faultFolder` where a file is 
     exit        the Python worker of the sink gets SIGKILL
     executor    the executor gets SIGKILL
     slow        the task stands still, until a twin has done its work
-    hold write  a file tells that some chunks are written, and the task stands still for ever
-    hold commit the same when all is written and Spark's commit log knows nothing of it
+    hold-write  a file tells that some chunks are written, and the task stands still for ever
+    hold-commit the same when all is written and Spark's commit log knows nothing of it
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Fault:
 
     def __init__(self, kind: str, folder: str) -> None:
         self.kind = kind
-        self.file = Path(folder) / kind.replace(" ", "-")
+        self.file = Path(folder) / kind
 
     def within(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches, with the fault among them in partition 0."""
@@ -50,7 +50,7 @@ class Fault:
 
     def strike(self) -> None:
         """Now, unless it has happened before."""
-        if self.kind == "hold commit" or self.file.exists():
+        if self.kind == "hold-commit" or self.file.exists():
             return
         self.file.touch()
         if self.kind == "raise":
@@ -62,7 +62,7 @@ class Fault:
             os.kill(int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
         if self.kind == "slow":
             time.sleep(6)
-        if self.kind == "hold write":
+        if self.kind == "hold-write":
             time.sleep(600)
 
 
@@ -85,7 +85,7 @@ class FaultyStreamWriter(StreamWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         super().commit(messages, batchId)
-        if self._fault.kind == "hold commit" and not self._fault.file.exists():
+        if self._fault.kind == "hold-commit" and not self._fault.file.exists():
             self._fault.file.touch()
             time.sleep(600)
 

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.sink.faulty import FaultySource
 
 ROWS = 6_000
+KILLED = ("hold-write", "hold-commit")
 LOG4J = Path(__file__).resolve().parents[2] / "conf" / "log4j2.properties"
 
 
@@ -50,31 +51,33 @@ def tasks(folder: Path, urls: list[str]) -> None:
             # A shuffle before the sink: another attempt's rows come in another order.
             rows = spark.range(0, ROWS, 1, 2).repartition(2).selectExpr("id AS n", "concat('row ', id) AS text")
             rows.write.format("rstream-faulty").mode("append").options(
-                url=url, stream=fault.replace(" ", "-"), fault=fault, faultFolder=str(place), chunkSize="250"
+                url=url, stream=fault, fault=fault, faultFolder=str(place), chunkSize="250"
             ).save()
     spark.stop()
 
 
-def query(folder: Path, urls: list[str], fault: str, partitions: int) -> None:
-    """Stream `in` → repartition → stream `out`, a batch at a time, until all is through; the fault in the first one."""
-    spark = session("local[2]")
+def query(folder: Path, urls: list[str], partitions: int) -> None:
+    """For each fault a query: stream `in` → repartition → a stream of the fault's name, a batch at a time, until all is
+    through; the fault happens in the first batch of the first run."""
+    spark = session("local[4]")
     queries: list[StreamingQuery] = []
     for at, url in enumerate(urls):
-        place = folder / str(at)
-        place.mkdir(exist_ok=True)
-        rows = (
-            spark.readStream.format("rstream")
-            .schema("n LONG, text STRING")
-            .options(url=url, streams="in", group="g", startingOffsets="earliest", maxEntriesPerTrigger="3000")
-            .load()
-            .repartition(partitions)
-        )
-        writer = rows.writeStream.format("rstream-faulty").options(
-            url=url, stream="out", fault=fault, faultFolder=str(place), chunkSize="200"
-        )
-        queries.append(
-            writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True).start()
-        )
+        for fault in KILLED:
+            place = folder / str(at) / fault
+            place.mkdir(exist_ok=True, parents=True)
+            rows = (
+                spark.readStream.format("rstream")
+                .schema("n LONG, text STRING")
+                .options(url=url, streams="in", group=fault, startingOffsets="earliest", maxEntriesPerTrigger="2000")
+                .load()
+                .repartition(partitions)
+            )
+            writer = rows.writeStream.format("rstream-faulty").options(
+                url=url, stream=fault, fault=fault, faultFolder=str(place), chunkSize="200"
+            )
+            queries.append(
+                writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True).start()
+            )
     for one in queries:
         one.awaitTermination()
     spark.stop()
@@ -86,5 +89,5 @@ if __name__ == "__main__":
     if name == "tasks":
         tasks(Path(place), given)
     else:
-        query(Path(place), given[2:], given[0], int(given[1]))
+        query(Path(place), given[1:], int(given[0]))
     print(f"done in {time.time() - started:.1f} s")
