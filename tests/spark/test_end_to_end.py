@@ -121,12 +121,13 @@ def test_columns_that_the_query_does_not_use_may_hold_anything(
 
 def test_the_example_of_the_readme_runs(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     readme = (SAMPLE.parents[2] / "README.md").read_text(encoding="utf-8")
-    example = next(code for code in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "readStream" in code)
+    examples = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    example = next(code for code in examples if "readStream" in code)
     example = example.replace("redis://127.0.0.1:6379/0", server.url).replace("/data/checkpoints", str(tmp_path))
     with server.client() as client:
         client.xadd("orders", {"customer": "a", "amount": "99.00", "at": "2013-01-31T10:00:00Z"})
         client.xadd("orders", {"customer": "b", "amount": "100.50"})
-    names = {"spark": spark}
+    names: dict[str, Any] = {"spark": spark}
     exec(example, names)
     query: Any = names["query"]
     try:
@@ -135,6 +136,9 @@ def test_the_example_of_the_readme_runs(spark: SparkSession, server: Server, tmp
         query.stop()
     with server.client(decode_responses=True) as client:
         assert [fields for _, fields in client.xrange("large-orders")] == [{"customer": "b", "amount": "100.50"}]
+    table = next(code for code in examples if "spark.read.format" in code)
+    exec(table.replace("2026-11-20", "2999-01-01").replace("2026-11-19", "2020-01-01"), names)
+    assert names["yesterday"].where("customer = 'a'").count() == 1
 
 
 def test_entries_pass_through_byte_for_byte(spark: SparkSession, server: Server, tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""What README says a user must be allowed is enough, for the source and for the sink."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import Server
+from tests.sink.writing import batch_of, close, frame, numbers, options, write
+from tests.source.driving import add, drain, reader
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def limited(redis_server: Server) -> Iterator[Server]:
+    """The same server for a user with README's permissions. (The bundled engine has one user only.)"""
+    allowed = re.search(r"needs `(\+@[^`]+)` on", README)
+    assert allowed is not None
+    with redis_server.client() as admin:
+        admin.flushall()
+        keys = [word for key in ("s", "o:*", "out", "dead", "rstream:*") for word in (f"~{key}",)]
+        admin.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">pw", *keys, *allowed[1].split())
+        yield Server("redis", redis_server.url.replace("://", "://limited:pw@"))
+        admin.acl_deluser("limited")
+
+
+def test_a_source_and_a_sink_of_a_limited_user(limited: Server, redis_server: Server) -> None:
+    with redis_server.client(decode_responses=True) as admin:
+        add(admin, 50)
+        admin.xadd("s", {"n": "bad"})
+        admin.xgroup_create("s", "g", id="0")
+        admin.xreadgroup("g", "bob", {"s": ">"}, count=10)
+    given = {"mode": "DEADLETTER", "deadLetterStream": "dead", "maxDeliveries": "3", "claimIdle": "1ms"}
+    assert sorted(n for batch in drain(reader(limited, **given)) for n in batch) == list(range(50))
+    assert drain(reader(limited, streamsPattern="o:*", failOnDataLoss="false")) == []
+    assert drain(reader(limited, group="h", noAck="true", mode="DROPMALFORMED")) == [list(range(50))]
+    checked = options(limited.url, maxlen="10", trim="acked")
+    batch = batch_of(0)
+    close(checked, batch, write([frame(range(100))], checked, batch))
+    assert sum(numbers(redis_server).values()) == 100
