@@ -29,10 +29,10 @@ try:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from spark_streams import register
     from spark_streams.errors import ConfigError, OptionError, RStreamError, find_in_text
+    from spark_streams.monitor.bar import Bar
     from spark_streams.monitor.groups import view_streams
     from spark_streams.options import Option, Options, parse_options
     from spark_streams.wire.address import default_url, redacted
@@ -184,57 +184,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key}: {_shown(one)}" for key, one in value.items()) or "none"
     return f"{value:,.1f}" if isinstance(value, float) else json.dumps(value)
-
-
-class Bar:
-    """Progress for a person: a moving bar on a terminal, a line every few seconds elsewhere."""
-
-    def __init__(self, console: Console, title: str, total: int | None, every: float = 5.0) -> None:
-        self._console, self._title, self._total, self._every = console, title, total, every
-        self._began = self._said = time.monotonic()
-        self._done = 0
-        self._progress: Progress | None = None
-        if console.is_terminal:
-            self._progress = Progress(
-                TextColumn("{task.description:<10}"),
-                BarColumn(bar_width=36),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]:>10}/s"),
-                TimeElapsedColumn(),
-                console=console,
-            )
-            self._task = self._progress.add_task(title, total=total, rate="")
-
-    def __enter__(self) -> Bar:
-        if self._progress:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress:
-            self._progress.stop()
-
-    def at(self, done: int) -> None:
-        """`done` of the total are done now."""
-        self._done = done
-        now = time.monotonic()
-        rate = f"{done / max(now - self._began, 1e-3):,.0f}"
-        if self._progress:
-            self._progress.update(self._task, completed=done, rate=rate)
-        elif done and now - self._said >= self._every:
-            self._said = now
-            of = f" of {self._total:,}" if self._total else ""
-            self._console.print(f"{self._title} {done:,}{of} · {rate}/s")
-
-    @property
-    def done(self) -> int:
-        """How many were done when last looked at."""
-        return self._done
-
-    @property
-    def rate(self) -> float:
-        """Per second since the bar was made."""
-        return self._done / max(time.monotonic() - self._began, 1e-3)
 
 
 def run_query(query: Any, bar: Bar) -> None:

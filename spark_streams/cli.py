@@ -10,6 +10,7 @@ import click
 
 from spark_streams import __version__
 from spark_streams.commands.add import add
+from spark_streams.commands.dead import dead
 from spark_streams.commands.lag import lag
 from spark_streams.commands.pending import pending
 from spark_streams.commands.serve import serve
@@ -30,11 +31,12 @@ def main() -> None:
       rstream top                       who keeps up, live
       rstream lag --max 10000           an exit code for an alert
       rstream add orders customer=ann amount=12.50
+      rstream dead list                 what could not be processed
       rstream COMMAND --help            more of these
     """
 
 
-for _command in (streams, groups, lag, pending, add, serve):
+for _command in (streams, groups, lag, pending, add, dead, serve):
     main.add_command(_command)
 
 if __name__ == "__main__":

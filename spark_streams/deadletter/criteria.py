@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import pyarrow.compute as pc
 
 from spark_streams.deadletter.envelope import raw
 from spark_streams.deadletter.page import LetterPage, by_value
-from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.errors import InvalidOptionError
+from spark_streams.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
+from spark_streams.option_values import duration
 from spark_streams.wire.lines import Mask
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,42 @@ class Criteria:
             same = pc.equal(page.field(raw(name)), raw(value))
             found &= pc.fill_null(same, False).to_numpy(zero_copy_only=False)
         return found
+
+
+def parse_criteria(
+    streams: Sequence[str] = (),
+    reasons: Sequence[str] = (),
+    stages: Sequence[str] = (),
+    errors: Sequence[str] = (),
+    fields: Sequence[str] = (),
+    first: str | None = None,
+    last: str | None = None,
+    older: str | None = None,
+    newer: str | None = None,
+) -> Criteria:
+    """What people type. fields: NAME=VALUE; first, last: ids; older, newer: `90m`, `7d`. Raises InvalidOptionError."""
+    pairs = [field.partition("=") for field in fields]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise InvalidOptionError(f"field {name!r} is not NAME=VALUE")
+    return Criteria(
+        tuple(streams),
+        tuple(reasons),
+        tuple(stages),
+        tuple(errors),
+        tuple((name, value) for name, _, value in pairs),
+        MIN_ID if first is None else _parsed("first id", StreamId.parse, first),
+        MAX_ID if last is None else _parsed("last id", partial(StreamId.parse, missing_seq=U64_MAX), last),
+        None if older is None else _parsed("older", duration, older),
+        None if newer is None else _parsed("newer", duration, newer),
+    )
+
+
+def _parsed(what: str, parse: Callable[[str], T], given: str) -> T:
+    try:
+        return parse(given)
+    except ValueError as error:
+        raise InvalidOptionError(f"{what}={given[:100]!r}: {error}") from None
 
 
 def _matches(patterns: tuple[str, ...], value: str) -> bool:

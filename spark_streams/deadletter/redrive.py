@@ -15,7 +15,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from spark_streams.deadletter import transform
 from spark_streams.deadletter.fence import KEPT_MS, MovingLease, State, fence_key, take_fence
@@ -56,6 +57,14 @@ class Report:
     vanished: int = 0
     seconds: float = 0.0
     tally: Tally = field(default_factory=Tally)
+
+    def facts(self) -> dict[str, Any]:
+        """The same for programs."""
+        rate = round((self.moved + self.parked) / self.seconds) if self.seconds else 0
+        names = ("action", "to", "stage", "reason")
+        kinds = [{**dict(zip(names, kind, strict=True)), **asdict(count)} for kind, count in self.tally]
+        plain = {name: value for name, value in vars(self).items() if name not in ("tally", "seconds")}
+        return {**plain, "seconds": round(self.seconds, 3), "letters_per_second": rate, "by": kinds}
 
     def add(self, taken: Load) -> None:
         """One page's."""

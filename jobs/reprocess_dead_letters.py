@@ -1,0 +1,100 @@
+"""Dead letters on their way back: those that are meant become entries again, each once, at a set rate.
+
+It runs on the driver alone, for the server is what takes the time, and needs no executor.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from _config import FREE
+from _job import Job, main
+
+from spark_streams.deadletter.criteria import parse_criteria
+from spark_streams.deadletter.orders import MAX_REDRIVES, Orders
+from spark_streams.deadletter.redrive import Redrive, Report
+from spark_streams.errors import ConfigError
+from spark_streams.monitor.bar import telling
+from spark_streams.wire.address import Address
+
+SHAPE = {
+    "letters": {
+        "stream": str,
+        "of_streams": list,
+        "reasons": list,
+        "stages": list,
+        "errors": list,
+        "fields": FREE,
+        "older": str,
+        "newer": str,
+        "first_id": str,
+        "last_id": str,
+    },
+    "redrive": {
+        "to": str,
+        "limit": int,
+        "rate": int,
+        "max_redrives": int,
+        "parking": str,
+        "transform": str,
+        "dry_run": bool,
+    },
+}
+
+
+def body(job: Job) -> None:
+    orders = _orders(job)
+    dry_run = bool(job.get("redrive.dry_run", False))
+    with telling(job.console, "dry run" if dry_run else "redrive") as tell:
+
+        def show(report: Report) -> None:
+            done = report.moved + report.parked
+            tell(done if orders.limit else report.looked_at, report.total, "" if orders.limit else f"moved {done:,}")
+
+        run = Redrive(Address.parse(job.url), orders, show)
+        # A page is one transaction: whatever comes, a letter is either here or there.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: run.stop())
+        report = run.run(dry_run)
+    facts = report.facts()
+    kinds = facts.pop("by")
+    for kind in kinds:
+        what = {"move": "would move" if dry_run else "moved", "park": "would park" if dry_run else "parked"}
+        job.console.print(f"  {what[kind['action']]} {kind['letters']:,} × {kind['reason'] or '-'} → {kind['to']}")
+    told = ("stream", "dry_run", "moved", "parked", "left", "bound", "goes_on", "stopped", "letters_per_second")
+    job.say(**{name: facts[name] for name in told})
+
+
+def _orders(job: Job) -> Orders:
+    """Raises ConfigError, InvalidOptionError."""
+    lists: dict[str, Any] = {}
+    for name in ("of_streams", "reasons", "stages", "errors"):
+        lists[name.removeprefix("of_")] = values = job.get(f"letters.{name}", [])
+        if not all(isinstance(value, str) for value in values):
+            raise ConfigError(f"letters.{name} must be a list of strings, not {values!r}")
+    for name, least in (("limit", 1), ("rate", 1), ("max_redrives", 0)):
+        if job.get(f"redrive.{name}", least) < least:
+            raise ConfigError(f"redrive.{name} must be at least {least}")
+    criteria = parse_criteria(
+        **lists,
+        fields=[f"{name}={value}" for name, value in job.plain_options("letters.fields").items()],
+        first=job.get("letters.first_id"),
+        last=job.get("letters.last_id"),
+        older=job.get("letters.older"),
+        newer=job.get("letters.newer"),
+    )
+    return Orders(
+        job.get("letters.stream"),
+        criteria,
+        job.get("redrive.to"),
+        job.get("redrive.limit"),
+        job.get("redrive.rate"),
+        job.get("redrive.max_redrives", MAX_REDRIVES),
+        job.get("redrive.parking"),
+        job.get("redrive.transform"),
+    )
+
+
+if __name__ == "__main__":
+    main("reprocess_dead_letters", __doc__, SHAPE, ["letters.stream"], body)

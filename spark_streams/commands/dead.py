@@ -1,0 +1,189 @@
+"""`rstream dead …`: dead letters listed, shown, exported, purged. Their way back is in redrive.py."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_streams.commands.letters import criteria_of, criteria_options, progress
+from spark_streams.commands.redrive import redrive
+from spark_streams.commands.shared import connect, json_option, print_json, print_table, printable, url_option
+
+if TYPE_CHECKING:
+    from spark_streams.deadletter.tally import Tally
+
+_NO_TIME = 100 * 366 * 86_400_000  # milliseconds: an id that far from now is a number
+_KIND = ("stream", "stage", "reason", "error")
+
+
+@click.group()
+def dead() -> None:
+    """Entries that could not be processed: look at them, send them back, or delete them.
+
+    Texts of --stream, --reason, --stage and --error may hold * ? and [], as in file names. An option that is given
+    several times means any of its values; all options together must hold.
+
+    \b
+    Examples:
+      rstream dead list                                  which streams hold letters
+      rstream dead list orders:dead                      how many of which kind
+      rstream dead show orders:dead --reason 'decode*'   what is in them
+      rstream dead redrive orders:dead --dry-run         what would go where
+      rstream dead redrive orders:dead --rate 2000
+    """
+
+
+@dead.command("list")
+@click.argument("stream", required=False)
+@criteria_options
+@url_option
+@json_option
+def list_(stream: str | None, url: str, as_json: bool, **chosen: Any) -> None:
+    """The streams that hold dead letters; or the letters of one STREAM, counted by kind."""
+    from spark_streams.deadletter.looking import by_kind, dead_streams
+    from spark_streams.wire.address import Address
+
+    if stream is None:
+        if any(value not in (None, ()) for value in chosen.values()):
+            raise click.UsageError("a choice of letters goes with one STREAM")
+        with connect(url) as server:
+            found = dead_streams(server)
+        if as_json:
+            print_json([asdict(one) for one in found])
+        else:
+            print_table(
+                ("stream", "letters", "oldest ", "newest "),
+                [(one.stream, one.letters, _age(one.oldest), _age(one.newest)) for one in found],
+            )
+        return
+    with progress("list", quiet=as_json) as tell:
+        tally = by_kind(Address.parse(url), stream, criteria_of(chosen), tell)
+    if as_json:
+        print_json(_kinds(tally))
+        return
+    _print_kinds(tally)
+
+
+@dead.command()
+@click.argument("stream")
+@click.option("--limit", type=click.IntRange(1), default=10, show_default=True, help="So many letters, oldest first.")
+@criteria_options
+@url_option
+@json_option
+def show(stream: str, limit: int, url: str, as_json: bool, **chosen: Any) -> None:
+    """Letters of STREAM with all that they hold: the entry's own fields, and why it is dead."""
+    from spark_streams.deadletter.export import as_json as object_of
+    from spark_streams.deadletter.looking import each_letter
+    from spark_streams.wire.address import Address
+
+    found = each_letter(Address.parse(url), stream, criteria_of(chosen), limit)
+    if as_json:
+        print_json([object_of(letter) for letter in found])
+        return
+    first = True
+    for letter in found:
+        click.echo(("" if first else "\n") + click.style(f"letter {letter.id}", bold=True))
+        first = False
+        told = [(f"dl.{name}", value) for name, value in letter.envelope.items() if value]
+        for name, value in [*letter.pairs, *told]:
+            click.echo(f"  {click.style(printable(name), dim=name.startswith('dl.'))}  {printable(value)}")
+    if first:
+        click.echo("none")
+
+
+@dead.command()
+@click.argument("stream")
+@click.option(
+    "--output", type=click.Path(dir_okay=False, allow_dash=True), default="-", help="A file; else the screen."
+)
+@click.option("--limit", type=click.IntRange(1), help="So many letters at most, oldest first.")
+@criteria_options
+@url_option
+def export(stream: str, output: str, limit: int | None, url: str, **chosen: Any) -> None:
+    """Letters of STREAM as JSON lines: id, envelope, fields.
+
+    A text that is no UTF-8 is written as {"base64": "…"}. Where a field's name is no UTF-8 or comes twice, `fields` is
+    a list of [name, value] instead of an object. Nothing is deleted.
+    """
+    from spark_streams.deadletter.export import as_line
+    from spark_streams.deadletter.looking import each_letter
+    from spark_streams.wire.address import Address
+
+    written = 0
+    with click.open_file(output, "w", encoding="utf-8") as file:
+        for letter in each_letter(Address.parse(url), stream, criteria_of(chosen), limit):
+            file.write(as_line(letter) + "\n")
+            written += 1
+    if output != "-":
+        click.echo(f"{written:,} letters of {stream} written to {output}", err=True)
+
+
+@dead.command()
+@click.argument("stream")
+@click.option("--limit", type=click.IntRange(1), help="So many letters at most, oldest first.")
+@click.option("--dry-run", is_flag=True, help="Only count what would be deleted.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@criteria_options
+@url_option
+@json_option
+def purge(stream: str, limit: int | None, dry_run: bool, yes: bool, url: str, as_json: bool, **chosen: Any) -> None:
+    """Delete letters of STREAM for good. Entries that are no letters stay."""
+    from spark_streams.deadletter.purge import purge as delete
+    from spark_streams.wire.address import Address
+
+    address, criteria = Address.parse(url), criteria_of(chosen)
+    if not (yes or dry_run):
+        if as_json or not is_terminal():
+            raise click.UsageError("nobody can be asked here: give --yes, or --dry-run")
+        with progress("count") as tell:
+            planned = delete(address, stream, criteria, limit, True, lambda done: tell(done.looked_at, done.total))
+        _print_kinds(planned.tally)
+        if not planned.deleted:
+            return
+        click.confirm(f"Delete {planned.deleted:,} letters of {stream}?", abort=True)
+    with progress("purge", quiet=as_json) as tell:
+        done = delete(address, stream, criteria, limit, dry_run, lambda done: tell(done.looked_at, done.total))
+    if as_json:
+        print_json({"stream": stream, "dry_run": dry_run, "deleted": done.deleted, "by": _kinds(done.tally)})
+        return
+    if dry_run:
+        _print_kinds(done.tally)
+    click.echo(f"{'would delete' if dry_run else 'deleted'} {done.deleted:,} letters of {stream}")
+
+
+def is_terminal() -> bool:
+    """Whether there is somebody who can answer."""
+    return sys.stdin.isatty()
+
+
+def _kinds(tally: Tally) -> list[dict[str, Any]]:
+    return [{**dict(zip(_KIND, kind, strict=True)), **asdict(count)} for kind, count in tally]
+
+
+def _age(entry: str) -> str:
+    """How long ago an entry was added; its id itself where that is no time."""
+    from spark_streams.monitor.units import duration
+
+    ms = time.time() * 1000 - int(entry.partition("-")[0])
+    return f"{duration(max(ms, 0))} ago" if abs(ms) < _NO_TIME else entry
+
+
+def _print_kinds(tally: Tally) -> None:
+    with_error = any(error for (_, _, _, error), _ in tally)
+    print_table(
+        ("reason", "stage", *(["error"] if with_error else []), "of stream", "letters", "oldest ", "newest "),
+        [
+            (
+                *(reason, stage, *([error or "-"] if with_error else []), stream),
+                *(count.letters, _age(count.first), _age(count.last)),
+            )
+            for (stream, stage, reason, error), count in tally
+        ],
+    )
+
+
+dead.add_command(redrive)

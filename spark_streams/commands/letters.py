@@ -1,0 +1,59 @@
+"""Which letters are meant, as options; and progress while they are gone through."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from spark_streams.errors import OptionError
+
+if TYPE_CHECKING:
+    from spark_streams.deadletter.criteria import Criteria
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--stream", "streams", multiple=True, metavar="TEXT", help="Of entries of this stream (dl.stream)."),
+    click.option("--reason", "reasons", multiple=True, metavar="TEXT", help="With this reason (dl.reason)."),
+    click.option("--stage", "stages", multiple=True, metavar="TEXT", help="That failed in this step (dl.stage)."),
+    click.option("--error", "errors", multiple=True, metavar="TEXT", help="With this error (dl.error)."),
+    click.option("--field", "fields", multiple=True, metavar="NAME=VALUE", help="Whose entry has this field."),
+    click.option("--older", metavar="TIME", help="That are letters for longer than this (30m, 7d)."),
+    click.option("--newer", metavar="TIME", help="That are letters for less than this."),
+    click.option("--first-id", "first", metavar="ID", help="From this letter on."),
+    click.option("--last-id", "last", metavar="ID", help="Up to this letter, and it, too."),
+)
+
+
+def criteria_options(command: F) -> F:
+    """The options that choose letters."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def criteria_of(chosen: Mapping[str, Any]) -> Criteria:
+    """What these options mean. Raises click.UsageError."""
+    from spark_streams.deadletter.criteria import parse_criteria
+
+    try:
+        return parse_criteria(**chosen)
+    except OptionError as error:
+        raise click.UsageError(error.message) from None
+
+
+@contextlib.contextmanager
+def progress(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """A function to tell (done, total, note), which shows a bar on the error stream; quiet: nothing."""
+    if quiet:
+        yield lambda done, total, note="": None
+        return
+    from rich.console import Console
+
+    from spark_streams.monitor.bar import telling
+
+    with telling(Console(stderr=True, highlight=False, soft_wrap=True), title) as tell:
+        yield tell

@@ -1,0 +1,124 @@
+"""`rstream dead …` as a person or a script meets it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_streams.cli import main
+from spark_streams.deadletter.envelope import letter_of
+from tests.deadletter.making import DEAD, fill, numbers, words
+from tests.servers import Server
+
+
+def dead(server: Server, *arguments: str, given: str | None = None) -> Result:
+    """Run a command against the server."""
+    return CliRunner().invoke(main, ["dead", *arguments, "--url", server.url], input=given, env={"COLUMNS": "200"})
+
+
+def test_list_knows_which_streams_hold_letters_and_counts_them_by_kind(server: Server) -> None:
+    assert dead(server, "list").output == "none\n"
+    ids = fill(server, 90)
+    with server.client() as client:
+        client.xadd("s", {"n": "no letter"})
+        client.set("text", "no stream")
+    assert json.loads(dead(server, "list", "--json").output) == [
+        {"stream": DEAD, "letters": 90, "oldest": ids[0], "newest": ids[-1]}
+    ]
+    assert json.loads(dead(server, "list", DEAD, "--json").output) == [
+        {"stream": "s", "stage": "read", "reason": reason, "error": "", "letters": count, "first": first, "last": last}
+        for reason, count, first, last in (("odd", 60, ids[1], ids[89]), ("decode", 30, ids[0], ids[87]))
+    ]
+    shown = dead(server, "list", DEAD, "--field", "n=3").stdout
+    assert shown.splitlines()[0].split() == ["reason", "stage", "of", "stream", "letters", "oldest", "newest"]
+    assert shown.splitlines()[1].split()[:4] == ["decode", "read", "s", "1"]
+
+
+def test_show_and_export_tell_everything_of_a_letter(server: Server, tmp_path: Path) -> None:
+    with server.client() as client:
+        entry = [b"n", b"1", b"n", b"\xff\x00", b"\xfe", "é\x1b[31m".encode()]
+        told = {"stream": "s", "id": "1-0", "reason": "b\udcffd"}
+        one = client.execute_command("XADD", DEAD, "*", *letter_of(entry, told)).decode()
+        two = client.execute_command("XADD", DEAD, "*", *letter_of([b"a", b"x\ny"], told)).decode()
+    shown = dead(server, "show", DEAD, "--limit", "1").output
+    assert f"letter {one}" in shown
+    assert "dl.stream  s" in shown
+    assert "\x1b" not in shown  # data never speaks to the terminal
+    lines = dead(server, "export", DEAD).output.splitlines()
+    first, second = map(json.loads, lines)
+    ff, fe = ({"base64": base64.b64encode(raw).decode()} for raw in (b"\xff\x00", b"\xfe"))
+    assert (first["id"], second["id"]) == (one, two)
+    assert first["fields"] == [["n", "1"], ["n", ff], [fe, "é\x1b[31m"]]
+    assert second["fields"] == {"a": "x\ny"}
+    assert first["envelope"]["reason"] == {"base64": base64.b64encode(b"b\xffd").decode()}
+    assert (first["envelope"]["stream"], first["envelope"]["redrives"]) == ("s", "0")
+    assert json.loads(dead(server, "show", DEAD, "--json").output) == [first, second]
+    saved = dead(server, "export", DEAD, "--limit", "1", "--output", str(tmp_path / "letters.jsonl"))
+    assert "1 letters of dead written to" in saved.stderr
+    assert (tmp_path / "letters.jsonl").read_text().splitlines() == lines[:1]
+
+
+def test_redrive_says_what_it_would_do_and_what_it_did(server: Server) -> None:
+    fill(server, 90)
+    looked = dead(server, "redrive", DEAD, "--reason", "odd", "--dry-run")
+    assert "odd     read   move    s        60" in looked.stdout
+    assert "would move 60 letters of dead" in looked.stdout
+    assert numbers(server) == []
+    done = json.loads(dead(server, "redrive", DEAD, "--reason", "odd", "--limit", "50", "--json").stdout)
+    assert (done["moved"], done["parked"], done["stopped"], done["dry_run"]) == (50, 0, False, False)
+    assert [(kind["reason"], kind["to"], kind["letters"]) for kind in done["by"]] == [("odd", "s", 50)]
+    again = dead(server, "redrive", DEAD, "--to", "retry", "--max-redrives", "0").stdout
+    assert "moved 0 letters of dead · parked 40" in again
+    assert len(numbers(server, f"{DEAD}:parked")) == 40
+
+
+def test_purge_asks_and_deletes_what_is_meant(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(server, 90)
+    with server.client() as client:
+        client.xadd(DEAD, {"no": "letter"})
+    refused = dead(server, "purge", DEAD, given="y\n")
+    assert (refused.exit_code, numbers(server, "s")) == (2, [])
+    assert "give --yes, or --dry-run" in refused.output
+    assert "would delete 30 letters of dead" in dead(server, "purge", DEAD, "--reason", "decode", "--dry-run").stdout
+    monkeypatch.setattr("spark_streams.commands.dead.is_terminal", lambda: True)
+    unsure = dead(server, "purge", DEAD, "--reason", "decode", given="n\n")
+    assert (unsure.exit_code, "Delete 30 letters of dead?" in unsure.output) == (1, True)
+    with server.client() as client:
+        assert client.xlen(DEAD) == 91
+        assert dead(server, "purge", DEAD, "--reason", "decode", given="y\n").exit_code == 0
+        assert client.xlen(DEAD) == 61
+        told = json.loads(dead(server, "purge", DEAD, "--limit", "7", "--yes", "--json").stdout)
+        assert (told["deleted"], told["by"][0]["letters"]) == (7, 7)
+        assert "deleted 53 letters of dead" in dead(server, "purge", DEAD, "--yes").stdout
+        assert [fields for _, fields in words(client, DEAD)] == [[b"no", b"letter"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["list", "none"], 1, "[RSTREAM_SERVER_REPLY] there is no stream 'none'"),
+        (["list", "text"], 1, "[RSTREAM_WRONG_KEY_TYPE] key 'text'"),
+        (["list", "--reason", "x"], 2, "a choice of letters goes with one STREAM"),
+        (["list", DEAD, "--field", "n"], 2, "field 'n' is not NAME=VALUE"),
+        (["list", DEAD, "--older", "soon"], 2, "older='soon': "),
+        (["show", DEAD, "--first-id", "x-1"], 2, "first id='x-1': not a stream id"),
+        (["redrive", DEAD, "--rate", "0"], 2, "'--rate': 0 is not in the range x>=1"),
+        (["redrive", DEAD, "--to", DEAD], 2, "would be sent to 'dead' itself"),
+        (["redrive", DEAD, "--transform", "nowhere:x"], 1, "[RSTREAM_TRANSFORM] transform 'nowhere:x': nowhere cannot"),
+        (["redrive", DEAD, "--to", "text"], 1, "[RSTREAM_WRONG_KEY_TYPE] letters of stream 'dead' cannot go to key"),
+        (["purge", "none", "--yes"], 1, "[RSTREAM_SERVER_REPLY] there is no stream 'none'"),
+    ],
+)
+def test_what_is_wrong_is_one_line(engine_server: Server, arguments: list[str], code: int, message: str) -> None:
+    with engine_server.client() as client:
+        client.flushall()
+        client.set("text", "x")
+    fill(engine_server, 3)
+    ended = dead(engine_server, *arguments)
+    assert ended.exit_code == code, ended.output
+    (line,) = [line for line in ended.output.splitlines() if line.startswith("Error: ")]
+    assert message in line

@@ -1,0 +1,135 @@
+"""Processes that are really killed: a redrive, two at once, and a driver between a dead letter and its XACK."""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.deadletter.making import DEAD, fill, marks, numbers
+from tests.servers import Server
+from tests.source.driving import drain, forget_all, reader
+
+ROOT = Path(__file__).resolve().parents[2]
+LETTERS = 3_000
+
+
+def start(server: Server, *options: str) -> subprocess.Popen[str]:
+    """`rstream dead redrive` in a process of its own."""
+    command = [sys.executable, "-m", "spark_streams.cli", "dead", "redrive", DEAD, "--json", "--url", server.url]
+    return subprocess.Popen([*command, *options], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_entries(server: Server, count: int) -> None:
+    deadline = time.monotonic() + 60
+    with server.client() as client:
+        while client.xlen("s") < count:
+            assert time.monotonic() < deadline, "nothing moves"
+            time.sleep(0.002)
+
+
+def test_a_redrive_that_is_killed_and_run_again_moves_each_letter_once_under_the_first_ones_bound(
+    server: Server,
+) -> None:
+    ids = fill(server, LETTERS)
+    seed = random.randrange(1000)
+    print(f"seed {seed}")
+    first = start(server, "--rate", "4000")
+    wait_for_entries(server, 1 + seed)
+    first.kill()
+    first.communicate()
+    assert first.returncode == -signal.SIGKILL
+    moved = len(numbers(server))
+    assert 0 < moved < LETTERS
+    fill(server, 50, first=LETTERS)  # what died meanwhile waits for the next one
+    with start(server, "--rate", "4000") as again:
+        said, errors = again.communicate(timeout=60)
+    assert again.returncode == 0, errors
+    told = json.loads(said)
+    assert (told["goes_on"], told["bound"], told["moved_before"]) == (True, ids[-1], moved)
+    assert told["moved"] == LETTERS - moved
+    assert numbers(server) == list(range(LETTERS))
+    assert len(set(marks(server))) == LETTERS
+    assert numbers(server, DEAD) == list(range(LETTERS, LETTERS + 50))
+
+
+def test_two_redrives_at_once_move_each_letter_once(server: Server) -> None:
+    """One is refused in one line, or finds nothing left."""
+    fill(server, LETTERS)
+    both = [start(server, "--rate", "4000") for _ in range(2)]
+    ended = [(*one.communicate(timeout=60), one.returncode) for one in both]
+    assert numbers(server) == list(range(LETTERS))
+    assert numbers(server, DEAD) == []
+    assert min(code for _, _, code in ended) == 0
+    for _, errors, code in ended:
+        assert code == 0 or errors.startswith("Error: [RSTREAM_REDRIVE_TAKEN] another process moves or purges letters")
+
+
+def test_sigterm_ends_it_after_its_page_and_it_goes_on_later(server: Server) -> None:
+    fill(server, LETTERS)
+    first = start(server, "--rate", "2000")
+    wait_for_entries(server, 1)
+    first.terminate()
+    said, errors = first.communicate(timeout=60)
+    assert first.returncode == 130, errors
+    told = json.loads(said)
+    assert told["stopped"]
+    assert told["moved"] == len(numbers(server)) < LETTERS
+    with start(server) as again:
+        again.communicate(timeout=60)
+    assert numbers(server) == list(range(LETTERS))
+
+
+_DRIVER = """
+import os, signal, sys
+from spark_streams.wire.connection import Connection
+from tests.servers import Server
+from tests.source.driving import ALL, read, reader
+
+url, when = sys.argv[1:]
+honest = Connection.pipeline
+
+def dies(self, commands):
+    if [command[0] for command in commands][:1] == ["MULTI"] and any(c[0] == "XACK" for c in commands):
+        if when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        honest(self, commands)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return honest(self, commands)
+
+Connection.pipeline = dies
+one = reader(Server("", url), mode="DEADLETTER", deadLetterStream="dead")
+start = one.initialOffset()
+end = one.latestOffset(start, ALL)
+read(one, start, end)
+print(end, flush=True)
+one.latestOffset(end, ALL)
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_driver_that_is_killed_around_the_letter_leaves_one_letter_for_each(server: Server, when: str) -> None:
+    """Letter and XACK are one transaction: before it the entry is pending, after it it is dead."""
+    with server.client() as client:
+        for n in range(30):
+            client.xadd("s", {"n": f"bad {n}" if n % 3 == 0 else n})
+        ended = subprocess.run(
+            [sys.executable, "-c", _DRIVER, server.url, when], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        letters, pending = client.xlen(DEAD), client.xpending("s", "g")["pending"]
+        assert (letters, pending) == ((0, 30) if when == "before" else (10, 20))
+        end = ast.literal_eval(ended.stdout)  # the offset that the driver had in its log
+        one = reader(server, mode="DEADLETTER", deadLetterStream=DEAD)
+        assert drain(one, at=end) == []
+        assert client.xpending("s", "g")["pending"] == 0
+    forget_all()
+    with server.client(decode_responses=True) as client:
+        assert sorted(f["n"] for _, f in client.xrange(DEAD)) == sorted(f"bad {n}" for n in range(0, 30, 3))
