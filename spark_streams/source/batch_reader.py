@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_streams.deadletter.envelope import MARK, text
 from spark_streams.errors import SchemaError
 from spark_streams.options import Options
 from spark_streams.source.bounds import Narrowing
@@ -54,7 +55,7 @@ _TYPES: dict[str, DataType] = {
 def infer_schema(options: Options) -> StructType:
     """The columns of a sample of the streams, and `_stream`, `_id` and `_timestamp`. Raises SchemaError."""
     with Connection(options.address) as server:
-        columns = infer(sample(server, options), skip=[options["columnNameOfCorruptRecord"]])
+        columns = infer(sample(server, options), skip=[options["columnNameOfCorruptRecord"], text(MARK)])
     columns += [("_stream", "string"), ("_id", "string"), ("_timestamp", "timestamp")]
     return StructType([StructField(name, _TYPES[kind]) for name, kind in columns])
 

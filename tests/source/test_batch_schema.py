@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from spark_streams.errors import SchemaError
 from spark_streams.options import BATCH_SOURCE, parse_options
 from spark_streams.source import sample as sampling
+from spark_streams.source.batch_reader import infer_schema
 from spark_streams.source.cast import cast_values
 from spark_streams.source.sample import sample
 from spark_streams.source.schema import infer
@@ -152,3 +153,9 @@ def test_streams_without_entries_are_an_error_that_says_to_give_a_schema(server:
         take(server, streams="s")
     with pytest.raises(SchemaError, match="streamsPattern=no"):
         take(server, streamsPattern="no*")
+
+
+def test_the_mark_of_an_entry_that_was_sent_back_is_no_column(server: Server, client: redis.Redis) -> None:
+    client.xadd("s", {"n": 1, "dl.redriven": "1 2026-01-01T00:00:00.000000Z dead/1-0"})
+    checked = parse_options({"url": server.url, "streams": "s", "inferSchema": "true"}, BATCH_SOURCE, "source")
+    assert infer_schema(checked).fieldNames() == ["n", "_stream", "_id", "_timestamp"]
