@@ -1,6 +1,7 @@
 """Redis Streams as a source and a sink of Apache Spark.
 
-`register(spark)` makes `format("rstream")` known where Spark does not find it by itself. Importing this package
+`register(spark)` makes `format("rstream")` known where Spark does not find it by itself; `watch(spark, url)` tells how
+its queries are doing. Importing this package
 loads neither pyspark nor pyarrow: the stream engine starts from it in a tenth of a second.
 """
 
@@ -9,13 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from logging import Logger
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
     from spark_streams.deadletter.routing import route_dead_letters
+    from spark_streams.monitor.listener import Watch
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "register", "route_dead_letters"]
+__all__ = ["__version__", "register", "route_dead_letters", "watch"]
 
 
 def __getattr__(name: str) -> object:
@@ -31,3 +36,27 @@ def register(spark: SparkSession) -> None:
     from spark_streams.datasource import RStreamDataSource
 
     spark.dataSource.register(RStreamDataSource)
+
+
+def watch(
+    spark: SparkSession,
+    url: str | None = None,
+    *,
+    log: str | Path | Logger | None = "-",
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
+    metrics_file: str | Path | None = None,
+) -> Watch:
+    """Watch every query of this session that reads streams: attach it before the queries start.
+
+    url: the server that the queries read from (default: `$RSTREAM_URL`, else `embedded:`).
+    log: where a JSON line for each micro-batch goes: `-` (standard error), a file that is appended to, a logger (level
+    INFO), None for nowhere. metrics_port, metrics_host: serve Prometheus metrics there (0: any port, see the result's
+    `metrics_port`); metrics_file: write them to this file at each micro-batch.
+
+    With it, the dead letter of an entry that kills its query (`maxDeliveries`) says the error's class and message.
+    The result can be closed; the process' end does that, too. Raises OptionError, UnsupportedError.
+    """
+    from spark_streams.monitor.listener import attach
+
+    return attach(spark, url, log, metrics_port, metrics_host, metrics_file)

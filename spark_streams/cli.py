@@ -16,6 +16,7 @@ from spark_streams.commands.pending import pending
 from spark_streams.commands.serve import serve
 from spark_streams.commands.shared import Group
 from spark_streams.commands.streams import groups, streams
+from spark_streams.commands.top import top
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,7 +37,7 @@ def main() -> None:
     """
 
 
-for _command in (streams, groups, lag, pending, add, dead, serve):
+for _command in (streams, groups, lag, pending, top, add, dead, serve):
     main.add_command(_command)
 
 if __name__ == "__main__":

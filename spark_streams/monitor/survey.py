@@ -58,14 +58,12 @@ class GroupStanding:
 
 @dataclass(frozen=True)
 class StreamStanding:
-    """One stream. length: entries it holds; added: entries ever added, None before Redis 7; last: the newest id;
-    letters: its newest entry is a dead letter."""
+    """One stream. length: entries it holds; added: entries ever added, None before Redis 7; last: the newest id."""
 
     stream: str
     length: int
     added: int | None
     last: str
-    letters: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,10 +144,9 @@ def age_ms(entry: StreamId, at_ms: int) -> int | None:
 
 
 def _stream(key: str | bytes, info: dict[bytes, Any]) -> tuple[StreamStanding, StreamId]:
-    first, last = info[b"first-entry"], info[b"last-entry"]
-    letters = last is not None and b"dl.reason" in last[1][0::2]
+    first = info[b"first-entry"]
     newest = info[b"last-generated-id"].decode()
-    standing = StreamStanding(shown(key), info[b"length"], info.get(b"entries-added"), newest, letters)
+    standing = StreamStanding(shown(key), info[b"length"], info.get(b"entries-added"), newest)
     return standing, MIN_ID if first is None else StreamId.parse(first[0])
 
 

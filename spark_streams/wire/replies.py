@@ -33,3 +33,9 @@ def first_error(replies: memoryview) -> tuple[int, str] | None:
 def pairs(reply: Sequence[Any]) -> dict[bytes, Any]:
     """`[name, value, name, value …]`, as RESP2 writes a map, by name."""
     return dict(zip(reply[0::2], reply[1::2], strict=True))
+
+
+def info(reply: bytes) -> dict[str, str]:
+    """INFO's `name:value` lines, by name."""
+    lines = reply.decode("utf-8", "replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))

@@ -1,0 +1,113 @@
+"""Rates, numbers for people, and the board of `rstream top`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import redis
+from rich.console import Console
+
+from spark_streams.monitor.board import Board, Title
+from spark_streams.monitor.history import History, Rates, rates_between
+from spark_streams.monitor.survey import ConsumerStanding, GroupStanding, StreamStanding, Survey
+from spark_streams.monitor.units import count, duration, rate, short, sparkline
+from tests.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
+from tests.servers import Server
+
+
+def seen(seconds: float, added: int | None, delivered: int | None, lag: int, pending: int = 0) -> Survey:
+    """A look at group g of stream s."""
+    consumers = (ConsumerStanding("c", pending, 5, 900 if pending else None),)
+    group = GroupStanding("s", "g", lag, False, lag * 1000, pending, None, "1-0", delivered, consumers)
+    return Survey(round(seconds * 1000), (StreamStanding("s", 9, added, "1-0"),), (group,))
+
+
+def test_rates_are_what_moved_per_second() -> None:
+    rates = rates_between(seen(0, 100, 50, 50, 20), seen(2, 160, 90, 70, 10))
+    assert rates["s", "g"] == Rates(30.0, 20.0, 25.0)
+    assert rates["s", "g"].growth == 10.0
+
+
+def test_what_a_group_was_given_follows_from_its_lag_where_it_is_not_counted() -> None:
+    assert rates_between(seen(0, 100, None, 50), seen(1, 160, None, 70))["s", "g"] == Rates(60.0, 40.0, 40.0)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [seen(0, None, None, 5), seen(0, 300, 300, 5), Survey(0, (), ()), seen(1, 100, 50, 5)],
+    ids=["an old server", "made anew", "not there", "no time between"],
+)
+def test_rates_that_cannot_be_known_are_not_invented(before: Survey) -> None:
+    assert rates_between(before, seen(1, None if before.streams and before.streams[0].added is None else 200, 60, 5))[
+        "s", "g"
+    ] == Rates(None, None, None)
+
+
+def test_a_history_keeps_the_last_looks_and_averages_over_a_few() -> None:
+    history = History(most=4, window=2)
+    for second, added in enumerate([0, 10, 40, 100, 200]):
+        history.add(seen(second, added, added, added))
+    assert history.rates()["s", "g"].added == 80.0
+    assert history.lags([("s", "g"), ("t", "g")]) == {("s", "g"): [10, 40, 100, 200], ("t", "g"): [None] * 4}
+
+
+def test_numbers_for_people() -> None:
+    ages = [None, 0, 999, 59_949, 59_960, 3_599_600, 86_399_600, 200_000_000]
+    assert [duration(ms) for ms in ages] == [
+        "?", "0 ms", "999 ms", "59.9 s", "1 m 00 s", "1 h 00 m", "1 d 0 h", "2 d 7 h",
+    ]  # fmt: skip
+    assert [rate(value) for value in (None, 0, 7.54, 12345.6)] == ["?", "0", "7.5", "12,346"]
+    assert [count(None), count(1234), count(10_000, True)] == ["?", "1,234", "10,000+"]
+    assert [short(value) for value in (0, 950, 12_000, 1_500_000)] == ["0", "950", "12k", "1.5M"]
+    assert sparkline([0, 1, None, 8], 6) == "  ▁▁ █"
+    assert sparkline([], 3) == "   "
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_a_narrow_board_loses_columns_and_no_digits(width: int) -> None:
+    history = History()
+    for second in range(5):
+        history.add(seen(second, 1000 * second, 500 * second, 12_345_678, 7))
+    console = Console(width=width, height=24, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(Board(Title("redis://h", "Redis 7", 1000), history))
+    text = console.export_text()
+    assert "12,345,678" in text
+    assert max(map(len, text.splitlines())) <= width
+    assert ("lag over time" in text) == (width >= 112)
+    assert ("added/s" in text) == (width >= 68)
+    assert "lag grows by 500/s" in text or width < 70
+
+
+def test_a_board_is_no_higher_than_its_screen_and_names_cannot_draw_on_it() -> None:
+    history = History()
+    groups = tuple(
+        GroupStanding(f"s{at}\x1b[2J[red]", "g", at, False, at, 1, 0, "1-0", 0, (ConsumerStanding("c", 1, 1, 1),))
+        for at in range(100)
+    )
+    history.add(Survey(0, (), groups))
+    console = Console(width=120, height=20, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(Board(Title("redis://h", "Redis 7", 1000), history))
+    text = console.export_text()
+    assert len(text.splitlines()) <= 20
+    assert "s99\\x1b[2J[red]" in text
+    assert "\x1b" not in text
+    assert "more groups" in text
+
+
+def test_one_board_and_lines_of_json_change_nothing(
+    server: Server,
+    client: redis.Redis,
+    orders: list[str],  # noqa: F811
+) -> None:
+    before = state(client)
+    board = rstream(server, "top", "--every", "20ms", "--once").output
+    assert "furthest behind: " in board
+    assert "billing" in board
+    assert "ann" in board
+    lines = rstream(server, "top", "orders", "--group", "audit", "--every", "20ms", "--for", "100ms", "--json").output
+    looks = [json.loads(line) for line in lines.splitlines()]
+    assert len(looks) >= 2
+    assert [(one["group"], one["lag"], one["added_per_s"]) for one in looks[-1]["groups"]] == [("audit", 10, 0.0)]
+    assert state(client) == before
+    assert "no consumer group" in rstream(server, "top", "--every", "20ms", "--group", "nobody").output

@@ -1,0 +1,88 @@
+"""Spark's progress JSON becomes what the listener counts and writes."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from spark_streams.errors import ConfigError
+from spark_streams.monitor.lines import progress_line, read_lines, text
+from spark_streams.monitor.progress import Progress, offsets_in, read_progress
+from spark_streams.monitor.queries import Counts, Query
+from spark_streams.monitor.survey import GroupStanding
+
+
+def offset(**more: Any) -> dict[str, Any]:
+    """An offset of group g at s: 7-0, t: 0-0."""
+    plain = {"version": 2, "group": "g", "consumer": "c", "token": "x", "streams": {"s": "7-0", "t": "0-0"}}
+    return {**plain, "batch": {}, "claimed": {}, **more}
+
+
+def progress(run: str = "r1", batch: int = 0, **counts: dict[str, int]) -> Progress:
+    """A batch of three entries of s, two of which were claimed."""
+    end = offset(batch={"s": {"count": 1, "owned": True}}, claimed={"s": [{"consumer": "c~1", "count": 2}]})
+    ours = {"endOffset": end, "latestOffset": json.dumps(offset(**counts))}
+    others = {"endOffset": 5, "latestOffset": None, "description": "RateStreamV2"}
+    told = {"id": "q1", "runId": run, "name": None, "timestamp": "2026-01-01T00:00:00.000Z", "batchId": batch}
+    told |= {"batchDuration": 250, "numInputRows": 3, "processedRowsPerSecond": 12.0, "sources": [others, ours]}
+    return read_progress(told)
+
+
+def test_what_a_batch_took_and_what_the_run_has_counted() -> None:
+    seen = progress(lost={"s": 4}, claimed={"s": 2}, dead={"t": 1})
+    assert (seen.query, seen.batch_ms, seen.rows, seen.rows_per_second) == ("q1", 250, 3, 12.0)
+    [source] = seen.sources
+    assert [(o.stream, o.position, o.entries, o.lost, o.claimed, o.dead) for o in source.streams] == [
+        ("s", "7-0", 3, 4, 2, 0),
+        ("t", "0-0", 0, 0, 0, 1),
+    ]
+
+
+def test_counts_add_up_over_runs_also_where_events_come_late() -> None:
+    query = Query("q", "q1")
+    query.started("r1")
+    query.progressed(progress("r1", lost={"s": 1}))
+    query.started("r2")  # Spark tells of starts at once, of everything else later
+    query.progressed(progress("r1", lost={"s": 3}))
+    query.terminated("r1", failed=True)
+    query.progressed(progress("r2", lost={"s": 10}, dead={"s": 1}))
+    assert query.running
+    assert query.totals["s", "g"] == Counts(lost=13, dead=1)
+    for run in range(10):
+        query.started(f"later{run}")
+        query.progressed(progress(f"later{run}", lost={"s": 1}))
+    query.terminated("later9", failed=False)
+    assert query.totals["s", "g"] == Counts(lost=23, dead=1)
+    assert (query.running, query.failures, query.batches, query.rows) == (False, 1, 13, 39)
+
+
+def test_a_log_line_is_read_back_between_the_lines_of_others() -> None:
+    standing = GroupStanding("s", "g", 12, True, 900, 3, 40, "7-0", 5)
+    line = text(progress_line(progress(), {("s", "g"): standing}))
+    assert "\n" not in line
+    log = io.StringIO(f"WARN something\n26/01/01 INFO spark_streams.monitor: {line}\n{line[:50]}\n{{}}\n")
+    log.name = "log"
+    [back] = list(read_lines(log))
+    assert back["groups"][0] == {
+        "stream": "s", "group": "g", "consumer": "c", "entries": 3, "position": "7-0", "lost": 0, "claimed": 0,
+        "dead": 0, "lag": 12, "lag_ms": 900, "pending": 3, "oldest_idle_ms": 40, "lag_at_least": True,
+    }  # fmt: skip
+    assert back["groups"][1]["lag"] is None
+
+
+def test_a_file_without_such_a_line_is_refused() -> None:
+    log = io.StringIO("nothing\n")
+    log.name = "log"
+    with pytest.raises(ConfigError, match="log holds no line"):
+        list(read_lines(log))
+
+
+def test_offsets_are_found_in_the_text_of_an_exception() -> None:
+    first, second = offset(), offset(streams={"s": "9-0"})
+    said = (
+        f'x {{"a" {{Python@1f: {json.dumps(first)}}}\nAvailable: {{Python@1f: {json.dumps(second)}, Rate: {{"n": 1}}}}'
+    )
+    assert list(offsets_in(said)) == [first, second]

@@ -1,0 +1,194 @@
+"""A watched query: its log lines, its metrics, and what its dead letters know."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from prometheus_client.parser import text_string_to_metric_families
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import spark_streams
+from spark_streams.errors import InvalidOptionError
+from spark_streams.monitor.listener import Watch
+from tests.servers import Server, free_port
+from tests.spark.streams import read_stream, start
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def client(server: Server) -> redis.Redis:
+    """A plain client of the server."""
+    return server.client(decode_responses=True)
+
+
+@pytest.fixture
+def watching(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Watch]]:
+    """Attach a listener that logs to `log`."""
+    found: list[Watch] = []
+
+    def attach(url: str, **options: Any) -> Watch:
+        found.append(spark_streams.watch(spark, url, **{"log": tmp_path / "log", **options}))
+        return found[-1]
+
+    yield attach
+    for one in found:
+        one.close()
+
+
+def logged(folder: Path) -> list[dict[str, Any]]:
+    """The lines so far."""
+    return [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+
+
+def metrics(text: str) -> dict[tuple[str, ...], float]:
+    """(name, values of the labels stream, group, query that it has …) → value."""
+    labels = ("stream", "group", "query")
+    return {
+        (sample.name, *[sample.labels[name] for name in labels if name in sample.labels]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def drained(frame: DataFrame, folder: Path) -> None:
+    """Run to the end of what is there."""
+    start(frame, folder).awaitTermination()
+
+
+def test_lines_and_metrics_say_what_happened(
+    spark: SparkSession,
+    server: Server,
+    client: redis.Redis,
+    watching: Callable[..., Watch],
+    tmp_path: Path,
+) -> None:
+    for n in range(30):
+        client.xadd("s", {"n": n if n != 7 else "seven"})
+    client.xgroup_create("s", "g", id="0")
+    client.xreadgroup("g", "gone", {"s": ">"}, count=5)
+    file = tmp_path / "metrics.prom"
+    watch = watching(server.url, metrics_port=0, metrics_file=file)
+    options = {"mode": "DEADLETTER", "deadLetterStream": "dead", "claimIdle": "1ms"}
+    drained(read_stream(spark, server, "n INT", streams="s", maxEntriesPerTrigger="20", **options), tmp_path)
+    watch.catch_up()
+    for n in range(4):
+        client.xadd("s", {"n": n})
+    time.sleep(1.1)  # what was seen a second ago at most serves a scrape
+    address = f"http://127.0.0.1:{watch.metrics_port}/metrics"
+    served = urllib.request.urlopen(address, timeout=5).read().decode()
+    watch.close()
+    lines = logged(tmp_path)
+    assert [one["event"] for one in lines] == ["started", "progress", "progress", "terminated"]
+    batches = [one["groups"][0] for one in lines if one["event"] == "progress"]
+    assert sum(one["rows"] for one in lines if one["event"] == "progress") == 29
+    assert sum(one["entries"] for one in batches) == 30
+    assert {(one["stream"], one["group"], one["consumer"], one["claimed"], one["lost"]) for one in batches} == {
+        ("s", "g", "spark", 5, 0)
+    }
+    # Spark tells of a batch when it likes to: the next one may have been made.
+    assert all(one["lag"] in (10, 0) for one in batches)
+    assert all(one["lag_ms"] is not None and one["pending"] is not None for one in batches)
+    assert "error" not in lines[-1]
+    told, written = metrics(served), metrics(file.read_text())
+    query = lines[0]["query"]
+    for found in (told, written):
+        assert found["rstream_lag_entries", "s", "g"] == 4
+        assert 0 <= found["rstream_lag_seconds", "s", "g"] < 60
+        assert found["rstream_pending_entries", "s", "g"] == 0
+        assert found["rstream_rows_total", query] == 29
+        assert found["rstream_batches_total", query] == 2
+        assert found["rstream_claimed_entries_total", "s", "g", query] == 5
+        assert found["rstream_lost_entries_total", "s", "g", query] == 0
+        assert found["rstream_server_up",] == 1
+    assert written["rstream_query_running", query] == 0
+
+
+def test_a_dead_letter_says_what_killed_the_query(
+    spark: SparkSession,
+    server: Server,
+    client: redis.Redis,
+    watching: Callable[..., Watch],
+    tmp_path: Path,
+) -> None:
+    """Also where every run dies in its first batch, so that Spark never tells of an offset."""
+    client.xadd("s", {"n": 0})
+
+    @F.udf("int")
+    def check(n: int) -> int:
+        if n == 0:
+            raise ZeroDivisionError("n is zero,\nand must not be")
+        return n
+
+    watch = watching(server.url)
+    options = {"maxDeliveries": "1", "deadLetterStream": "dead", "streams": "s"}
+    for _ in range(5):
+        frame = read_stream(spark, server, "n INT", **options).select(check("n"))
+        try:
+            drained(frame, tmp_path)
+            break
+        except StreamingQueryException:
+            watch.catch_up()
+    [(_, letter)] = client.xrange("dead")
+    assert (letter["n"], letter["dl.reason"], letter["dl.error"]) == ("0", "poison", "ZeroDivisionError")
+    assert letter["dl.message"] == "n is zero,\nand must not be"
+    watch.close()
+    ends = [one for one in logged(tmp_path) if one["event"] == "terminated"]
+    assert [one.get("error") for one in ends[:-1]] == ["ZeroDivisionError"] * (len(ends) - 1)
+
+
+def test_a_server_that_is_away_stops_nothing(
+    spark: SparkSession,
+    engine_server: Server,
+    watching: Callable[..., Watch],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with engine_server.client() as client:
+        client.flushall()
+        client.xadd("s", {"n": 1})
+    watch = watching(f"redis://:secret@127.0.0.1:{free_port()}/0", metrics_file=tmp_path / "metrics")
+    with caplog.at_level(logging.WARNING, "spark_streams.monitor"):
+        drained(read_stream(spark, engine_server, "n INT", streams="s"), tmp_path)
+        watch.close()
+    [line] = [one for one in logged(tmp_path) if one["event"] == "progress"]
+    assert (line["rows"], line["groups"][0]["entries"], line["groups"][0]["lag"]) == (1, 1, None)
+    assert len(caplog.records) == 1
+    assert "secret" not in caplog.text
+    assert metrics((tmp_path / "metrics").read_text())["rstream_server_up",] == 0
+
+
+def test_lines_go_to_a_logger_or_nowhere(
+    spark: SparkSession,
+    engine_server: Server,
+    watching: Callable[..., Watch],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with engine_server.client() as client:
+        client.flushall()
+        client.xadd("s", {"n": 1})
+    told, silent = watching(engine_server.url, log=logging.getLogger("mine")), watching(engine_server.url, log=None)
+    with caplog.at_level(logging.INFO, "mine"):
+        drained(read_stream(spark, engine_server, "n INT", streams="s"), tmp_path)
+        told.close()
+        silent.close()
+    assert [json.loads(one.message)["event"] for one in caplog.records] == ["started", "progress", "terminated"]
+    assert not (tmp_path / "log").exists()
+
+
+def test_what_cannot_be_opened_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InvalidOptionError, match="nowhere"):
+        spark_streams.watch(spark, "embedded:", log=tmp_path / "nowhere" / "log")
+    with pytest.raises(InvalidOptionError, match="metrics cannot be written"):
+        spark_streams.watch(spark, "embedded:", log=None, metrics_file=tmp_path / "nowhere" / "metrics")
