@@ -1,8 +1,8 @@
 """Redis Streams as a source and a sink of Apache Spark.
 
 `register(spark)` makes `format("rstream")` known where Spark does not find it by itself; `watch(spark, url)` tells how
-its queries are doing. Importing this package
-loads neither pyspark nor pyarrow: the stream engine starts from it in a tenth of a second.
+its queries are doing. Importing this package loads neither pyspark nor pyarrow: the stream engine starts from it in a
+tenth of a second.
 """
 
 from __future__ import annotations

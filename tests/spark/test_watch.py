@@ -124,7 +124,7 @@ def test_a_dead_letter_says_what_killed_the_query(
     """Also where every run dies in its first batch, so that Spark never tells of an offset."""
     client.xadd("s", {"n": 0})
 
-    @F.udf("int")
+    @F.udf("int", useArrow=False)
     def check(n: int) -> int:
         if n == 0:
             raise ZeroDivisionError("n is zero,\nand must not be")
