@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_streams.errors import InvalidOptionError
+from spark_streams.errors import InvalidOptionError, SchemaError
 from spark_streams.options import BATCH_SOURCE, SINK, SOURCE, Options, parse_options
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.stream_writer import StreamWriter
@@ -47,7 +48,10 @@ class RStreamDataSource(DataSource):
         return StreamReader(options, self._columns(schema, options))
 
     def _columns(self, schema: StructType, options: Options) -> Columns:
-        arrow = to_arrow_schema(schema, timezone="UTC")
+        try:
+            arrow = to_arrow_schema(schema, timezone="UTC")
+        except PySparkTypeError as error:
+            raise SchemaError(f"the schema has a column that fields cannot be read as: {error}") from None
         columns = Columns(arrow, self._declared, options["mode"], options["columnNameOfCorruptRecord"])
         columns.check()
         return columns

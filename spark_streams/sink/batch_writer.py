@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -48,7 +49,10 @@ class BatchWriter(DataSourceArrowWriter):
         for field in schema:
             if field.dataType.typeName() == "variant":
                 raise SchemaError(f"column {field.name!r} is a VARIANT; write to_json({field.name}) instead")
-        check_writable(to_arrow_schema(schema, timezone="UTC"))
+        try:
+            check_writable(to_arrow_schema(schema, timezone="UTC"))
+        except PySparkTypeError as error:
+            raise SchemaError(f"a column cannot be written as a field, cast it to a string: {error}") from None
         if options["stream"] is None and STREAM not in schema.fieldNames():
             raise InvalidOptionError(
                 f"sink option stream is missing: name it, or give each row its own in column {STREAM!r}"
