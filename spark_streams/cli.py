@@ -13,6 +13,7 @@ from spark_streams.commands.add import add
 from spark_streams.commands.dead import dead
 from spark_streams.commands.lag import lag
 from spark_streams.commands.pending import pending
+from spark_streams.commands.report import report
 from spark_streams.commands.serve import serve
 from spark_streams.commands.shared import Group
 from spark_streams.commands.streams import groups, streams
@@ -30,6 +31,7 @@ def main() -> None:
     Examples:
       rstream streams                   what is there
       rstream top                       who keeps up, live
+      rstream report --for 60s          a page for the browser
       rstream lag --max 10000           an exit code for an alert
       rstream add orders customer=ann amount=12.50
       rstream dead list                 what could not be processed
@@ -37,7 +39,7 @@ def main() -> None:
     """
 
 
-for _command in (streams, groups, lag, pending, top, add, dead, serve):
+for _command in (streams, groups, lag, pending, top, report, add, dead, serve):
     main.add_command(_command)
 
 if __name__ == "__main__":

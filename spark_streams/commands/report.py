@@ -1,0 +1,124 @@
+"""`rstream report`: one HTML page about a server, or about what the query listener has logged."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_streams.commands.shared import connect, milliseconds, named_streams, url_option
+from spark_streams.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spark_streams.monitor.report import LetterRow, Report
+    from spark_streams.wire.connection import Connection
+
+_LOOKS = 2_000  # at most in one report
+
+
+@click.command()
+@click.argument("names", metavar="[STREAM]...", nargs=-1)
+@click.option("--group", help="Only this group.")
+@click.option("--for", "lasts", metavar="TIME", callback=milliseconds, help="Watch the server for so long (60s).")
+@click.option(
+    "--every", metavar="TIME", default="1s", show_default=True, callback=milliseconds, help="How often to look then."
+)
+@click.option("--log", type=click.Path(dir_okay=False), help="Instead of a server: a log of spark_streams.watch.")
+@click.option(
+    "-o", "--output", default="rstream-report.html", show_default=True, help="The file to write; - for standard output."
+)
+@url_option
+def report(
+    names: tuple[str, ...], group: str | None, lasts: int | None, every: int, log: str | None, output: str, url: str
+) -> None:
+    """A page for the browser: how far each group is behind, who holds what, dead letters by reason.
+
+    Without more it shows the server now; with --for also lag and throughput over that time; with --log what queries did
+    by the lines that spark_streams.watch wrote. The page is one file that needs no other, and no network. Nothing on
+    the server changes.
+
+    \b
+    Examples:
+      rstream report
+      rstream report orders --for 60s -o orders.html
+      rstream report --log /var/log/billing.jsonl
+    """
+    from spark_streams.monitor.page import page
+
+    if log is not None and lasts is not None:
+        raise click.UsageError("--for watches a server, and --log reads a file: give one of them")
+    found = _of_log(log, names, group) if log is not None else _of_server(url, names, group, lasts, every)
+    text = page(found)
+    if output == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the report cannot be written to {output}: {error}") from error
+    click.echo(f"{output}: {len(found.groups):,} groups, {len(text) / 1024:,.0f} kB")
+
+
+def _of_log(path: str, names: tuple[str, ...], group: str | None) -> Report:
+    from spark_streams.monitor.lines import read_lines
+    from spark_streams.monitor.report import LogReading
+
+    reading = LogReading(names, group)
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in read_lines(file):
+                reading.add(line)
+    except OSError as error:
+        raise ConfigError(f"the log {path} cannot be read: {error}") from error
+    return reading.report(Path(path).name)
+
+
+def _of_server(url: str, names: tuple[str, ...], group: str | None, lasts: int | None, every: int) -> Report:
+    from dataclasses import replace
+
+    from spark_streams.monitor.history import History
+    from spark_streams.monitor.report import of_history
+    from spark_streams.monitor.survey import survey
+
+    every = max(every, 0 if lasts is None else -(-lasts // _LOOKS))
+    history = History(most=None)
+    with connect(url) as server:
+        streams = named_streams(server, names)
+        began = due = time.monotonic()
+        while True:
+            seen = survey(server, streams)
+            if group is not None:
+                seen = replace(seen, groups=tuple(one for one in seen.groups if one.group == group))
+            history.add(seen)
+            left = 0.0 if lasts is None else lasts / 1000 - (time.monotonic() - began)
+            if left <= 0:
+                break
+            _say_left(left)
+            due += every / 1000
+            time.sleep(max(0.0, min(due - time.monotonic(), left)))
+        _say_left(None)
+        letters = list(_letters(url, server))
+        return of_history(history, str(server.address), letters)
+
+
+def _letters(url: str, server: Connection) -> Iterator[LetterRow]:
+    from spark_streams.deadletter.criteria import Criteria
+    from spark_streams.deadletter.looking import by_kind, dead_streams
+    from spark_streams.monitor.report import LetterRow
+    from spark_streams.wire.address import Address
+
+    for dead in dead_streams(server):
+        for kind, counted in by_kind(Address.parse(url), dead.stream, Criteria()).counts.items():
+            _, stage, reason, error = kind
+            yield LetterRow(dead.stream, stage, reason, error, counted.letters)
+
+
+def _say_left(seconds: float | None) -> None:
+    """On a terminal: how long it still takes."""
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K" if seconds is None else f"\rlooking for {seconds:.0f} s more \x1b[K", err=True, nl=False)

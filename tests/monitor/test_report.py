@@ -1,0 +1,202 @@
+"""`rstream report`: one page that needs nothing else, and says what the server and the log say."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import redis
+
+from spark_streams.monitor.page import page
+from spark_streams.monitor.plots import draw, thinned, time_ticks, value_ticks
+from spark_streams.monitor.report import LINES, Chart, GroupRow, Line, LogReading, Report
+from tests.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
+from tests.servers import Server
+
+
+class Words(HTMLParser):
+    """The text of a page, and whether every element that was opened is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip() and "style" not in self.open:
+            self.words.append(data.strip())
+
+
+def line(at: str, query: str = "q", event: str = "progress", **more: Any) -> dict[str, Any]:
+    """A line of the listener."""
+    group = {"stream": "s", "group": "g", "consumer": "c", "position": "5-0", "lag": 7, "lag_ms": 80, "pending": 9}
+    group |= {"oldest_idle_ms": 11, "entries": 5, "lost": 0, "claimed": 0, "dead": 0}
+    group |= {name: more.pop(name) for name in list(more) if name in group}
+    told = {"batch": 1, "batch_ms": 250, "rows": 5, "rows_per_second": 20.0} if event == "progress" else {}
+    groups = {"groups": [group]} if event in ("progress", "idle") else {}
+    return {
+        "at": f"2026-01-01T{at}.000Z",
+        "event": event,
+        "query": query,
+        "id": query,
+        "run": "r",
+        **told,
+        **groups,
+        **more,
+    }
+
+
+def test_the_page_of_a_server_says_what_is_there_and_changes_nothing(
+    server: Server,
+    client: redis.Redis,
+    orders: list[str],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    for reason, error in (("decode", "RSTREAM_DECODE"), ("decode", "RSTREAM_DECODE"), ("<b>mine</b>", "")):
+        letter = {"dl.stream": "orders", "dl.id": "1-1", "dl.stage": "read", "dl.reason": reason, "dl.error": error}
+        client.xadd("orders:dead", {"n": 1, **letter})
+    before = state(client)
+    file = tmp_path / "report.html"
+    said = rstream(server, "report", "--for", "120ms", "--every", "30ms", "-o", str(file))
+    assert said.exit_code == 0, said.output
+    assert said.output.startswith(f"{file}: 2 groups, ")
+    assert state(client) == before
+    text = file.read_text()
+    words = Words(text).words
+    for word in (
+        "audit of orders",
+        "billing",
+        "ann",
+        "bob",
+        orders[5],
+        "RSTREAM_DECODE",
+        "<b>mine</b>",
+        "Lag",
+        "Consumers",
+    ):
+        assert word in words, word
+    assert not re.search(r"<script|<link|@import|url\(|(src|href)=", text), "it needs other files"
+    assert text.count("<svg") == 3
+    now = rstream(server, "report", "orders", "--group", "audit", "-o", "-").output
+    assert "<svg" not in now
+    assert "billing" not in Words(now).words
+
+
+def test_the_page_of_a_log(server: Server, tmp_path: Path) -> None:
+    log = tmp_path / "billing.jsonl"
+    said = [
+        line("10:00:00", event="started"), line("10:00:01"), line("10:00:09", lag=900, dead=2),
+        line("10:00:10", event="idle"), line("10:00:11", event="terminated", error="ValueError", message="no <number>"),
+    ]  # fmt: skip
+    log.write_text("\n".join(map(json.dumps, said)))
+    text = rstream(server, "report", "--log", str(log), "-o", "-").output
+    words = Words(text).words
+    for word in ("Queries in billing.jsonl", "Failed runs", "ValueError", "no <number>", "g of s", "250 ms", "5-0"):
+        assert word in words, word
+    assert text.count("<svg") == 4
+    assert rstream(server, "report", "--log", str(log), "--for", "5s").exit_code == 2
+    assert rstream(server, "report", "--log", str(tmp_path / "none")).exit_code == 1
+
+
+def test_a_log_adds_up_over_runs_and_keeps_to_what_was_asked_for() -> None:
+    reading = LogReading(["s"])
+    for one in (
+        line("10:00:00", dead=1), line("10:00:01", dead=3, lag=None), line("10:00:02", dead=2, run="later", lost=4),
+        line("10:00:03", stream="other", dead=100),
+    ):  # fmt: skip
+        reading.add(one)
+    report = reading.report("log")
+    assert report.queries is not None
+    [query] = report.queries
+    assert (query.batches, query.rows, query.dead, query.lost) == (4, 20, 5, 4)
+    lag, *_ = report.charts
+    assert [value for _, value in lag.lines[0].points] == [7, None, 7]
+    assert [one.stream for one in report.groups] == ["s"]
+
+
+def test_of_many_groups_the_furthest_behind_are_drawn_in_the_same_colours() -> None:
+    reading = LogReading()
+    for at in range(20):
+        reading.add(line("10:00:00", group=f"g{at}", lag=at, lag_ms=1000 - at))
+    lag, behind, *_ = reading.report("log").charts
+    assert len(lag.lines) == len(behind.lines) == LINES
+    assert lag.left_out == 20 - LINES
+    assert lag.lines[0].name == "g19 of s"
+    assert behind.lines[0].name == "g0 of s"
+    colours = {one.name: one.colour for one in lag.lines}
+    assert colours == {one.name: one.colour for one in behind.lines}
+    assert sorted(colours.values()) == list(range(LINES))
+
+
+def test_a_chart_is_well_formed_and_breaks_where_nothing_is_known() -> None:
+    points = ((0, 1.0), (1000, None), (2000, 3.0), (3000, 2.0))
+    drawn = draw(Chart("Lag <of> it", "entries", (Line("a & b", points),), 3), 0, 3000)
+    root = ElementTree.fromstring(f"<div>{drawn}</div>")
+    [path] = root.iter("path")
+    assert path.attrib["d"].count("M") == 2
+    assert len(list(root.iter("circle"))) == 3
+    assert "and 3 with less" in "".join(root.itertext())
+    assert "nothing was measured" in draw(Chart("Lag", "entries", (Line("a", ((0, None),)),)), 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("top", "unit", "ticks"),
+    [
+        (0, "entries", [0, 1]),
+        (7, "entries", [0, 2, 4, 6, 8]),
+        (98_000, "entries", [0, 25_000, 50_000, 75_000, 100_000]),
+        (400, "ms", [0, 100, 200, 300, 400]),
+        (150_000, "ms", [0, 60_000, 120_000, 180_000]),
+    ],
+)
+def test_axes_have_round_steps_and_reach_the_top(top: float, unit: str, ticks: list[float]) -> None:
+    assert value_ticks(top, unit) == ticks
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 59, 3_600, 86_400, 40 * 86_400])
+def test_the_time_axis_has_a_few_round_moments(seconds: int) -> None:
+    began = 1_795_165_551_742
+    ticks = time_ticks(began, began + 1000 * seconds)
+    assert len(ticks) <= 8
+    assert all(began <= at <= began + 1000 * seconds for at, _ in ticks)
+    assert seconds < 59 or len(ticks) >= 2
+
+
+def test_thinning_keeps_peaks_and_order() -> None:
+    points = [(at, float(at % 10)) for at in range(10_000)]
+    points[5_003] = (5_003, 999.0)
+    kept = thinned(points, 300)
+    assert len(kept) <= 301
+    assert (5_003, 999.0) in kept
+    assert kept == sorted(kept)
+
+
+def test_names_cannot_write_the_page() -> None:
+    evil = "</td><script>alert(1)</script>"
+    report = Report(evil, 0, 1000, (Chart("Lag", "entries", (Line(evil, ((0, 1.0), (1000, 2.0))),)),), (
+        GroupRow(evil, evil, 1, False, None, 1, None, evil),
+    ))  # fmt: skip
+    text = page(report)
+    assert "<script" not in text
+    assert evil in Words(text).words
+
+
+def test_a_page_of_a_thousand_groups_stays_small() -> None:
+    groups = tuple(GroupRow(f"s{at}", "g", at, False, at, at, at, "5-0") for at in range(1000))
+    text = page(Report("many", 0, 0, (), groups))
+    assert "and 800 more" in text
+    assert len(text) < 100_000
