@@ -59,13 +59,13 @@ def append(
                 rows = LedgerSender(link, trimmer, books).run(cut)
                 result = Result(rows, {book.stream: Total(book.rows, book.total) for book in books.all()})
             if options["waitReplicas"] is not None and result.rows:
-                _wait(link, options["waitReplicas"])
+                wait_for_replicas(link, options["waitReplicas"])
         finally:
             trimmer.close()
     return result
 
 
-def _wait(link: Link, replicas: int) -> None:
+def wait_for_replicas(link: Link, replicas: int) -> None:
     """Until so many replicas have all that the server has by now. Raises ReplicationError."""
     have = link.execute("WAIT", replicas, WAIT_MS)
     if have < replicas:
