@@ -237,6 +237,14 @@ SINK: tuple[Option, ...] = (
         "Whether rows that a retried task, a speculative twin or a replayed batch brings again are recognised.",
     ),
     Option(
+        "transaction",
+        text,
+        None,
+        "none",
+        "`df.write` within `foreachBatch`: a name for this write, different from the function's other writes. Its rows "
+        "are then those of the micro-batch, and written once also when Spark replays that.",
+    ),
+    Option(
         "chunkSize",
         count,
         5_000,

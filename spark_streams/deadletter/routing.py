@@ -14,7 +14,7 @@ from spark_streams.errors import SchemaError
 
 _NEEDED = ("_stream", "_id", "_fields")
 _BYTES = MapType(BinaryType(), BinaryType()).simpleString()
-_NOW = "date_format(to_utc_timestamp(current_timestamp(), current_timezone()), \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\")"
+_FORM = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 _MARK_NAME = f"X'{MARK.hex()}'"
 _MARK_VALUE = "make_valid_utf8(cast(try_element_at(map_values(_fields), -1) AS STRING))"
 
@@ -36,21 +36,25 @@ def route_dead_letters(
     consumer: str = "",
     error: Column | str = "",
     message: Column | str = "",
+    at: Column | None = None,
 ) -> Routed:
     """Split rows of `format("rstream")`: those for which `condition` holds become dead letters.
 
     df: streaming or batch, with the metadata columns `_stream STRING`, `_id STRING` and `_fields MAP<BINARY, BINARY>`
     (and `_deliveries`, where the letters shall tell it); condition: a column, or SQL; where it is null the row is good;
-    reason, error, message: a text, or a column that gives one per row; stage, group, consumer: for the envelope.
+    reason, error, message: a text, or a column that gives one per row; stage, group, consumer: for the envelope; at:
+    when it failed (default: now).
 
     `letters` has all original fields byte for byte in `_fields`, and the columns of the envelope. Write it with
-    `format("rstream")` to the dead-letter stream: within foreachBatch, or as a streaming query of its own.
+    `format("rstream")` to the dead-letter stream: as a streaming query of its own, or within foreachBatch, there with
+    option `transaction` and an `at` that a replay repeats (a column current_timestamp() of the streaming frame).
     Raises SchemaError where a metadata column is missing.
     """
     _check(df)
     dead = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
     # In a streaming query this is the batch's own time, which a replay repeats.
-    now = F.expr(_NOW)
+    moment = F.current_timestamp() if at is None else at
+    now = F.date_format(F.to_utc_timestamp(moment, F.current_timezone()), _FORM)
     told = {
         "stream": F.col("_stream"),
         "id": F.col("_id"),

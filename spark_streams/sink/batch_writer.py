@@ -31,12 +31,20 @@ class Written(WriterCommitMessage):
     totals: dict[bytes, Total]
 
 
+def micro_batch() -> tuple[str, int] | None:
+    """(query id, number) of the micro-batch that a task belongs to (FACTS S8); None where it belongs to none."""
+    context = TaskContext.get()
+    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+    number = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+    return None if query is None or number is None else (query, int(number))
+
+
 class BatchWriter(DataSourceArrowWriter):
     """format("rstream") for write, mode append.
 
     Spark makes one for each job on the driver, and another one to commit it (FACTS S10): what tasks need to know of the
-    job is made here. A job within foreachBatch is a job like any other: only the function itself knows which of its
-    writes is which when the batch is replayed.
+    job is made here. A job within foreachBatch is a job like any other, unless option `transaction` tells which of the
+    function's writes it is: then it is a part of the micro-batch, and recognised when that is replayed.
     """
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
@@ -61,7 +69,19 @@ class BatchWriter(DataSourceArrowWriter):
         self._run = new_run()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return self.write_part_of(Batch.of_job(self._run), iterator)
+        return self.write_part_of(self._batch(), iterator)
+
+    def _batch(self) -> Batch:
+        name = self._options["transaction"]
+        if name is None:
+            return Batch.of_job(self._run)
+        told = micro_batch()
+        if told is None:
+            raise InvalidOptionError(
+                f"option transaction={name!r} belongs into a streaming query's foreachBatch, and this write is in "
+                "none: drop it"
+            )
+        return Batch.of_query(*told, self._run, name)
 
     def write_part_of(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> Written:
         """This task's rows, as a part of the batch."""

@@ -15,7 +15,6 @@ from spark_streams.errors import LedgerError
 from spark_streams.sink.fingerprint import Hashes, Multiset
 from spark_streams.sink.ledger import HEAD_FIELDS, Batch, Command, Head, Keys, expiry, read_mark
 from spark_streams.wire.connection import Reply, ReplyError
-from spark_streams.wire.slots import narrowed_key
 
 # One round trip: commands in, replies out.
 Ask = Callable[[Sequence[Command]], list[Reply]]
@@ -142,7 +141,7 @@ class Books:
     def _carry_over(self, book: Book, stale: Sequence[bytes], ask: Ask) -> list[Command]:
         """Where this batch is a piece of one that was cut and came to nothing, what that has written is carried on."""
         told, *marks = _checked(ask([
-            ("GET", narrowed_key(self.batch.query)),
+            ("GET", self.batch.told),
             *[("HVALS", key) for key in stale if key.rpartition(b":")[2].isdigit()],
         ]))  # fmt: skip
         if told != str(self.batch.number).encode():

@@ -18,7 +18,6 @@ from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.link import Link
 from spark_streams.wire.retry import LIMIT
-from spark_streams.wire.slots import narrowed_key
 
 _log = logging.getLogger("spark_streams.sink")
 
@@ -61,7 +60,7 @@ class _Closing:
         self._narrowed = False  # whether the batch is a piece of what earlier runs of it were
 
     def run(self) -> None:
-        flat, told = self._ask([("HGETALL", self._batch.index), ("GET", narrowed_key(self._batch.query))])
+        flat, told = self._ask([("HGETALL", self._batch.index), ("GET", self._batch.told)])
         self._narrowed = told == str(self._batch.number).encode()
         index = {stream: int(number) for stream, number in zip(flat[0::2], flat[1::2], strict=True)}
         # Also those to which only an earlier run has written.

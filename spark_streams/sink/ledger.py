@@ -1,8 +1,8 @@
 """The ledger: what the server remembers of a batch that is being written, and what that means. Pure.
 
-A *batch* is a micro-batch of a query, or one job of `df.write`. A *run* is one execution of it by one driver: a batch
-that a killed query left behind is run again by the next one. Within a run Spark may execute a partition several times,
-one after the other (retry) or side by side (speculation).
+A *batch* is a micro-batch of a query, a named write within its foreachBatch, or one job of `df.write`. A *run* is one
+execution of it by one driver: a batch that a killed query left behind is run again by the next one. Within a run Spark
+may execute a partition several times, one after the other (retry) or side by side (speculation).
 
 For each stream that a batch writes to, in the stream's own slot:
 
@@ -46,7 +46,7 @@ import numpy as np
 from spark_streams.errors import LedgerError
 from spark_streams.sink.fingerprint import Hashes
 from spark_streams.wire.connection import Argument
-from spark_streams.wire.slots import key_beside
+from spark_streams.wire.slots import key_beside, narrowed_key
 
 Command = tuple[Argument, ...]
 
@@ -69,6 +69,16 @@ class Batch:
     def of_job(cls, run: str) -> Batch:
         """One `df.write`: nothing but its own tasks' retries and twins writes it again."""
         return cls(f"job-{run}", 0, run, True)
+
+    @classmethod
+    def of_query(cls, query: str, number: int, run: str, transaction: str | None = None) -> Batch:
+        """A micro-batch. query: Spark's id of it; transaction: the name of one of several writes that it makes."""
+        return cls(query if transaction is None else f"{query}.{transaction}", number, run, False)
+
+    @property
+    def told(self) -> str:
+        """Where the source says that the batch is a piece of one that was cut."""
+        return narrowed_key(self.query.partition(".")[0])
 
     @property
     def index(self) -> str:

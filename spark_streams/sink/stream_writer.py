@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from spark_streams.errors import InvalidOptionError
 from spark_streams.options import Options
-from spark_streams.sink.batch_writer import BatchWriter, Written
+from spark_streams.sink.batch_writer import BatchWriter, Written, micro_batch
 from spark_streams.sink.ledger import Batch
 
 
@@ -22,18 +22,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        """Raises InvalidOptionError, and what BatchWriter raises."""
+        if options["transaction"] is not None:
+            raise InvalidOptionError(
+                "option transaction names a write within foreachBatch, and writeStream writes each micro-batch once by "
+                "itself: drop it"
+            )
         self._rows = BatchWriter(options, schema, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return self._rows.write_part_of(self._batch(), iterator)
 
     def _batch(self) -> Batch:
-        context = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-        number = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
-        if query is None or number is None:
-            return Batch.of_job(self._rows.run)
-        return Batch(query, int(number), self._rows.run, expires=False)
+        told = micro_batch()
+        return Batch.of_job(self._rows.run) if told is None else Batch.of_query(*told, self._rows.run)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks have ended well: the ledger says so, and forgets how."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from chispa import assert_df_equality
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.servers import Server
@@ -150,3 +151,43 @@ def test_an_error_names_the_row(spark: SparkSession, server: Server) -> None:
     rows = spark.range(10).selectExpr("CASE WHEN id <> 7 THEN id END AS n").coalesce(1)
     with pytest.raises(Exception, match="RSTREAM_SCHEMA.*row 7 of this task has only nulls"):
         append(rows, server, "out")
+
+
+def test_named_writes_within_foreach_batch_are_written_once(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    """A batch that Spark replays (its commit-log entry is gone) finds the writes that a name makes a part of it; one
+    without a name is a job like any other, and is there again."""
+    append(spark.range(30), server, "in")
+    frame = read_stream(spark, server, "id LONG", streams="in", maxEntriesPerTrigger="20")
+
+    def write(rows: DataFrame, _number: int) -> None:
+        append(rows.where("id < 25"), server, "low", transaction="low")
+        append(rows.where("id >= 5").repartition(2), server, "high", transaction="high")
+        append(rows, server, "plain")
+
+    def drain() -> None:
+        writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    drain()
+    for name in ("1", ".1.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    drain()
+    with server.client() as client:
+        read = {
+            stream: Counter(int(fields[b"id"]) for _, fields in client.xrange(stream))
+            for stream in ("low", "high", "plain")
+        }
+    assert (read["low"], read["high"]) == (Counter(range(25)), Counter(range(5, 30)))
+    assert read["plain"] == Counter(range(30)) + Counter(range(20, 30))
+
+
+def test_a_transaction_outside_of_foreach_batch_is_refused(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    """It would promise what only a replayed micro-batch needs."""
+    with pytest.raises(PySparkException, match="option transaction='x' belongs into a streaming query's foreachBatch"):
+        append(spark.range(3), server, "out", transaction="x")
+    writer = read_stream(spark, server, "id LONG", streams="in").writeStream.format("rstream")
+    given = {"url": server.url, "stream": "out", "transaction": "x", "checkpointLocation": str(tmp_path)}
+    with pytest.raises(PySparkException, match="writeStream writes each micro-batch once by itself: drop it"):
+        writer.options(**given).trigger(availableNow=True).start().awaitTermination()
