@@ -50,6 +50,8 @@ class Chunk:
         """(stream, start, stop) of neighbouring rows."""
         if not len(self):
             return []
+        if len(self.streams) == 1:
+            return [(self.streams[0], 0, len(self))]
         borders = [0, *(np.flatnonzero(np.diff(self.codes)) + 1).tolist(), len(self)]
         first = self.codes[borders[:-1]].tolist()
         return [

@@ -44,9 +44,12 @@ def row_hashes(columns: Sequence[pa.Array]) -> Hashes:
 
 def _mix(x: Hashes) -> Hashes:
     with np.errstate(over="ignore"):
-        x = (x ^ (x >> np.uint64(30))) * _ONE
-        x = (x ^ (x >> np.uint64(27))) * _TWO
-        return x ^ (x >> np.uint64(31))
+        x = x ^ (x >> np.uint64(30))
+        x *= _ONE
+        x ^= x >> np.uint64(27)
+        x *= _TWO
+        x ^= x >> np.uint64(31)
+        return x
 
 
 def _value_hashes(column: pa.Array) -> Hashes:
@@ -94,11 +97,21 @@ def _short_hashes(every_word: Hashes, start: Places, length: Places) -> Hashes:
 
 def _similar_values(every_word: Hashes, start: Places, length: Places, longest: int) -> Hashes:
     """The same for values of few words, or of about as many: word by word over all rows."""
+    shortest = int(length.min()) if len(length) else 0
     with np.errstate(over="ignore"):
         total = _LENGTH * length.astype(np.uint64)
         for place in range(longest):
-            left = np.clip(length - 8 * place, 0, 8)
-            word = every_word[np.where(left > 0, start + 8 * place, 0)] & _MASKS[left]
+            at = start + 8 * place
+            if shortest >= 8 * (place + 1):
+                total += _mix(every_word[at] + _STEP * np.uint64(place + 1))
+                continue
+            left = length - 8 * place
+            if shortest > 8 * place:  # every value has at least a part of this word
+                word = every_word[at] & _MASKS[np.minimum(left, 8)]
+                total += _mix(word + _STEP * np.uint64(place + 1))
+                continue
+            left = np.clip(left, 0, 8)
+            word = every_word[np.where(left > 0, at, 0)] & _MASKS[left]
             mixed = _mix(word + _STEP * np.uint64(place + 1))
             mixed[left == 0] = 0
             total += mixed
