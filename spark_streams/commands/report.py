@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from spark_streams.monitor.report import LetterRow, Report
     from spark_streams.wire.connection import Connection
 
-_LOOKS = 2_000  # at most in one report
-
 
 @click.command()
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
@@ -66,7 +64,7 @@ def report(
 
 def _of_log(path: str, names: tuple[str, ...], group: str | None) -> Report:
     from spark_streams.monitor.lines import read_lines
-    from spark_streams.monitor.report import LogReading
+    from spark_streams.monitor.readings import LogReading
 
     reading = LogReading(names, group)
     try:
@@ -81,12 +79,10 @@ def _of_log(path: str, names: tuple[str, ...], group: str | None) -> Report:
 def _of_server(url: str, names: tuple[str, ...], group: str | None, lasts: int | None, every: int) -> Report:
     from dataclasses import replace
 
-    from spark_streams.monitor.history import History
-    from spark_streams.monitor.report import of_history
+    from spark_streams.monitor.readings import ServerReading
     from spark_streams.monitor.survey import survey
 
-    every = max(every, 0 if lasts is None else -(-lasts // _LOOKS))
-    history = History(most=None)
+    reading = ServerReading()
     with connect(url) as server:
         streams = named_streams(server, names)
         began = due = time.monotonic()
@@ -94,7 +90,7 @@ def _of_server(url: str, names: tuple[str, ...], group: str | None, lasts: int |
             seen = survey(server, streams)
             if group is not None:
                 seen = replace(seen, groups=tuple(one for one in seen.groups if one.group == group))
-            history.add(seen)
+            reading.add(seen)
             left = 0.0 if lasts is None else lasts / 1000 - (time.monotonic() - began)
             if left <= 0:
                 break
@@ -103,7 +99,7 @@ def _of_server(url: str, names: tuple[str, ...], group: str | None, lasts: int |
             time.sleep(max(0.0, min(due - time.monotonic(), left)))
         _say_left(None)
         letters = list(_letters(url, server))
-        return of_history(history, str(server.address), letters)
+        return reading.report(str(server.address), letters)
 
 
 def _letters(url: str, server: Connection) -> Iterator[LetterRow]:

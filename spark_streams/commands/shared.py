@@ -62,8 +62,12 @@ def named_streams(server: Connection, names: Sequence[str]) -> Sequence[str | by
 
     if not names:
         return list_streams(server)
-    replies = server.pipeline([("EXISTS", name) for name in names])
-    missing = [name for name, reply in zip(names, replies, strict=True) if reply == 0]
+    from spark_streams.wire.connection import ReplyError
+
+    # XINFO, because a user who may use streams may ask it.
+    replies = server.pipeline([("XINFO", "STREAM", name) for name in names])
+    refused = [(name, str(reply)) for name, reply in zip(names, replies, strict=True) if isinstance(reply, ReplyError)]
+    missing = [name for name, text in refused if "no such key" in text]
     if missing:
         raise StreamStateError(
             f"no stream {', '.join(map(repr, missing))} at {server.address}; rstream streams lists what is there"

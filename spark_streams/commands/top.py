@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from spark_streams.monitor.survey import Survey
     from spark_streams.wire.connection import Connection
 
+# What INFO calls a server's version, and the server's name.
+_KINDS = {"rstream": "bundled engine", "valkey": "Valkey", "redis": "Redis"}
 _FIND_MS = 10_000  # between two looks for streams that are new
 
 
@@ -55,7 +57,7 @@ def top(
       rstream top --once
       rstream top --json --for 1m > lag.jsonl
     """
-    watched = _Watched(url, names, group, every)
+    watched = Watched(url, names, group, every)
     with contextlib.suppress(KeyboardInterrupt):
         if as_json:
             _print_lines(watched, lasts)
@@ -65,7 +67,7 @@ def top(
             _show(watched, lasts)
 
 
-class _Watched:
+class Watched:
     """Looks at the server, again and again, also over a connection that breaks."""
 
     def __init__(self, url: str, names: tuple[str, ...], group: str | None, every_ms: int) -> None:
@@ -77,9 +79,10 @@ class _Watched:
         self.every = every_ms / 1000
         self.history: History = History()
         self._server: Connection | None = connect(url)
-        told = info(self._server.execute("INFO", "server"))
-        kind = next((k for k in ("rstream", "valkey") if f"{k}_version" in told), "redis")
-        server = f"{kind.capitalize()} {told.get(f'{kind}_version', '?')}"
+        [said] = self._server.pipeline([("INFO", "server")])
+        told = info(said) if isinstance(said, bytes) else {}  # refused to a user who may use streams only
+        kind = next((kind for kind in _KINDS if f"{kind}_version" in told), "redis")
+        server = f"{_KINDS[kind]} {told.get(f'{kind}_version', '?')}"
         self.title: Title = Title(str(self._server.address), server, every_ms)
         self._streams = named_streams(self._server, names)
         self._found = time.monotonic()
@@ -94,7 +97,7 @@ class _Watched:
                 self._found = time.monotonic()
             self.history.add(self._seen(self._server))
         except ServerError as error:
-            if not self.history.looks:
+            if not len(self.history):
                 raise
             if self._server is not None:
                 self._server.close()
@@ -112,7 +115,7 @@ class _Watched:
         return replace(seen, groups=tuple(one for one in seen.groups if one.group == self._group))
 
 
-def _print_once(watched: _Watched) -> None:
+def _print_once(watched: Watched) -> None:
     from rich.console import Console
 
     from spark_streams.monitor.board import Board
@@ -123,7 +126,7 @@ def _print_once(watched: _Watched) -> None:
     Console(highlight=False).print(Board(watched.title, watched.history, height=10_000))
 
 
-def _print_lines(watched: _Watched, lasts: int | None) -> None:
+def _print_lines(watched: Watched, lasts: int | None) -> None:
     from spark_streams.monitor.history import UNKNOWN
 
     for _ in _ticks(watched.every, lasts):
@@ -140,7 +143,7 @@ def _print_lines(watched: _Watched, lasts: int | None) -> None:
         click.echo(json.dumps({"at_ms": last.at_ms, "groups": groups}))
 
 
-def _show(watched: _Watched, lasts: int | None) -> None:
+def _show(watched: Watched, lasts: int | None) -> None:
     from rich.console import Console
     from rich.live import Live
 

@@ -29,9 +29,9 @@ UNKNOWN = Rates(None, None, None)
 
 
 class History:
-    """The last `most` looks (None: all). Rates are taken over `window` looks."""
+    """The last `most` looks. Rates are taken over `window` looks."""
 
-    def __init__(self, most: int | None = 120, window: int = 3) -> None:
+    def __init__(self, most: int = 120, window: int = 3) -> None:
         self._looks: deque[Survey] = deque(maxlen=most)
         self._window = window
 
@@ -41,10 +41,8 @@ class History:
             self._looks.pop()
         self._looks.append(seen)
 
-    @property
-    def looks(self) -> tuple[Survey, ...]:
-        """All that are kept, the oldest first."""
-        return tuple(self._looks)
+    def __len__(self) -> int:
+        return len(self._looks)
 
     @property
     def last(self) -> Survey:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from spark_streams.monitor.report import Chart, Line
+from spark_streams.monitor.series import thinned
 from spark_streams.monitor.units import duration, short
 
 _WIDTH, _HEIGHT = 760, 230
@@ -113,19 +114,3 @@ def time_ticks(began: int, ended: int) -> list[tuple[int, str]]:
 def _clock(at: int, seconds: bool, day: bool = False) -> str:
     moment = datetime.datetime.fromtimestamp(at / 1000, datetime.UTC)
     return moment.strftime("%b %d" if day else "%H:%M:%S" if seconds else "%H:%M")
-
-
-def thinned(points: Sequence[tuple[int, float | None]], most: int) -> list[tuple[int, float | None]]:
-    """At most about `most` points: each bucket's lowest and highest, so that no peak is lost."""
-    if len(points) <= most:
-        return list(points)
-    size = math.ceil(len(points) / (most // 2))
-    found: list[tuple[int, float | None]] = []
-    for at in range(0, len(points), size):
-        bucket = points[at : at + size]
-        known = [(value, when) for when, value in bucket if value is not None]
-        if not known:
-            found.append((bucket[0][0], None))
-            continue
-        found += [(when, value) for when, value in sorted({(w, v) for v, w in (min(known), max(known))})]
-    return found

@@ -7,6 +7,7 @@ where the server cannot count a lag, the entries themselves, up to a limit.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +69,8 @@ class StreamStanding:
 
 @dataclass(frozen=True)
 class Survey:
-    """All of it at `at_ms`, milliseconds since the epoch by the server's clock."""
+    """All of it at `at_ms`, milliseconds since the epoch by the server's clock, or this machine's where TIME is
+    refused."""
 
     at_ms: int
     streams: tuple[StreamStanding, ...]
@@ -101,8 +103,8 @@ def survey(server: Connection, streams: Sequence[str | bytes], counted: int | No
 
     Raises WrongKeyTypeError, ServerError.
     """
-    time, *replies = ask(server, [("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]])
-    at_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    clock, *replies = ask(server, [("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]])
+    at_ms = _milliseconds(clock)
     found: list[StreamStanding] = []
     drafts: list[_Draft] = []
     for at, key in enumerate(streams):
@@ -123,6 +125,13 @@ def survey(server: Connection, streams: Sequence[str | bytes], counted: int | No
     share = max(_PAGE, min(COUNTED, _COUNTED_TOGETHER // max(1, len(unknown))))
     _count(server, unknown, share if counted is None else counted)
     return Survey(at_ms, tuple(found), tuple(_standing(one, at_ms) for one in drafts if not one.gone))
+
+
+def _milliseconds(reply: Reply) -> int:
+    """From the reply of TIME; this machine's clock where the user may not ask for the server's."""
+    if isinstance(reply, ReplyError):
+        return time.time_ns() // 1_000_000
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
 def ask(server: Connection, commands: Sequence[Sequence[Argument]]) -> list[Reply]:

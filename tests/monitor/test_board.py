@@ -8,6 +8,7 @@ import pytest
 import redis
 from rich.console import Console
 
+from spark_streams.commands.top import Watched
 from spark_streams.monitor.board import Board, Title
 from spark_streams.monitor.history import History, Rates, rates_between
 from spark_streams.monitor.survey import ConsumerStanding, GroupStanding, StreamStanding, Survey
@@ -111,3 +112,19 @@ def test_one_board_and_lines_of_json_change_nothing(
     assert [(one["group"], one["lag"], one["added_per_s"]) for one in looks[-1]["groups"]] == [("audit", 10, 0.0)]
     assert state(client) == before
     assert "no consumer group" in rstream(server, "top", "--every", "20ms", "--group", "nobody").output
+
+
+def test_a_server_that_goes_away_is_said_and_comes_back(server: Server, client: redis.Redis) -> None:
+    client.xadd("s", {"n": 1})
+    client.xgroup_create("s", "g", id="0")
+    watched = Watched(server.url, (), None, 1000)
+    watched.look()
+    for one in client.client_list():
+        if int(one["id"]) != client.client_id():
+            client.client_kill_filter(_id=one["id"])
+    watched.look()
+    assert "trying again" in watched.title.trouble
+    client.xadd("s", {"n": 2})
+    watched.look()
+    assert watched.title.trouble == ""
+    assert watched.history.last.groups[0].lag == 2

@@ -168,3 +168,20 @@ def test_usage_is_taught_and_wrong_usage_is_refused(server: Server) -> None:
     assert rstream(server, "pending", "--idle", "5m").exit_code == 2
     assert rstream(server, "pending", "s", "--group", "g", "--entries", "3", "--idle", "soon").exit_code == 2
     assert rstream(server, "add", "s", "nonsense").exit_code == 2
+
+
+def test_a_user_who_may_only_use_streams_can_look(redis_server: Server) -> None:
+    with redis_server.client() as client:
+        client.flushall()
+        client.xadd("s", {"n": 1})
+        client.xgroup_create("s", "g", id="0")
+        client.execute_command(*["ACL", "SETUSER", "looker", "on", ">pw", "~*", "+@stream", "+@connection"])
+    theirs = Server("redis", redis_server.url.replace("//", "//looker:pw@"))
+    [group] = json.loads(rstream(theirs, "lag", "s", "--json").output)
+    assert (group["lag"], 0 <= group["lag_ms"] < 60_000) == (1, True)
+    assert "g" in rstream(theirs, "top", "s", "--once", "--every", "10ms").output
+    assert rstream(theirs, "pending", "nowhere").exit_code == 1
+    refused = rstream(theirs, "lag")
+    assert refused.exit_code == 1
+    assert "NOPERM" in refused.output
+    assert "pw" not in refused.output

@@ -13,8 +13,10 @@ import pytest
 import redis
 
 from spark_streams.monitor.page import page
-from spark_streams.monitor.plots import draw, thinned, time_ticks, value_ticks
-from spark_streams.monitor.report import LINES, Chart, GroupRow, Line, LogReading, Report
+from spark_streams.monitor.plots import draw, time_ticks, value_ticks
+from spark_streams.monitor.readings import LogReading
+from spark_streams.monitor.report import LINES, Chart, GroupRow, Line, Report
+from spark_streams.monitor.series import Series, thinned
 from tests.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
 from tests.servers import Server
 
@@ -183,6 +185,18 @@ def test_thinning_keeps_peaks_and_order() -> None:
     assert len(kept) <= 301
     assert (5_003, 999.0) in kept
     assert kept == sorted(kept)
+
+
+def test_a_line_stays_small_however_long_one_looks() -> None:
+    series = Series()
+    for at in range(20_000):
+        series.add("a", at, 1e6 if at == 4_321 else float(at % 7))
+    series.gap(20_000, but={"b"})
+    series.gap(20_001, but={"b"})
+    assert len(series["a"]) <= 1_201
+    assert (4_321, 1e6) in series["a"]
+    assert series["a"][-1] == (20_000, None)
+    assert series["b"] == []
 
 
 def test_names_cannot_write_the_page() -> None:

@@ -135,3 +135,36 @@ def test_a_thousand_streams_take_a_handful_of_round_trips(
     assert len(seen.groups) == 1000
     assert {(one.lag, one.pending) for one in seen.groups} == {(1, 1)}
     assert len(trips) <= 3
+
+
+def test_a_server_before_redis_7_tells_less_and_the_lag_is_counted(
+    client: redis.Redis, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis 6.2's XINFO has no lag, entries-read, entries-added."""
+    add(client, "s", 30)
+    client.xgroup_create("s", "g", id="0")
+    client.xreadgroup("g", "ann", {"s": ">"}, count=12)
+    now = stand(connection)
+    honest = Connection.pipeline
+
+    def strip(reply: Any) -> Any:
+        if not isinstance(reply, list):
+            return reply
+        if reply and isinstance(reply[0], list):
+            return [strip(one) for one in reply]
+        newer = (b"lag", b"entries-read", b"entries-added")
+        kept = [pair for pair in zip(reply[0::2], reply[1::2], strict=False) if pair[0] not in newer]
+        return [word for pair in kept for word in pair] if len(reply) % 2 == 0 else reply
+
+    def older(self: Connection, commands: Any) -> Any:
+        return [
+            strip(reply) if command[0] == "XINFO" else reply
+            for command, reply in zip(commands, honest(self, commands), strict=True)
+        ]
+
+    monkeypatch.setattr(Connection, "pipeline", older)
+    then = survey(connection, ["s"])
+    [group] = then.groups
+    assert then.streams[0].added is None
+    assert (group.delivered, group.lag, group.pending) == (None, now.lag, now.pending) == (None, 18, 12)
+    assert group.last_delivered == now.last_delivered
