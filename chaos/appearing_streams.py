@@ -61,9 +61,7 @@ def random_steps(scene: Scene, steps: int = 50) -> Outcome:
     running.stop()
     # The end is a clean one.
     scene.drain(query)
-    outcome = scene.outcome(query, gone=gone)
-    outcome.facts = {"steps": tally, "streams": made, "living": len(living)}
-    return outcome
+    return scene.outcome(query, gone=gone)
 
 
 def _let_the_clock_pass(scene: Scene, gone: set[Place]) -> None:

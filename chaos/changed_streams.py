@@ -29,7 +29,8 @@ def trimmed_past_the_offset(scene: Scene) -> Outcome:
     error, _ = scene.run(query)
     running = scene.drain(query, **LENIENT)
     outcome = scene.outcome(query, gone=unread[:lost])
-    outcome.facts = {"error": error, "lost": lost, "told": told(running, "lost").get(scene.name, 0)}
+    outcome.expect_error(error, "RSTREAM_DATA_LOSS")
+    outcome.expect("lost, says the progress", told(running, "lost").get(scene.name, 0), lost)
     return outcome
 
 
@@ -49,7 +50,8 @@ def deleted_while_pending(scene: Scene) -> Outcome:
     scene.wait_for(lambda: not running.isActive, "the strict query to stop")
     again = scene.drain(query, **LENIENT)
     outcome = scene.outcome(query, gone=gone)
-    outcome.facts = {"error": error_of(running), "lost": len(gone), "told": told(again, "lost").get(scene.name, 0)}
+    outcome.expect_error(error_of(running), "RSTREAM_DATA_LOSS")
+    outcome.expect("lost, says the progress", told(again, "lost").get(scene.name, 0), len(gone))
     return outcome
 
 
@@ -60,7 +62,7 @@ def group_destroyed(scene: Scene) -> Outcome:
         assert [scene.client.xgroup_destroy(scene.name, group) for group in ("g", "strict")] == [1, 1]
         return []
 
-    return _taken_from_under(scene, destroy)
+    return _taken_from_under(scene, destroy, "RSTREAM_GROUP_MISSING")
 
 
 def stream_deleted(scene: Scene) -> Outcome:
@@ -70,7 +72,7 @@ def stream_deleted(scene: Scene) -> Outcome:
         scene.client.delete(scene.name)
         return places(scene.producer.added)[BATCH:]
 
-    return _taken_from_under(scene, delete)
+    return _taken_from_under(scene, delete, "RSTREAM_DATA_LOSS")
 
 
 def flushed(scene: Scene) -> Outcome:
@@ -80,10 +82,10 @@ def flushed(scene: Scene) -> Outcome:
         scene.client.flushall()
         return places(scene.producer.added)[BATCH:]
 
-    return _taken_from_under(scene, flush)
+    return _taken_from_under(scene, flush, "RSTREAM_DATA_LOSS")
 
 
-def _taken_from_under(scene: Scene, take: Callable[[], list[Place]]) -> Outcome:
+def _taken_from_under(scene: Scene, take: Callable[[], list[Place]], condition: str) -> Outcome:
     """A strict and a lenient query of two groups have committed batch 0; `take` happens before their next trigger."""
     first = scene.producer.add(scene.name, scene.random.randint(80, 120))[:BATCH]
     pause, limit = Fault("pause", 0, "committed"), str(BATCH)
@@ -99,8 +101,9 @@ def _taken_from_under(scene: Scene, take: Callable[[], list[Place]]) -> Outcome:
     scene.let_go(lenient)
     scene.wait_for(lambda: scene.is_settled(lenient), "the end of what came after", running)
     running.processAllAvailable()
-    facts = {"error": error_of(stopped), "lost": len(lost), "told": told(running, "lost").get(scene.name, 0)}
+    counted = told(running, "lost").get(scene.name, 0)
     running.stop()
     outcome = scene.outcome(lenient, gone=lost, forgotten=places(first))
-    outcome.facts = facts
+    outcome.expect_error(error_of(stopped), condition)
+    outcome.expect("lost, says the progress", counted, len(lost))
     return outcome

@@ -26,22 +26,17 @@ def dead_consumer(scene: Scene) -> Outcome:
     scene.wait_for(query.held, "the pause", running)
     pending = scene.client.xpending_range(scene.name, "g", "-", "+", 1000)
     claimed = {(scene.name, one["message_id"]): one for one in pending if one["message_id"] in {e for _, e in rogue}}
-    again = scene.producer.add(scene.name, 20)
+    scene.producer.add(scene.name, 20)
     scene.let_go(query)
     scene.wait_for(lambda: scene.is_settled(query), "all to be settled", running)
     running.processAllAvailable()
-    facts = {
-        "claimed": len(rogue),
-        "told": told(running, "claimed").get(scene.name, 0),
-        "owners": sorted({one["consumer"].partition("~")[0] for one in claimed.values()}),
-        "deliveries": sorted({one["times_delivered"] for one in claimed.values()}),
-        "later": len(again),
-    }
+    taken_over = told(running, "claimed").get(scene.name, 0)
     running.stop()
     outcome = scene.outcome(query, unordered=rogue)
-    facts["batches"] = sorted({row.batch for row in outcome.history.kept() if row.place in set(rogue)})
-    facts["consumers"] = sorted(c["name"] for c in scene.client.xinfo_consumers(scene.name, "g") if c["pending"])
-    outcome.facts = facts
+    outcome.expect("claimed, says the progress", taken_over, len(rogue))
+    outcome.expect("owners", {one["consumer"].partition("~")[0] for one in claimed.values()}, {"spark"})
+    outcome.expect("deliveries", {one["times_delivered"] for one in claimed.values()}, {2})
+    outcome.expect("batches", {row.batch for row in outcome.history.kept() if row.place in set(rogue)}, {0})
     return outcome
 
 
@@ -68,7 +63,7 @@ def living_consumer(scene: Scene) -> Outcome:
     running.stop()
     outcome = scene.outcome(query, foreign=["rogue"], taken=theirs)
     pending = scene.client.xpending_range(scene.name, "g", "-", "+", 1000, consumername="rogue")
-    outcome.facts = {"theirs": len(theirs), "kept": len(pending)}
+    outcome.expect("pending for the other", len(pending), len(theirs))
     return outcome
 
 
@@ -94,16 +89,15 @@ def double_query(scene: Scene) -> Outcome:
     scene.wait_for(lambda: scene.is_settled(query), "all to be settled", running)
     running.processAllAvailable()
     running.stop()
-    facts = {"error": error, "rows": len(scene.outcome(second).history.rows)}
+    early = len(scene.outcome(second).history.rows)
     mine = list(scene.producer.added)
     later = scene.producer.add(scene.name, 15)
     scene.drain(second)
     outcome = scene.outcome(query, taken=[one.place for one in later if one.place])
     after = scene.outcome(second, taken=[one.place for one in mine if one.place])
-    outcome.facts = {
-        **facts,
-        "first ended": error_of(running),
-        "later": len(after.history.kept()),
-        "second": after.report,
-    }
+    outcome.expect_error(error, "RSTREAM_CONSUMER_TAKEN")
+    outcome.expect("rows of the second while the first ran", early, 0)
+    outcome.expect("error of the first", error_of(running), "")
+    outcome.expect("rows of the second afterwards", len(after.history.kept()), len(later))
+    outcome.expect("faults of the second", after.report.faults(), {})
     return outcome

@@ -6,7 +6,7 @@ import contextlib
 import os
 import random
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from chaos.history import History
 from chaos.process import Job
 from chaos.producer import Producer
 from chaos.query import Fault, Query
+from chaos.scene import Outcome, Scene
 
 # name: (what happens, in which stage of the task)
 FAULTS = {
@@ -64,6 +65,23 @@ def judge(failed: Failed) -> None:
     failed.struck = (failed.query.path / ("twin" if waits else "struck")).exists()
     failed.history = gather(failed.query, failed.producer.added)
     failed.report = check(failed.history)
+
+
+def scene_of(fault: str) -> Callable[[Scene], Outcome]:
+    """One of FAULTS as a scene."""
+
+    def scene(there: Scene) -> Outcome:
+        failed = case(there.folder, fault, there.kind, there.url, there.random)
+        there.producer.added = failed.producer.added
+        error, _ = there.run(failed.query)
+        judge(failed)
+        outcome = Outcome(failed.history, failed.report)
+        outcome.expect("error", error, "")
+        outcome.expect("fault has happened", failed.struck, True)
+        outcome.expect("attempts", {row.attempt for row in failed.history.kept()}, {0, 1})
+        return outcome
+
+    return scene
 
 
 def run_on_executors(

@@ -12,11 +12,16 @@ from chaos.history import Added, Outcome
 
 
 class Producer:
-    """Adds entries with (p, n) and anything else to streams of one server. It never sends the same number twice."""
+    """Adds entries with (p, n) and anything else to streams of one server. It never sends the same number twice.
 
-    def __init__(self, url: str, name: str = "p") -> None:
+    patience: seconds to wait for a reply before its outcome is unknown.
+    """
+
+    def __init__(self, url: str, name: str = "p", patience: float | None = None) -> None:
         # A retry inside the client would hide an unknown outcome, and send a number twice.
-        self.client = redis.Redis.from_url(url, protocol=2, decode_responses=True, retry=Retry(NoBackoff(), 0))
+        self.client = redis.Redis.from_url(
+            url, protocol=2, decode_responses=True, retry=Retry(NoBackoff(), 0), socket_timeout=patience
+        )
         self.name = name
         self.added: list[Added] = []
         self._numbers = itertools.count()

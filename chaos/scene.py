@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -25,11 +24,28 @@ PATIENCE = 120.0  # seconds that anything may take on a busy machine
 
 @dataclass
 class Outcome:
-    """What became of a scene: the history, the judgement, and what the scene itself found out."""
+    """What became of a query: the history, the judgement, and what else was not as it should be."""
 
     history: History
     report: Report
-    facts: dict[str, Any] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    def expect(self, what: str, found: object, wanted: object) -> None:
+        """Note it where it is not so."""
+        if found != wanted:
+            self.wrong.append(f"{what}: {found!r}, not {wanted!r}")
+
+    def expect_error(self, found: str, condition: str) -> None:
+        """The query must have ended with this named error."""
+        if not found.startswith(f"[{condition}]"):
+            self.wrong.append(f"ended with {found[:300]!r}, not with [{condition}]")
+
+    def __bool__(self) -> bool:
+        """Whether all is as it should be, and anything has happened at all."""
+        return bool(self.history.kept()) and not self.wrong and not self.report
+
+    def __str__(self) -> str:
+        return "\n".join([*self.wrong, str(self.report)] + ([] if self.history.kept() else ["no row has arrived"]))
 
 
 @dataclass
@@ -91,13 +107,14 @@ class Scene:
         """End its pause."""
         (query.path / "go").touch()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop what still runs, and leave no stream behind."""
         for running in self._running:
             if running.isActive:
                 running.stop()
         for stream in {one.stream for one in self.producer.added}:
             self.client.delete(stream)
+        self.client.close()
 
     def outcome(self, query: Query, foreign: Iterable[str] = (), **known: Iterable[Place]) -> Outcome:
         """Judge the query. foreign: other consumers of its group; known: the sets of History that the scene knows."""

@@ -20,12 +20,10 @@ pytestmark = pytest.mark.spark
 def scene(spark: SparkSession, server: Server, seed: int, tmp_path: Path) -> Iterator[Scene]:
     made = Scene(spark, tmp_path, server.kind, server.url, "s", random.Random(seed))
     yield made
-    made.stop()
+    made.close()
 
 
 def test_streams_appear_and_vanish_under_a_pattern(scene: Scene, seed: int) -> None:
     """Add, create, delete, wait, restart: new streams are read from their start, nothing that stays is lost."""
     outcome = random_steps(scene, 50)
-    print(outcome.facts)
-    assert outcome.history.kept()
-    assert not outcome.report, f"RSTREAM_SEED={seed}\n{outcome.facts}\n{outcome.report}"
+    assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"

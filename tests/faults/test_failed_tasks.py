@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from chaos import failed_tasks
 from chaos.failed_tasks import Failed
-from chaos.job import error_of, start
+from chaos.scene import Scene
 from tests.servers import Server, skip_without_redis
 
 pytestmark = pytest.mark.spark
@@ -21,15 +22,10 @@ def test_a_failed_task_is_tried_again_with_the_same_rows(
     spark: SparkSession, server: Server, seed: int, tmp_path: Path, fault: str
 ) -> None:
     """It raises, or its Python process is killed at row k, while it reads or while it writes."""
-    failed = failed_tasks.case(tmp_path, fault, server.kind, server.url, random.Random(seed))
-    running = start(spark, failed.query)
-    running.awaitTermination(120)
-    assert error_of(running) == ""
-    assert not running.isActive
-    failed_tasks.judge(failed)
-    assert failed.struck
-    assert {row.attempt for row in failed.history.kept()} == {0, 1}
-    assert not failed.report, f"RSTREAM_SEED={seed}\n{failed.report}"
+    scene = Scene(spark, tmp_path, server.kind, server.url, "s", random.Random(seed))
+    with contextlib.closing(scene):
+        outcome = failed_tasks.scene_of(fault)(scene)
+    assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"
 
 
 @pytest.fixture(scope="module")

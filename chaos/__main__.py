@@ -1,0 +1,163 @@
+"""Break queries at random for as long as one likes: `scripts/chaos [--minutes N] [--seed S] [--only FAULT]`.
+
+Every run has a seed of its own, which is printed with what went wrong; `--seed THAT --only FAULT --runs 1` replays it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from chaos import appearing_streams, broken_server, changed_streams, consumers, failed_tasks, killed_driver
+from chaos.job import session
+from chaos.scene import Outcome, Scene
+from chaos.tally import Tally, Verdict
+from tests.servers import redis_server_path, running_engine, running_redis
+
+# What needs no process but this one, by the name that the table shows.
+SCENES: Mapping[str, Callable[[Scene], Outcome]] = {
+    "trimmed past the offset": changed_streams.trimmed_past_the_offset,
+    "deleted while pending": changed_streams.deleted_while_pending,
+    "group destroyed": changed_streams.group_destroyed,
+    "stream deleted": changed_streams.stream_deleted,
+    "flushed": changed_streams.flushed,
+    "dead consumer": consumers.dead_consumer,
+    "living consumer": consumers.living_consumer,
+    "second query": consumers.double_query,
+    "streams come and go": appearing_streams.random_steps,
+    "server killed": broken_server.killed,
+    "server paused": broken_server.paused,
+    **{name: failed_tasks.scene_of(name) for name in failed_tasks.FAULTS},
+}
+DRIVER, EXECUTOR = "driver killed: ", "on executors: "
+FAULTS = [
+    *(DRIVER + point for point in killed_driver.POINTS),
+    *(EXECUTOR + fault for fault in failed_tasks.EXECUTOR_FAULTS),
+    *SCENES,
+]
+
+
+class Chaos:
+    """servers: kind → URL; folder: of the runs."""
+
+    def __init__(self, servers: Mapping[str, str], folder: Path) -> None:
+        self.servers, self.folder = servers, folder
+        self._spark: SparkSession | None = None
+
+    def run(self, fault: str, kind: str, seed: int) -> Verdict:
+        """One fault on one server."""
+        folder = self.folder / f"{fault.replace(' ', '-').replace(':', '')}-{kind}-{seed}"
+        where = {kind: self.servers[kind]}
+        if fault.startswith(DRIVER):
+            killed = killed_driver.run(folder, where, seed, [fault.removeprefix(DRIVER)])
+            return Verdict.of(killed[f"{fault.removeprefix(DRIVER)}, {kind}"].report)
+        if fault.startswith(EXECUTOR):
+            failed = failed_tasks.run_on_executors(folder, where, seed, [fault.removeprefix(EXECUTOR)])
+            one = failed[f"{fault.removeprefix(EXECUTOR)}, {kind}"]
+            return Verdict.of(one.report, [] if one.struck else ["the fault has not happened"])
+        scene = Scene(self._session(), folder, kind, self.servers[kind], "s", random.Random(seed))
+        with contextlib.closing(scene):
+            outcome = SCENES[fault](scene)
+        return Verdict.of(outcome.report, outcome.wrong)
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            self._spark = session("local[2,4]", {})
+        return self._spark
+
+    def close(self) -> None:
+        """Stop Spark."""
+        if self._spark is not None:
+            self._spark.stop()
+
+
+def main() -> int:
+    """Run faults until the time is up; 1 where anything was wrong."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped on the way out
+    parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=5.0, metavar="N", help="for how long (default 5)")
+    parser.add_argument("--runs", type=int, metavar="N", help="this many runs, however long they take")
+    parser.add_argument("--seed", type=int, metavar="S", help="repeat what this seed chose; the first run's own seed")
+    parser.add_argument("--only", metavar="FAULT", help="only faults whose name holds this")
+    parser.add_argument("--server", choices=["engine", "redis"], help="only on this one")
+    parser.add_argument("--list", action="store_true", help="the names of all faults")
+    chosen = parser.parse_args()
+    if chosen.list:
+        print("\n".join(FAULTS))
+        return 0
+    faults = [fault for fault in FAULTS if fault == chosen.only] or [f for f in FAULTS if (chosen.only or "") in f]
+    if not faults:
+        parser.error(f"no fault's name holds {chosen.only!r}: --list shows them")
+    kinds = [chosen.server] if chosen.server else ["engine", "redis"]
+    if "redis" in kinds and redis_server_path() is None:
+        print("chaos: no redis-server on this machine: the bundled engine only", file=sys.stderr)
+        kinds.remove("redis")
+    if not kinds:
+        return 1
+    seed = random.SystemRandom().randrange(1_000_000) if chosen.seed is None else chosen.seed
+    console = Console(highlight=False)
+    console.print(f"seed {seed}")
+    return _run_all(faults, kinds, seed, chosen.minutes, chosen.runs, console)
+
+
+def _run_all(faults: list[str], kinds: list[str], seed: int, minutes: float, runs: int | None, console: Console) -> int:
+    began, choices = time.monotonic(), random.Random(seed)
+    tally = Tally(faults)
+    waiting: list[tuple[str, str]] = []
+    with contextlib.ExitStack() as stack:
+        running = {"engine": running_engine, "redis": running_redis}
+        servers = {kind: stack.enter_context(running[kind]()).url for kind in kinds}
+        folder = Path(tempfile.mkdtemp(prefix="rstream-chaos-"))
+        chaos = Chaos(servers, folder)
+        stack.callback(chaos.close)
+        number = 0
+        try:
+            while number < runs if runs is not None else time.monotonic() - began < 60 * minutes:
+                if not waiting:  # every fault has its turn before any has a second one
+                    waiting = [(fault, kind) for fault in faults for kind in kinds]
+                    choices.shuffle(waiting)
+                fault, kind = waiting.pop()
+                its_seed = seed if number == 0 else choices.randrange(1_000_000)
+                number += 1
+                _run_one(chaos, fault, kind, its_seed, tally, console)
+        except KeyboardInterrupt:
+            console.print("stopped")
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    tally.show(f"{number} runs in {(time.monotonic() - began) / 60:.1f} minutes, seed {seed}", console)
+    return 1 if tally.is_bad else 0
+
+
+def _run_one(chaos: Chaos, fault: str, kind: str, seed: int, tally: Tally, console: Console) -> None:
+    began = time.monotonic()
+    try:
+        verdict = chaos.run(fault, kind, seed)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other faults go on and the table says so
+        traceback.print_exc()
+        verdict = Verdict(failed=f"{type(error).__name__}: {error}")
+    tally.add(fault, verdict)
+    shown = "ok" if not verdict else f"[red]WRONG[/] {verdict}"
+    console.print(f"{fault} on {kind}, seed {seed}: {shown} ({time.monotonic() - began:.1f} s)")
+    if verdict:
+        console.print(
+            f"  again: scripts/chaos --only '{fault}' --server {kind} --seed {seed} --runs 1; see {chaos.folder}"
+        )
+    else:
+        for left in chaos.folder.glob(f"*-{kind}-{seed}"):
+            shutil.rmtree(left)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
