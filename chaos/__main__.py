@@ -107,7 +107,7 @@ def main() -> int:
     if not kinds:
         return 1
     seed = random.SystemRandom().randrange(1_000_000) if chosen.seed is None else chosen.seed
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 110)
     console.print(f"seed {seed}")
     return _run_all(faults, kinds, seed, chosen.minutes, chosen.runs, console)
 

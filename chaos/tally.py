@@ -60,11 +60,13 @@ class Tally:
         """The table."""
         table = Table(title=title, title_justify="left", pad_edge=False)
         columns = ("runs", *_COLUMNS, "other", "failed")
-        table.add_column("fault")
+        table.add_column("fault", no_wrap=True)
         for column in columns:
             table.add_column(column, justify="right")
         for fault, row in self._rows.items():
+            if not row["runs"]:
+                continue
             shown = [str(row[column]) for column in columns]
             shown[1:] = [f"[red]{text}[/]" if text != "0" else text for text in shown[1:]]
-            table.add_row(fault, *shown if row["runs"] else ["0"])
+            table.add_row(fault, *shown)
         console.print(table)
