@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from spark_streams.errors import OffsetError, RStreamError
+from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, RStreamError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options import Options
 from spark_streams.source.admission import Admission
@@ -47,6 +47,7 @@ from spark_streams.wire.connection import Connection
 from spark_streams.wire.retry import Backoff, is_passing
 
 _LOOK_FOR_STREAMS = 2.0  # seconds between two looks for streams that match the pattern
+_LOOKS = 5  # how often a trigger may find that something has vanished under it (failOnDataLoss=false)
 _log = logging.getLogger("spark_streams.source")
 
 T = TypeVar("T")
@@ -100,7 +101,15 @@ class MicroBatches:
         """Settle up to `begin`, reserve the next batch of at most `most` entries, and return its end; None where there
         is nothing."""
         self._check_owner(begin)
-        return self._patiently(lambda: self._next(begin, most))
+        for left in reversed(range(_LOOKS)):
+            try:
+                return self._patiently(lambda: self._next(begin, most))
+            except (GroupMissingError, DataLossError):
+                # It vanished within this trigger: another look says what is lost with it.
+                if not self._losses.allowed or not left:
+                    raise
+                self._begin_afresh()
+        raise AssertionError("unreachable")
 
     def plan(self, begin: Offset, end: Offset) -> Plan:
         """The batch as tasks. After a restart the pending list tells what the batch held (S5)."""

@@ -9,6 +9,7 @@ import redis
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.errors import DataLossError, GroupMissingError, WrongKeyTypeError
+from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.source.driving import ALL, add, drain, pending_count, read, reader
 
@@ -122,3 +123,41 @@ def test_entries_deleted_while_pending_are_counted_when_their_batch_is_settled(
     assert one.reportLatestOffset()["lost"] == {"s": 3}
     assert pending_count(client) == 0
     assert client.keys("rstream:notes*") == []
+
+
+@pytest.mark.parametrize("how", [{"streams": "a,b"}, {"streamsPattern": "[ab]"}], ids=["named", "pattern"])
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("trip", range(1, 14))
+def test_a_stream_that_vanishes_at_any_round_trip_takes_only_itself(
+    server: Server,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    how: dict[str, str],
+    restarted: bool,
+    trip: int,
+) -> None:
+    """A lenient query goes on with the others, wherever in a trigger the stream is deleted."""
+    add(client, 10, "a")
+    add(client, 10, "b", first=100)
+    one = reader(server, **how, **LENIENT)
+    start = one.initialOffset()
+    at = one.latestOffset(start, ReadMaxRows(8))
+    first = read(one, start, at)
+    if restarted:
+        one = reader(server, **how, **LENIENT)
+    trips = 0
+    send = Connection.send
+
+    def vanishing(self: Connection, data: bytes) -> None:
+        nonlocal trips
+        trips += 1
+        if trips == trip:
+            client.delete("b")
+        send(self, data)
+
+    monkeypatch.setattr(Connection, "send", vanishing)
+    found = [n for batch in drain(one, 8, at=at) for n in batch]
+    assert trips >= trip
+    assert [n for n in first + found if n < 100] == list(range(10))
+    assert len(set(first + found)) == len(first + found)
+    assert pending_count(client, "a") == 0
