@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _CHUNK = 1_000  # entries that are sent together
 
 
-@click.command()
+@click.command(short_help="Append an entry, or JSON lines.")
 @click.argument("stream")
 @click.argument("fields", metavar="FIELD=VALUE... | -", nargs=-1, required=True)
 @click.option("--id", "entry", default="*", help="The entry's id; the server's own choice where it is not given.")

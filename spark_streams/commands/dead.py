@@ -20,7 +20,7 @@ _NO_TIME = 100 * 366 * 86_400_000  # milliseconds: an id that far from now is a 
 _KIND = ("stream", "stage", "reason", "error")
 
 
-@click.group()
+@click.group(short_help="Dead letters: list, send back, delete.")
 def dead() -> None:
     """Entries that could not be processed: look at them, send them back, or delete them.
 

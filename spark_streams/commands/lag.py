@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BEHIND = 3  # exit code
 
 
-@click.command()
+@click.command(short_help="How far each group is behind; as an alert, too.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
 @click.option("--group", help="Only this group.")
 @click.option("--max", "most", type=click.IntRange(0), help="Fail where a group is behind by more entries than this.")

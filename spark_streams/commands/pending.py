@@ -18,7 +18,7 @@ from spark_streams.commands.shared import (
 from spark_streams.errors import StreamStateError
 
 
-@click.command()
+@click.command(short_help="What is not acknowledged, and who has it.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
 @click.option("--group", help="Only this group.")
 @click.option("--consumer", help="Only this consumer.")

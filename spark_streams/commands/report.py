@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spark_streams.wire.connection import Connection
 
 
-@click.command()
+@click.command(short_help="A page for the browser, from a server or a log.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
 @click.option("--group", help="Only this group.")
 @click.option("--for", "lasts", metavar="TIME", callback=milliseconds, help="Watch the server for so long (60s).")

@@ -9,7 +9,7 @@ import click
 from spark_streams.commands.shared import connect, json_option, named_streams, print_json, print_table, url_option
 
 
-@click.command()
+@click.command(short_help="What the server holds.")
 @url_option
 @json_option
 def streams(url: str, as_json: bool) -> None:
@@ -34,7 +34,7 @@ def streams(url: str, as_json: bool) -> None:
     )
 
 
-@click.command()
+@click.command(short_help="Who reads what, and how far they are.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
 @url_option
 @json_option

@@ -27,7 +27,7 @@ _KINDS = {"rstream": "bundled engine", "valkey": "Valkey", "redis": "Redis"}
 _FIND_MS = 10_000  # between two looks for streams that are new
 
 
-@click.command()
+@click.command(short_help="Who keeps up and who does not, live.")
 @click.argument("names", metavar="[STREAM]...", nargs=-1)
 @click.option("--group", help="Only this group.")
 @click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -187,8 +188,37 @@ def test_lines_go_to_a_logger_or_nowhere(
     assert not (tmp_path / "log").exists()
 
 
+def test_a_query_that_waits_says_how_its_groups_stand(
+    spark: SparkSession, engine_server: Server, watching: Callable[..., Watch], tmp_path: Path
+) -> None:
+    with engine_server.client() as client:
+        client.flushall()
+        client.xadd("s", {"n": 1})
+        watch = watching(engine_server.url)
+        spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
+        try:
+            query = start(read_stream(spark, engine_server, "n INT", streams="s"), tmp_path, once=False)
+            deadline = time.monotonic() + 60
+            while not any(one["event"] == "idle" for one in logged(tmp_path)):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            query.stop()
+        finally:
+            spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+    watch.close()
+    lines = logged(tmp_path)
+    [group] = next(one for one in lines if one["event"] == "idle")["groups"]
+    assert (group["stream"], group["group"], group["lag"]) == ("s", "g", 0)
+    assert "entries" not in group
+    assert lines[-1]["event"] == "terminated"
+
+
 def test_what_cannot_be_opened_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InvalidOptionError, match="nowhere"):
         spark_streams.watch(spark, "embedded:", log=tmp_path / "nowhere" / "log")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidOptionError, match=f"metrics cannot be served at 127.0.0.1:{port}"):
+            spark_streams.watch(spark, "embedded:", log=None, metrics_port=port)
     with pytest.raises(InvalidOptionError, match="metrics cannot be written"):
         spark_streams.watch(spark, "embedded:", log=None, metrics_file=tmp_path / "nowhere" / "metrics")

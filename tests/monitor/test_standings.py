@@ -1,0 +1,76 @@
+"""How watched groups stand: asked for when somebody wants to know, a second ago at most, and never a reason to stop."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import redis
+
+from spark_streams.monitor.standings import Standings
+from spark_streams.monitor.survey import GroupStanding
+from spark_streams.wire.address import Address
+from tests.servers import Server, free_port
+
+
+class Clock:
+    """Seconds that a test moves."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lag(found: dict[tuple[str, str], GroupStanding]) -> int | None:
+    """Of group g of stream s."""
+    return found["s", "g"].lag if ("s", "g") in found else None
+
+
+def test_an_answer_serves_for_a_second_and_can_be_forgotten(server: Server, client: redis.Redis) -> None:
+    client.xadd("s", {"n": 1})
+    client.xgroup_create("s", "g", id="0")
+    clock = Clock()
+    standings = Standings(Address.parse(server.url), clock)
+    wanted = [("s", "g"), ("s", "other"), ("nowhere", "g")]
+    assert lag(standings.of(wanted)) == 1
+    client.xadd("s", {"n": 2})
+    clock.now += 0.9
+    assert lag(standings.of(wanted)) == 1
+    clock.now += 0.2
+    assert lag(standings.of(wanted)) == 2
+    client.xadd("s", {"n": 3})
+    standings.forget()
+    assert lag(standings.of(wanted)) == 3
+    client.xgroup_destroy("s", "g")
+    standings.forget()
+    assert standings.of(wanted) == {}
+    assert standings.answers
+    standings.close()
+
+
+def test_a_connection_that_was_cut_is_made_again(server: Server, client: redis.Redis) -> None:
+    client.xadd("s", {"n": 1})
+    client.xgroup_create("s", "g", id="0")
+    standings = Standings(Address.parse(server.url))
+    assert lag(standings.of([("s", "g")])) == 1
+    for one in client.client_list():
+        if int(one["id"]) != client.client_id():
+            client.client_kill_filter(_id=one["id"])
+    standings.forget()
+    assert lag(standings.of([("s", "g")])) == 1
+    assert standings.tell(lambda connection: connection.execute("SET", "k", "v"))
+    assert client.get("k") == "v"
+    standings.close()
+
+
+def test_a_server_that_is_away_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    standings = Standings(Address.parse(f"redis://user:secret@127.0.0.1:{free_port()}/0"))
+    for _ in range(3):
+        standings.forget()
+        assert standings.of([("s", "g")]) == {}
+    assert not standings.answers
+    assert not standings.tell(lambda connection: connection.execute("PING"))
+    assert len(caplog.records) == 1
+    assert caplog.records[0].levelno == logging.WARNING
+    assert "secret" not in caplog.text
