@@ -1,4 +1,4 @@
-"""Reply bytes of XRANGE, or of XREADGROUP's history, to columns.
+"""Reply bytes of XRANGE to columns.
 
 Two ways that give the same, and tests hold them against each other: the vectorised one (walk.py) reads all entries at
 once and proves what it reads; the exact one (exact.py) parses entry by entry whatever the first cannot prove, and
@@ -7,23 +7,20 @@ replies so small that arrays do not pay.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from spark_streams.errors import ServerReplyError, UnsupportedError
+from spark_streams.errors import UnsupportedError
 from spark_streams.wire.exact import ExactPage, parse_replies
 from spark_streams.wire.lines import ShapeError
 from spark_streams.wire.page import EntryPage
 from spark_streams.wire.vector import VectorPage
 
-__all__ = ["EntryPage", "decode_entries", "decode_replies", "entries_of_read", "join_replies"]
+__all__ = ["EntryPage", "decode_entries", "decode_replies"]
 
-_LONGEST_HEAD = 24  # bytes of `*<count>CRLF`
 _SMALL = 4 << 10  # bytes of a reply that the exact way reads sooner
 _MOST_BYTES = 2**31 - 1  # of a page: Arrow's offsets are 32 bits wide
 
 
 def decode_entries(reply: memoryview | bytes) -> EntryPage:
-    """One XRANGE reply (or the inner array of an XREADGROUP reply) to columns.
+    """One XRANGE reply to columns.
 
     Raises ServerReplyError when the reply is an error, UnsupportedError when it has 2 GiB or more.
     """
@@ -51,31 +48,3 @@ def decode_replies(data: memoryview | bytes, count: int) -> tuple[EntryPage, lis
             pass  # the exact way reads everything
     replies = parse_replies(data, count)
     return ExactPage([entry for reply in replies for entry in reply]), [len(reply) for reply in replies]
-
-
-def join_replies(replies: Sequence[memoryview]) -> tuple[memoryview, list[int]]:
-    """(one reply with the entries of all these XRANGE replies in turn, how many entries each has).
-
-    What decode_replies says of its page holds for this one's. Raises ServerReplyError when one of them is an error.
-    """
-    counts: list[int] = []
-    parts: list[memoryview | bytes] = [b""]
-    for reply in replies:
-        head = bytes(reply[:_LONGEST_HEAD])
-        end = head.find(b"\r\n")
-        if head[:1] != b"*" or not head[1:end].isdigit():
-            text = bytes(reply[:200]).decode("utf-8", "replace").removeprefix("-").strip()
-            raise ServerReplyError(f"expected entries, the server answered with: {text}")
-        counts.append(int(head[1:end]))
-        parts.append(reply[end + 2 :])
-    parts[0] = b"*%d\r\n" % sum(counts)
-    return memoryview(b"".join(parts)), counts
-
-
-def entries_of_read(reply: memoryview, stream: bytes) -> memoryview:
-    """The entries' array inside an XREADGROUP reply for one stream. Raises ServerReplyError for another reply."""
-    head = b"*1\r\n*2\r\n$%d\r\n%b\r\n" % (len(stream), stream)
-    if bytes(reply[: len(head)]) == head:
-        return reply[len(head) :]
-    text = bytes(reply[:200]).decode("utf-8", "replace").strip()
-    raise ServerReplyError(f"reading the pending entries of stream {stream.decode('utf-8', 'replace')!r} gave: {text}")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import ServerReplyError, UnsupportedError
 from spark_streams.ids import InvalidStreamId, StreamId
-from spark_streams.wire.decode import decode_entries, decode_replies, entries_of_read, join_replies
+from spark_streams.wire.decode import decode_entries, decode_replies
 from spark_streams.wire.exact import ExactPage, parse_replies
 from spark_streams.wire.lines import ShapeError
 from spark_streams.wire.page import EntryPage
@@ -227,8 +227,6 @@ def test_an_empty_reply_is_an_empty_page() -> None:
 def test_an_error_reply_is_an_error() -> None:
     with pytest.raises(ServerReplyError, match="NOGROUP"):
         decode_entries(b"-NOGROUP No such key\r\n")
-    with pytest.raises(ServerReplyError, match="NOGROUP"):
-        entries_of_read(memoryview(b"-NOGROUP No such key\r\n"), b"s")
 
 
 @pytest.mark.parametrize("last", [0, 1, 5, 9, 10, 50])
@@ -280,16 +278,12 @@ def test_what_is_no_pending_entry_is_an_error() -> None:
 
 @given(st.lists(st.one_of(pages(), st.just([])), max_size=6))
 def test_several_replies_are_read_as_one_page(parts: list[list[Entry]]) -> None:
-    joined, counts = join_replies([memoryview(resp(part)) for part in parts])
     together = [entry for part in parts for entry in part]
-    assert bytes(joined) == resp(together)
+    back_to_back = b"".join(map(resp, parts))
+    page, counts = decode_replies(back_to_back, len(parts))
     assert counts == [len(part) for part in parts]
-    page = decode_entries(joined)
     assert page.ids().to_pylist() == [one for one, fields in together if fields is not None]
     assert page.rows_of(counts).tolist() == [sum(fields is not None for _, fields in part) for part in parts]
-    # The same without copying them.
-    back_to_back = b"".join(map(resp, parts))
-    assert decode_replies(back_to_back, len(parts))[1] == counts
     with contextlib.suppress(ShapeError):
         vector = VectorPage(back_to_back, len(parts))
         assert vector.counts == counts
@@ -307,7 +301,7 @@ def test_a_thousand_small_replies_take_the_vectorised_way() -> None:
 def test_an_error_among_several_replies_is_an_error() -> None:
     for wrong in (b"-WRONGTYPE no stream\r\n", b"$1\r\nx\r\n", b"*-1\r\n"):
         with pytest.raises(ServerReplyError, match="expected entries, the server answered with"):
-            join_replies([memoryview(resp([(b"1-0", [b"a", b"1"])])), memoryview(wrong)])
+            decode_replies(resp([(b"1-0", [b"a", b"1"])]) + wrong, 2)
     good = resp([(b"%d-0" % i, [b"a", b"1"]) for i in range(300)])
     with pytest.raises(ServerReplyError, match=r"expected entries, .* WRONGTYPE no stream \(reply 2 of 3\)"):
         decode_replies(good + b"-WRONGTYPE no stream\r\n" + good, 3)
