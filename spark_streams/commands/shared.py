@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +13,11 @@ import click
 from spark_streams.errors import RStreamError, StreamStateError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from spark_streams.wire.connection import Connection
+
+_WIDE = 240  # columns
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -85,9 +91,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def console() -> Console:
+    """Standard output, as wide as the terminal; into a pipe or a file wide enough for whole rows."""
+    from rich.console import Console
+
+    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, width=_WIDE if wide else None)
+
+
 def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Columns of numbers, and those whose names end in a blank, stand to the right; None is `?`."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -99,5 +112,4 @@ def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         cells = ["?" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row]
         # Text: no markup either.
         table.add_row(*[Text(printable(cell)) for cell in cells])
-    console = Console(highlight=False)
-    console.print(table if rows else "none")
+    console().print(table if rows else "none")

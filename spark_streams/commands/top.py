@@ -116,14 +116,13 @@ class Watched:
 
 
 def _print_once(watched: Watched) -> None:
-    from rich.console import Console
-
+    from spark_streams.commands.shared import console
     from spark_streams.monitor.board import Board
 
     watched.look()
     time.sleep(watched.every)
     watched.look()
-    Console(highlight=False).print(Board(watched.title, watched.history, height=10_000))
+    console().print(Board(watched.title, watched.history, height=10_000))
 
 
 def _print_lines(watched: Watched, lasts: int | None) -> None:

@@ -106,7 +106,7 @@ def test_one_board_and_lines_of_json_change_nothing(
     assert "furthest behind: " in board
     assert "billing" in board
     assert "ann" in board
-    lines = rstream(server, "top", "orders", "--group", "audit", "--every", "20ms", "--for", "100ms", "--json").output
+    lines = rstream(server, "top", "orders", "--group", "audit", "--every", "20ms", "--for", "1s", "--json").output
     looks = [json.loads(line) for line in lines.splitlines()]
     assert len(looks) >= 2
     assert [(one["group"], one["lag"], one["added_per_s"]) for one in looks[-1]["groups"]] == [("audit", 10, 0.0)]
