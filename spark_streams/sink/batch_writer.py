@@ -19,6 +19,7 @@ from spark_streams.sink.fields import STREAM, check_writable
 from spark_streams.sink.ledger import Batch, new_run
 from spark_streams.sink.write import Task, append
 from spark_streams.wire.retry import LIMIT
+from spark_streams.worker import settle_in
 
 
 @dataclass
@@ -85,6 +86,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write_part_of(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> Written:
         """This task's rows, as a part of the batch."""
+        settle_in()
         context = TaskContext.get()
         task = None
         if self._options["delivery"] == "exactly-once" and context is not None:
