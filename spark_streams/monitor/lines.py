@@ -1,7 +1,7 @@
 """Log lines: one JSON object for everything that happens to a query, written by the listener, read by `rstream report`.
 
 {"at": "2026-11-20T08:37:31.814Z", "event": "progress", "query": "billing", "id": "…", "run": "…",
- "batch": 7, "batch_ms": 633, "rows": 50000, "rows_per_second": 79000.0,
+ "batch": 7, "began": "2026-11-20T08:37:31.181Z", "batch_ms": 633, "rows": 50000, "rows_per_second": 79000.0,
  "groups": [{"stream": "orders", "group": "billing", "consumer": "spark", "entries": 50000,
              "position": "1795163834542-1", "lost": 0, "claimed": 0, "dead": 0,
              "lag": 1200, "lag_ms": 850, "pending": 50000, "oldest_idle_ms": 640}]}
@@ -30,15 +30,16 @@ class Writer(Protocol):
     def __call__(self, line: str) -> None: ...
 
 
-def progress_line(progress: Progress, standings: Mapping[tuple[str, str], GroupStanding]) -> dict[str, Any]:
-    """For a micro-batch."""
+def progress_line(at: str, progress: Progress, standings: Mapping[tuple[str, str], GroupStanding]) -> dict[str, Any]:
+    """For a micro-batch. at: now, when the groups were looked at."""
     return {
-        "at": progress.at,
+        "at": at,
         "event": "progress",
         "query": progress.query,
         "id": progress.id,
         "run": progress.run,
         "batch": progress.batch,
+        "began": progress.began,
         "batch_ms": progress.batch_ms,
         "rows": progress.rows,
         "rows_per_second": round(progress.rows_per_second, 1),

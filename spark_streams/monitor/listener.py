@@ -120,7 +120,8 @@ class Watch(StreamingQueryListener):
             query = self._queries.setdefault(progress.id, Query(progress.query, progress.id, progress.run, True))
             query.progressed(progress)
         if self._write is not None:
-            self._tell(lines.progress_line(progress, self._standings.of(query.groups)))
+            standings = self._standings.of(query.groups)
+            self._tell(lines.progress_line(_now(), progress, standings))
         self._expose()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
@@ -146,8 +147,7 @@ class Watch(StreamingQueryListener):
                 self._standings.forget()
                 self._handles.pop(run, None)
         more = {} if failure is None else {"error": failure.error, "message": failure.message[:2000]}
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-        self._tell(lines.event_line(now, "terminated", query.name, query_id, run, **more))
+        self._tell(lines.event_line(_now(), "terminated", query.name, query_id, run, **more))
         self._expose()
 
     # -- what comes of it ----------------------------------------------------------------------------------------------
@@ -190,6 +190,11 @@ class Watch(StreamingQueryListener):
     def _runs(self) -> list[StreamingQuery]:
         with self._lock:
             return list(self._handles.values())
+
+
+def _now() -> str:
+    """As Spark writes moments."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 def attach(

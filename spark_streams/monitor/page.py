@@ -99,9 +99,8 @@ def _tiles(report: Report) -> str:
     pending = [one.pending for one in report.groups if one.pending is not None]
     slowest = max(report.groups, key=lambda one: (one.lag_ms or 0, one.lag or 0), default=None)
     tiles = []
-    if report.streams is not None:
-        tiles.append((_plural("stream", report.streams), f"{report.streams:,}", ""))
-    tiles.append((_plural("group", len(report.groups)), f"{len(report.groups):,}", ""))
+    of = "" if report.streams is None else f" of {report.streams:,} {_plural('stream', report.streams)}"
+    tiles.append((_plural("group", len(report.groups)) + of, f"{len(report.groups):,}", ""))
     at_least = any(one.at_least for one in report.groups)
     tiles.append(("entries of lag", count(sum(lags), at_least) if lags else "?", ""))
     tiles.append(("entries pending", f"{sum(pending):,}" if pending else "?", ""))

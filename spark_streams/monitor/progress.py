@@ -39,9 +39,9 @@ class SourceProgress:
 
 @dataclass(frozen=True)
 class Progress:
-    """One micro-batch. at: ISO-8601, UTC; query: the query's name, its id where it has none."""
+    """One micro-batch. began: its trigger, ISO-8601, UTC; query: the query's name, its id where it has none."""
 
-    at: str
+    began: str
     query: str
     id: str
     run: str

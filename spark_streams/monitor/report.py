@@ -109,7 +109,7 @@ def charts_of(*drawn: tuple[str, str, Series]) -> list[Chart]:
     # In turns the highest of each chart, so that the top of none is left out.
     ranks = [sorted(table, key=lambda name: -table[name].peak) for table in tables]
     names = list(dict.fromkeys(name for turn in zip(*ranks, strict=True) for name in turn))
-    chosen = {name: colour for colour, name in enumerate(names[:LINES])}
+    chosen = {name: colour for colour, name in enumerate(sorted(names[:LINES]))}
     charts = []
     for (title, unit, _), table, rank in zip(drawn, tables, ranks, strict=True):
         lines = [Line(name, table[name].points, chosen[name]) for name in rank if name in chosen]

@@ -61,11 +61,12 @@ def test_counts_add_up_over_runs_also_where_events_come_late() -> None:
 
 def test_a_log_line_is_read_back_between_the_lines_of_others() -> None:
     standing = GroupStanding("s", "g", 12, True, 900, 3, 40, "7-0", 5)
-    line = text(progress_line(progress(), {("s", "g"): standing}))
+    line = text(progress_line("2026-01-01T00:00:01.000Z", progress(), {("s", "g"): standing}))
     assert "\n" not in line
     log = io.StringIO(f"WARN something\n26/01/01 INFO spark_streams.monitor: {line}\n{line[:50]}\n{{}}\n")
     log.name = "log"
     [back] = list(read_lines(log))
+    assert (back["at"], back["began"]) == ("2026-01-01T00:00:01.000Z", "2026-01-01T00:00:00.000Z")
     assert back["groups"][0] == {
         "stream": "s", "group": "g", "consumer": "c", "entries": 3, "position": "7-0", "lost": 0, "claimed": 0,
         "dead": 0, "lag": 12, "lag_ms": 900, "pending": 3, "oldest_idle_ms": 40, "lag_at_least": True,
