@@ -11,7 +11,8 @@ import click
 
 from spark_streams.commands.letters import criteria_of, criteria_options, progress
 from spark_streams.commands.redrive import redrive
-from spark_streams.commands.shared import connect, json_option, print_json, print_table, printable, url_option
+from spark_streams.commands.shared import connect, json_option, print_json, print_table, url_option
+from spark_streams.monitor.units import printable
 
 if TYPE_CHECKING:
     from spark_streams.deadletter.tally import Tally

@@ -75,7 +75,7 @@ def _is_beyond(one: GroupStanding, most: int | None, max_seconds: float | None) 
 
 
 def _verdict(found: list[GroupStanding], beyond: list[GroupStanding]) -> str:
-    from spark_streams.commands.shared import printable
+    from spark_streams.monitor.units import printable
 
     groups = "1 group" if len(found) == 1 else f"{len(found):,} groups"
     if not found:

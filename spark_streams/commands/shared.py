@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from spark_streams.errors import RStreamError, StreamStateError
+from spark_streams.monitor.units import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,11 +85,6 @@ def named_streams(server: Connection, names: Sequence[str]) -> Sequence[str | by
 def print_json(value: object) -> None:
     """One JSON document."""
     click.echo(json.dumps(value, indent=2))
-
-
-def printable(text: str) -> str:
-    """Names are data: no control characters for the terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def console() -> Console:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from spark_streams.monitor.history import UNKNOWN, History, Key, Rates
 from spark_streams.monitor.survey import ConsumerStanding, GroupStanding
-from spark_streams.monitor.units import count, duration, rate, sparkline
+from spark_streams.monitor.units import count, duration, printable, rate, sparkline
 
 _SPARK = (10, 40)  # columns that a sparkline has, at least and at most
 _RATES = ("added/s", "deliv/s", "acked/s")
@@ -115,7 +115,9 @@ class Board:
                 **dict(zip(_RATES, map(rate, (speed.added, speed.delivered, speed.acknowledged)), strict=True)),
             }
             course = [Text(sparkline(lags[key], spark), style="cyan")] if spark else []
-            table.add_row(Text(_plain(one.stream)), Text(_plain(one.group)), *[cells[name] for name in names], *course)
+            table.add_row(
+                Text(printable(one.stream)), Text(printable(one.group)), *[cells[name] for name in names], *course
+            )
         return table
 
 
@@ -125,9 +127,9 @@ def _consumers(consumers: list[tuple[GroupStanding, ConsumerStanding]]) -> Table
         table.add_column(name, justify="right", no_wrap=True)
     for group, one in consumers:
         table.add_row(
-            Text(_plain(group.stream)),
-            Text(_plain(group.group)),
-            Text(_plain(one.consumer)),
+            Text(printable(group.stream)),
+            Text(printable(group.group)),
+            Text(printable(one.consumer)),
             count(one.pending),
             "-" if one.oldest_idle_ms is None else duration(one.oldest_idle_ms),
             duration(one.idle_ms) + " ago",
@@ -143,7 +145,7 @@ def _table(*names: str) -> Table:
 
 
 def _slowest(one: GroupStanding, speed: Rates) -> Text:
-    name = f"{_plain(one.group)} of {_plain(one.stream)}"
+    name = f"{printable(one.group)} of {printable(one.stream)}"
     if one.lag == 0 and one.pending == 0:
         return Text("every group has acknowledged everything", style="green")
     text = Text.assemble("furthest behind: ", (name, "bold"), ", ", (duration(one.lag_ms), _colour(one)))
@@ -167,8 +169,3 @@ def _colour(one: GroupStanding) -> str:
 def _total(values: object) -> str:
     known = [value for value in values if value is not None]  # type: ignore[attr-defined]
     return rate(sum(known)) if known else "?"
-
-
-def _plain(name: str) -> str:
-    """Names are data: no control characters for the terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)

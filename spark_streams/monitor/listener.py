@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from spark_streams.errors import InvalidOptionError, OffsetError
+from spark_streams.errors import InvalidOptionError, OffsetError, UnsupportedError
 from spark_streams.monitor import lines
 from spark_streams.monitor.exposition import Collector, Exposition
 from spark_streams.monitor.failure import failure_of, is_an_entrys
@@ -206,6 +206,11 @@ def attach(
     metrics_file: str | Path | None,
 ) -> Watch:
     """See spark_streams.watch."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise UnsupportedError(
+            "queries cannot be watched over Spark Connect: their listener would run in the server; call "
+            "spark_streams.watch in a program that has the driver's own session (spark-submit)"
+        )
     watch = Watch(
         spark, Address.parse(url or default_url()), _writer(log), metrics_host, metrics_port,
         None if metrics_file is None else Path(metrics_file),
