@@ -200,4 +200,5 @@ def _keys() -> Iterator[object]:
         tty.setcbreak(sys.stdin)
         yield wait
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # the terminal has gone
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

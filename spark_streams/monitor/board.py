@@ -52,17 +52,20 @@ class Board:
         room = max(3, height - 8)
         consumers = [(group, one) for group in groups for one in group.consumers]
         # A third of the screen for consumers, more where the groups leave it.
-        for_consumers = min(len(consumers), max(room // 3, room - len(groups) - 3)) if room > 8 else 0
-        for_groups = max(1, room - (for_consumers + 3 if for_consumers else 0))
+        fits = len(groups) + len(consumers) + 9 <= height
+        for_consumers = (
+            len(consumers) if fits else min(len(consumers), max(room // 3, room - len(groups) - 3)) if room > 8 else 0
+        )
+        for_groups = len(groups) if fits else max(1, room - (for_consumers + 3 if for_consumers else 0))
         yield Text()
         yield self._groups(groups[:for_groups], rates, options.max_width)
         if len(groups) > for_groups:
-            yield Text(f"… and {len(groups) - for_groups:,} more groups", style="dim")
+            yield _more(len(groups) - for_groups, "group")
         if for_consumers > 0:
             yield Text()
             yield _consumers(consumers[:for_consumers])
             if len(consumers) > for_consumers:
-                yield Text(f"… and {len(consumers) - for_consumers:,} more consumers", style="dim")
+                yield _more(len(consumers) - for_consumers, "consumer")
 
     def _head(self, groups: list[GroupStanding], rates: dict[Key, Rates]) -> RenderableType:
         last, title = self._history.last, self._title
@@ -135,6 +138,10 @@ def _consumers(consumers: list[tuple[GroupStanding, ConsumerStanding]]) -> Table
             duration(one.idle_ms) + " ago",
         )
     return table
+
+
+def _more(number: int, noun: str) -> Text:
+    return Text(f"… and {number:,} more {noun}{'' if number == 1 else 's'}", style="dim")
 
 
 def _table(*names: str) -> Table:
