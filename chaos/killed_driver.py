@@ -18,11 +18,12 @@ from chaos.process import Job
 from chaos.producer import Producer
 from chaos.query import Fault, Query
 
-# name: (kill point, sink, startingOffsets). With `latest` it is batch 0 that is killed.
+# name: (kill point, sink, startingOffsets). With `latest`, and with claims, it is batch 0 that is killed.
 POINTS = {
     "started": ("started", "parquet", "latest"),
     "reserved": ("reserved", "parquet", "earliest"),
     "logged": ("logged", "parquet", "earliest"),
+    "logged with claims": ("logged", "parquet", "earliest"),
     "logged first": ("logged", "parquet", "latest"),
     "reading": ("reading", "attempts", "earliest"),
     "written": ("written", "attempts", "earliest"),
@@ -35,13 +36,15 @@ POINTS = {
 
 @dataclass
 class Killed:
-    """One query's case. before: entries that were there before a query with `latest` began; at_kill: what was pending;
+    """One query's case. before: entries that were there before a query with `latest` began; claimed: what a
+    dead consumer of the group left to it; at_kill: what was pending;
     logged, committed: the last batch in each log when it was killed."""
 
     query: Query
     producer: Producer
     streams: list[str]
     before: set[Place] = field(default_factory=set)
+    claimed: set[Place] = field(default_factory=set)
     at_kill: list[Place] = field(default_factory=list)
     logged: int = -1
     committed: int = -1
@@ -93,6 +96,7 @@ def run(folder: Path, servers: Mapping[str, str], seed: int, points: Iterable[st
         job.finish()
     for case in cases.values():
         case.history = gather(case.query, _expected(case))
+        case.history.unordered = case.claimed
         case.report = check(case.history)
     return cases
 
@@ -108,7 +112,10 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random)
         "maxEntriesPerTrigger": str(random_.randint(40, 90)),
         "entriesPerPartition": str(random_.choice([15, 40, 1000])),
     }
-    batch = 0 if starting == "latest" else random_.randint(1, 2)
+    claims = point == "logged with claims"
+    if claims:
+        options["claimIdle"] = "1ms"
+    batch = 0 if starting == "latest" or claims else random_.randint(1, 2)
     fault = Fault("hold", batch, stage, rows=random_.randint(1, 15)) if stage else None
     query = Query(name, str(folder / name), url, options, sink, fault=fault)
     case = Killed(query, Producer(url), streams)
@@ -117,6 +124,12 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random)
             case.before |= _places(case.producer.add(stream, 5))
     else:
         _add(case, random_, at_least=200)
+    if claims:
+        client = case.producer.client
+        for stream in streams:
+            client.xgroup_create(stream, query.group, id="0")
+            read = client.xreadgroup(query.group, "rogue", {stream: ">"}, count=random_.randint(5, 20))
+            case.claimed |= {(stream, entry) for _, entries in read for entry, _ in entries}
     return case
 
 
