@@ -75,7 +75,9 @@ def running_redis(*arguments: str) -> Iterator[Server]:
         port = free_port()
         with tempfile.TemporaryDirectory(prefix="rstream-redis-") as directory:
             where = ["--port", str(port), "--bind", "127.0.0.1", "--dir", directory]
-            command = [path, *where, "--save", "", "--appendonly", "no", *arguments]
+            # On a busy machine any command may be a slow one.
+            quiet = ["--save", "", "--appendonly", "no", "--slowlog-log-slower-than", "-1"]
+            command = [path, *where, *quiet, *arguments]
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
                 try:
                     server = Server("redis", f"redis://127.0.0.1:{port}/0")
