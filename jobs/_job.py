@@ -1,8 +1,10 @@
-"""The shape that all jobs share: arguments, session, progress, a summary at the end, one line for an error.
+"""The shape that all jobs share: arguments, session, a summary at the end, one line for an error.
 
     spark-submit --properties-file conf/spark-defaults.conf jobs/NAME.py --config conf/NAME.toml [--set key=value …]
 
-Exit codes: 0 done; 1 the job failed; 2 the arguments or the configuration are wrong. `--traceback` shows where.
+`--check` looks at the configuration and asks the server, prints what the job would do, and starts nothing.
+Exit codes: 0 done, or stopped by SIGTERM or SIGINT (_stopping.py); 1 the job failed; 2 the arguments or the
+configuration are wrong; 130 stopped at once by a second SIGINT. `--traceback` shows where an error comes from.
 """
 
 from __future__ import annotations
@@ -16,27 +18,26 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 try:
     import _config
+    import _stopping
     import click  # noqa: F401 - looked for here so that a wrong Python is one line, not a traceback
     import pyarrow  # noqa: F401
     import redis  # noqa: F401
+    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
     from rich.console import Console
 
     from spark_streams import register
     from spark_streams.errors import ConfigError, OptionError, RStreamError, find_in_text
-    from spark_streams.monitor.bar import Bar
-    from spark_streams.monitor.groups import view_streams
     from spark_streams.options import Option, Options, parse_options
     from spark_streams.wire.address import default_url, redacted
-    from spark_streams.wire.connection import Connection
 except ImportError as error:
     sys.exit(
         f"{Path(sys.argv[0]).name}: {sys.executable} lacks {error.name}: activate the environment that "
@@ -51,8 +52,11 @@ class Job:
     name: str
     config: _config.Config
     console: Console
+    check: bool = False
+    stop: _stopping.Stop = field(default_factory=_stopping.Stop)
     summary: dict[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
+    spark: SparkSession | None = None
 
     def get(self, key: str, default: Any = None) -> Any:
         return _config.get(self.config, key, default)
@@ -64,12 +68,30 @@ class Job:
 
     def session(self) -> SparkSession:
         """The Spark session, with format("rstream") known. Raises JobError where no JDK is found."""
-        under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
-        if not under_submit and not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+        if not _under_submit() and not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
             raise JobError("no Java found: install a JDK 17 or newer, or set JAVA_HOME")
-        spark = SparkSession.builder.appName(f"rstream {self.name}").getOrCreate()
+        builder = SparkSession.builder.appName(f"rstream {self.name}")
+        if self.check:
+            builder = builder.master("local[1]").config("spark.ui.enabled", "false")
+        self.spark = spark = builder.getOrCreate()
+        # Now: Spark has just put its own handler of SIGINT in place.
+        self.stop.listen(spark.sparkContext._gateway)
         register(spark)
         return spark
+
+    def stop_with(self, call: Callable[[], None]) -> None:
+        """For a job without a session: call this when it is asked to stop."""
+        self.stop.then(call)
+        self.stop.listen(launch_gateway() if _under_submit() else None)
+
+    def plan(self, **facts: Any) -> None:
+        """What the job is about to do, when all is checked. Ends a run with `--check`."""
+        if self.check:
+            width = max(map(len, facts))
+            self.console.print(f"[bold]{self.name}[/] would:")
+            for key, value in facts.items():
+                self.console.print(f"  {key.replace('_', ' '):<{width}}  {_shown(value)}", markup=False)
+            raise _CheckedError
 
     def options(self, table: str) -> dict[str, str]:
         """A config table as options of format("rstream"); the job's url is the default one."""
@@ -95,6 +117,10 @@ class Job:
         self.summary.update(facts)
 
 
+class _CheckedError(Exception):
+    """All that `--check` looks at is right."""
+
+
 class JobError(RStreamError):
     """A job cannot go on."""
 
@@ -102,10 +128,11 @@ class JobError(RStreamError):
 
 
 def main(name: str, doc: str, shape: _config.Shape, required: Iterable[str], body: Callable[[Job], None]) -> None:
-    """Run a job from the command line; does not return."""
+    """Run a job from the command line; leaves with the codes above."""
     parser = _Arguments(prog=f"{name}.py", description=doc, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--config", metavar="FILE", help=f"TOML, see conf/{name}.toml")
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override one key of it")
+    parser.add_argument("--check", action="store_true", help="check configuration and server, print the plan, and end")
     parser.add_argument("--summary", metavar="FILE", help="write the summary there too, as JSON")
     parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
     arguments = parser.parse_args()
@@ -116,9 +143,11 @@ def main(name: str, doc: str, shape: _config.Shape, required: Iterable[str], bod
     console = Console(highlight=False, soft_wrap=True)
     try:
         config = _config.load(arguments.config, arguments.set, {"url": str, **shape}, required)
-        job = Job(name, config, console)
+        job = Job(name, config, console, arguments.check)
         body(job)
         _finish(job, arguments.summary)
+    except _CheckedError:
+        return
     except KeyboardInterrupt:
         _leave(130, f"{name}: stopped; what was read and not settled is read again next time")
     except OptionError as error:
@@ -135,8 +164,14 @@ class _Arguments(argparse.ArgumentParser):
         _leave(2, f"{self.prog.removesuffix('.py')}: {shown}; --help shows how it is called")
 
 
+def _under_submit() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def _finish(job: Job, path: str | None) -> None:
     seconds = time.monotonic() - job.started
+    if job.stop.asked:
+        job.say(stopped=True)
     facts = {**job.summary, "seconds": round(seconds, 1)}
     job.console.print(
         f"[bold]{job.name}[/] "
@@ -184,48 +219,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key}: {_shown(one)}" for key, one in value.items()) or "none"
     return f"{value:,.1f}" if isinstance(value, float) else json.dumps(value)
-
-
-def run_query(query: Any, bar: Bar) -> None:
-    """Wait for a streaming query, showing how many entries its batches have read. Raises what ended it."""
-    seen = -1
-    total = 0
-
-    def look() -> None:
-        nonlocal seen, total
-        for progress in query.recentProgress:
-            if progress.batchId > seen and progress.numInputRows:
-                seen, total = progress.batchId, total + progress.numInputRows
-        bar.at(total)
-
-    while not query.awaitTermination(0.3):
-        look()
-    look()
-
-
-def waiting(source: Options) -> int | None:
-    """Entries that the source's group has yet to settle; None where the server cannot count them, or there are none."""
-    with Connection(source.address) as server:
-        views = view_streams(server, source["streams"])
-    entries = 0
-    for view in views:
-        group = next((g for g in view.groups if g.group == source["group"]), None)
-        if group is not None and group.lag is None:
-            return None
-        entries += view.length if group is None else group.pending + (group.lag or 0)
-    return entries or None
-
-
-_INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
-
-
-def trigger(job: Job) -> Mapping[str, Any]:
-    """`job.trigger`: "available-now" (the default), "once", or an interval such as "10 seconds". Raises ConfigError."""
-    wanted = str(job.get("job.trigger", "available-now"))
-    if wanted not in ("available-now", "once") and not _INTERVAL.match(wanted):
-        raise ConfigError(f'job.trigger must be "available-now", "once" or like "10 seconds", not {wanted!r}')
-    if wanted == "available-now":
-        return {"availableNow": True}
-    if wanted == "once":
-        return {"once": True}
-    return {"processingTime": wanted}

@@ -1,10 +1,14 @@
-"""Stream to stream: read a consumer group, group and aggregate the rows, append every group that changed."""
+"""Stream to stream: read a consumer group, group and aggregate the rows, also by windows of event time; append every
+group that changed, or every window once it is final.
+"""
 
 from __future__ import annotations
 
 from _config import FREE
-from _job import Bar, Job, first_line, main, run_query, trigger, waiting
-from pyspark.sql import DataFrame
+from _job import Job, first_line, main
+from _query import SHAPE as JOB
+from _query import Query, foreach_batch
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_streams.errors import ConfigError
@@ -13,31 +17,43 @@ from spark_streams.options import SINK, SOURCE
 SHAPE = {
     "source": FREE,
     "columns": FREE,
-    "aggregate": {"where": str, "keys": list, "values": FREE},
+    "aggregate": {
+        "where": str,
+        "keys": list,
+        "values": FREE,
+        "event_time": str,
+        "window": str,
+        "slide": str,
+        "watermark": str,
+        "emit": str,
+    },
     "sink": FREE,
-    "job": {"checkpoint": str, "trigger": str},
+    "job": JOB,
 }
-REQUIRED = [
-    "source.streams",
-    "source.group",
-    "columns",
-    "aggregate.keys",
-    "aggregate.values",
-    "sink.stream",
-    "job.checkpoint",
-]
+REQUIRED = ["source.group", "columns", "aggregate.values", "sink.stream", "job.checkpoint"]
+# The groups are a part of the micro-batch: written once, also where it is replayed.
+TRANSACTION = {"transaction": "groups"}
 
 
 def body(job: Job) -> None:
     source = job.check_options("source", SOURCE, "source")
-    job.check_options("sink", SINK, "sink")
-    # A group may have nothing but nulls, and an entry needs a field.
-    sink = {"nulls": "empty", **job.options("sink")}
-    when = trigger(job)
-    total = waiting(source)
+    to = job.check_options("sink", SINK, "sink")
+    final = _check(job)
+    query = Query(job, source)
     spark = job.session()
     columns = job.schema("columns", ", ".join(f"`{name}` {kind}" for name, kind in job.get("columns").items()))
     entries = spark.readStream.format("rstream").schema(columns).options(**job.options("source")).load()
+    aggregated = groups(job, entries)
+    job.plan(
+        **query.plan(),
+        groups_by=", ".join(name for name in aggregated.columns if name not in job.get("aggregate.values")),
+        values=", ".join(job.get("aggregate.values")),
+        write=f"{to['stream']} at {to.address}",
+        when="a window is final" if final else "a group has changed",
+    )
+    once = TRANSACTION if to["delivery"] == "exactly-once" else {}
+    # A group may have nothing but nulls, and an entry needs a field.
+    sink = {"nulls": "empty", **once, **job.options("sink")}
     appended = [0]
 
     def batch(changed: DataFrame, _number: int) -> None:
@@ -49,26 +65,56 @@ def body(job: Job) -> None:
         finally:
             changed.unpersist()
 
-    with Bar(job.console, "aggregate", total) as bar:
-        query = (
-            groups(job, entries)
-            .writeStream.foreachBatch(batch)
-            .outputMode("update")
-            .option("checkpointLocation", job.get("job.checkpoint"))
-            .trigger(**when)
-            .start()
+    query.watch(spark)
+    ran = query.run(foreach_batch(aggregated, batch).outputMode("append" if final else "update"))
+    job.say(entries=ran.entries, groups=appended[0], stream=to["stream"], entries_per_second=round(ran.rate))
+
+
+def _check(job: Job) -> bool:
+    """What must hold between the keys of [aggregate]; whether only final windows are emitted. Raises ConfigError."""
+    for key, needed in (("window", "event_time"), ("slide", "window"), ("watermark", "event_time")):
+        if job.get(f"aggregate.{key}") and not job.get(f"aggregate.{needed}"):
+            raise ConfigError(f"aggregate.{key} needs aggregate.{needed}")
+    event_time = job.get("aggregate.event_time")
+    if event_time is not None and event_time not in job.get("columns"):
+        raise ConfigError(f"aggregate.event_time names {event_time!r}, which is not among [columns]")
+    if event_time is not None and not (job.get("aggregate.window") or job.get("aggregate.watermark")):
+        raise ConfigError("aggregate.event_time has no meaning without aggregate.window or aggregate.watermark")
+    if not job.get("aggregate.keys") and not job.get("aggregate.window"):
+        raise ConfigError("aggregate.keys is missing (or aggregate.window): say what is grouped by")
+    emit = job.get("aggregate.emit", "changed")
+    if emit not in ("changed", "final"):
+        raise ConfigError(f'aggregate.emit must be "changed" or "final", not {emit!r}')
+    if emit == "final" and not (job.get("aggregate.watermark") and job.get("aggregate.window")):
+        raise ConfigError(
+            'aggregate.emit = "final" needs aggregate.window and aggregate.watermark: they say when a window is final'
         )
-        run_query(query, bar)
-    job.say(entries=bar.done, groups=appended[0], stream=job.get("sink.stream"), entries_per_second=round(bar.rate))
+    return bool(emit == "final")
 
 
 def groups(job: Job, entries: DataFrame) -> DataFrame:
     """One row per group. Raises ConfigError where an expression cannot be understood."""
     try:
-        rows = entries.where(job.get("aggregate.where", "true")).groupBy(*job.get("aggregate.keys"))
-        return rows.agg(*[F.expr(sql).alias(name) for name, sql in job.get("aggregate.values").items()])
+        event_time, window = job.get("aggregate.event_time"), job.get("aggregate.window")
+        if job.get("aggregate.watermark"):
+            entries = entries.withWatermark(event_time, job.get("aggregate.watermark"))
+        keys = [_key(entries, key) for key in job.get("aggregate.keys", [])]
+        if window:
+            keys.append(F.window(F.col(f"`{event_time}`"), window, job.get("aggregate.slide")).alias("window"))
+        rows = entries.where(job.get("aggregate.where", "true")).groupBy(*keys)
+        found = rows.agg(*[F.expr(sql).alias(name) for name, sql in job.get("aggregate.values").items()])
+        if window:
+            bounds = [F.col("window.start").alias("window_start"), F.col("window.end").alias("window_end")]
+            found = found.select(*bounds, *[F.col(f"`{name}`") for name in found.columns if name != "window"])
+        found.schema  # noqa: B018 - analysing is the point
+        return found
     except Exception as error:
         raise ConfigError(f"[aggregate]: {first_line(error)}") from error
+
+
+def _key(entries: DataFrame, key: str) -> Column:
+    """A column, or SQL with a name of its own: `year(at) AS year`."""
+    return F.col(f"`{key}`") if key in entries.columns else F.expr(key)
 
 
 if __name__ == "__main__":

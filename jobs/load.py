@@ -1,78 +1,155 @@
-"""Feed a file into a stream: one entry a row, a field a column, missing values left out, in the order of the file."""
+"""Files into a stream: one entry a row, a field a column, missing values left out, in the order of the file; several
+files in the order of their names. A load that was killed or stopped goes on where it was, and each row is there once.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import glob
+import json
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 from _config import FREE
-from _job import Bar, Job, main
-from pyspark.sql import Observation
-from pyspark.sql import functions as F
+from _job import Job, main
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.errors import ConfigError, RStreamError
+from spark_streams.monitor.bar import Bar
 from spark_streams.monitor.groups import view_streams
 from spark_streams.options import SINK
+from spark_streams.sink.load_writer import LoadDataSource, check_loadable
+from spark_streams.sink.loading import Count, counts_of, forget_counts
 from spark_streams.wire.connection import Connection
 
 SHAPE = {
     "input": {"path": str, "format": str, "schema": str, "options": FREE},
+    "load": {"name": str, "rate": int, "again": bool},
     "sink": FREE,
 }
+_SELF_DESCRIBING = ("parquet", "orc", "avro")
 
 
 def body(job: Job) -> None:
     sink = job.check_options("sink", SINK, "sink")
-    path = job.get("input.path")
-    if "://" not in path and not Path(path).exists():
-        raise ConfigError(f"input.path {path!r} does not exist (seen from {Path.cwd()})")
+    stream = sink["stream"]
+    path, kind = job.get("input.path"), job.get("input.format", "csv")
+    name = job.get("load.name", path)
+    _check(job, path, kind)
     with Connection(sink.address) as server:
-        before = _added(server, sink["stream"])
+        view_streams(server, [stream])  # that it is one
+        if job.get("load.again", False) and not job.check:
+            forget_counts(server, stream, name)
+        counts = counts_of(server, stream, name)
+        if not counts and not job.check:
+            forget_counts(server, stream, name)  # of a stream that was deleted since
         spark = job.session()
-        reader = spark.read.format(job.get("input.format", "csv"))
-        reader = reader.schema(job.schema("input.schema", job.get("input.schema")))
-        # One task: a stream has one order, and it is the file's.
-        rows = reader.options(**job.plain_options("input.options")).load(path).coalesce(1)
+        spark.dataSource.register(LoadDataSource)
+        rows = _read(job, kind, path)
+        check_loadable(rows.schema)
+        files = sorted(unquote(file) for file in rows.inputFiles())
+        before = 0 if job.get("load.again") else _of(files, counts)
+        rate = job.get("load.rate")
+        job.plan(
+            read=f"{path} ({len(files):,} {kind} {'file' if len(files) == 1 else 'files'})",
+            write=f"{stream} at {sink.address}",
+            name=name,
+            loaded_before=before,
+            rate=f"{rate:,} entries a second" if rate else "as fast as it goes",
+        )
         total = rows.count()
-        written = Observation("load")
+        # A file is one task: a stream has one order, and it is the file's, whatever machine reads it.
+        spark.conf.set("spark.sql.files.minPartitionNum", "1")
+        spark.conf.set("spark.sql.files.maxPartitionBytes", str(2**62))
         with (
             Bar(job.console, "load", total) as bar,
-            _watch(lambda: bar.at(_added(server, sink["stream"]) - before)),
+            _Watching(job, spark, bar, lambda: _of(files, counts_of(server, stream, name))),
         ):
-            counted = rows.observe(written, F.count(F.lit(1)).alias("entries"))
-            counted.write.format("rstream").mode("append").options(**job.options("sink")).save()
-        entries = written.get["entries"]
-        bar.at(entries)
-    job.say(entries=entries, stream=sink["stream"], entries_per_second=round(bar.rate))
+            began = time.monotonic()
+            for file in files:
+                if job.stop.asked:
+                    break
+                _load(job, _read(job, kind, file, base=path), file, name)
+        if job.stop.asked:
+            spark.stop()  # and with it a task that still writes
+        seconds = time.monotonic() - began
+        now = _of(files, counts_of(server, stream, name))
+        bar.at(now)
+    entries = now - before
+    job.say(
+        entries=entries,
+        stream=stream,
+        loaded_before=before,
+        left=max(total - now, 0),
+        entries_per_second=round(entries / max(seconds, 1e-3)),
+    )
 
 
-@contextlib.contextmanager
-def _watch(look: Callable[[], None]) -> Iterator[None]:
-    """Call `look` a few times a second, in another thread, while the body runs."""
-    stop = threading.Event()
+def _of(files: Sequence[str], counts: Mapping[str, Count]) -> int:
+    """How many rows of these files are loaded."""
+    return sum(counts[file].rows for file in files if file in counts)
 
-    def loop() -> None:
-        with contextlib.suppress(RStreamError):  # the write itself will say what is wrong with the server
-            while not stop.wait(0.3):
-                look()
 
-    watcher = threading.Thread(target=loop, daemon=True)
-    watcher.start()
+def _check(job: Job, path: str, kind: str) -> None:
+    """Raises ConfigError."""
+    if "://" not in path and not glob.glob(path):
+        raise ConfigError(f"input.path {path!r} does not exist (seen from {Path.cwd()})")
+    if kind not in _SELF_DESCRIBING and not job.get("input.schema"):
+        raise ConfigError(f"input.schema is missing: {kind} files do not say what their columns are")
+    if job.get("load.rate", 1) < 1:
+        raise ConfigError("load.rate must be at least 1")
+    if job.get("sink.delivery") is not None:
+        raise ConfigError("sink.delivery has no meaning here: a load writes each row once")
+
+
+def _read(job: Job, kind: str, path: str, base: str | None = None) -> DataFrame:
+    """One file, or all of them. base: the folder that it is from, whose subfolders may be columns (`month=1`)."""
+    reader = job.spark.read.format(kind).options(**job.plain_options("input.options"))
+    if job.get("input.schema"):
+        reader = reader.schema(job.schema("input.schema", job.get("input.schema")))
+    if base is not None and Path(base).is_dir() and job.get("input.options.basePath") is None:
+        reader = reader.option("basePath", base)
+    return reader.load(path)
+
+
+def _load(job: Job, rows: DataFrame, file: str, name: str) -> None:
+    """One file, in one task. Ends early where the job is asked to stop."""
+    load = json.dumps({"name": name, "input": file, "rate": job.get("load.rate")})
     try:
-        yield
-    finally:
-        stop.set()
-        watcher.join()
+        rows.write.format("rstream-load").mode("append").options(**job.options("sink"), load=load).save()
+    except Exception:
+        if not job.stop.asked:
+            raise
 
 
-def _added(server: Connection, stream: str) -> int:
-    views = view_streams(server, [stream])
-    if not views:
-        return 0
-    return views[0].length if views[0].added is None else views[0].added
+class _Watching:
+    """Beside the load: the bar moves, and a job that is asked to stop ends between two transactions."""
+
+    def __init__(self, job: Job, spark: SparkSession, bar: Bar, count: Callable[[], int]) -> None:
+        self._job, self._spark, self._bar, self._count = job, spark, bar, count
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        shown = True
+        while not self._over.wait(0.2):
+            if self._job.stop.asked:
+                self._spark.sparkContext.cancelAllJobs()
+            elif shown:
+                try:
+                    self._bar.at(self._count())
+                except RStreamError:
+                    shown = False  # the task, which is patient, will say what is wrong with the server
 
 
 if __name__ == "__main__":
-    main("load", __doc__, SHAPE, ["input.path", "input.schema", "sink.stream"], body)
+    main("load", __doc__, SHAPE, ["input.path", "sink.stream"], body)

@@ -5,18 +5,20 @@ It runs on the driver alone, for the server is what takes the time, and needs no
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 from _config import FREE
 from _job import Job, main
 
+from spark_streams.deadletter import transform
 from spark_streams.deadletter.criteria import parse_criteria
 from spark_streams.deadletter.orders import MAX_REDRIVES, Orders
 from spark_streams.deadletter.redrive import Redrive, Report
 from spark_streams.errors import ConfigError
 from spark_streams.monitor.bar import telling
+from spark_streams.monitor.groups import view_streams
 from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
 
 SHAPE = {
     "letters": {
@@ -46,6 +48,7 @@ SHAPE = {
 def body(job: Job) -> None:
     orders = _orders(job)
     dry_run = bool(job.get("redrive.dry_run", False))
+    _plan(job, orders, dry_run)
     with telling(job.console, "dry run" if dry_run else "redrive") as tell:
 
         def show(report: Report) -> None:
@@ -54,8 +57,7 @@ def body(job: Job) -> None:
 
         run = Redrive(Address.parse(job.url), orders, show)
         # A page is one transaction: whatever comes, a letter is either here or there.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: run.stop())
+        job.stop_with(run.stop)
         report = run.run(dry_run)
     facts = report.facts()
     kinds = facts.pop("by")
@@ -64,6 +66,25 @@ def body(job: Job) -> None:
         job.console.print(f"  {what[kind['action']]} {kind['letters']:,} × {kind['reason'] or '-'} → {kind['to']}")
     told = ("stream", "dry_run", "moved", "parked", "left", "bound", "goes_on", "stopped", "letters_per_second")
     job.say(**{name: facts[name] for name in told})
+
+
+def _plan(job: Job, orders: Orders, dry_run: bool) -> None:
+    """For `--check`; without it the run itself looks. Raises ServerUnreachableError and kin, TransformError."""
+    if not job.check:
+        return
+    sure = orders.checked()
+    if sure.transform is not None:
+        transform.load(sure.transform)
+    with Connection(Address.parse(job.url)) as server:
+        letters = sum(view.length for view in view_streams(server, [sure.stream]))
+        job.plan(
+            read=f"{sure.stream} at {server.address} ({letters:,} letters)",
+            do="count what would go where" if dry_run else "move what is meant, each letter once",
+            to=sure.to or "the stream that each came from",
+            parking=f"{sure.parking}, after {sure.max_redrives} redrives",
+            at_most=sure.limit or "all",
+            rate=f"{sure.rate:,} letters a second" if sure.rate else "as fast as it goes",
+        )
 
 
 def _orders(job: Job) -> Orders:

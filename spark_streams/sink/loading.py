@@ -13,7 +13,7 @@ over. The count is all that is kept, however long the input is.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import hiredis
@@ -233,8 +233,3 @@ class _OrderedSender:
         due = self._began + self._sent / self._load.rate
         self._sent += rows
         time.sleep(max(0.0, due - time.monotonic()))
-
-
-def loaded(counts: Mapping[str, Count]) -> int:
-    """Rows of all inputs."""
-    return sum(count.rows for count in counts.values())

@@ -134,8 +134,9 @@ class AckedTrimmer:
         """Close the connection."""
         self._server.close()
 
-    def trim(self, streams: Sequence[bytes], now: int) -> None:
-        """Trim each. Raises ServerReplyError and kin."""
+    def trim(self, streams: Sequence[bytes], now: int) -> int:
+        """Trim each; how many entries went. Raises ServerReplyError and kin."""
+        trimmed = 0
         groups = self._server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
         for stream, described in zip(streams, groups, strict=True):
             if isinstance(described, ReplyError):
@@ -143,9 +144,10 @@ class AckedTrimmer:
                     continue  # deleted meanwhile
                 raise self._server.error_of(described, ("XINFO", "GROUPS", stream))
             if described:
-                self._trim(stream, [pairs(group) for group in described], now)
+                trimmed += self._trim(stream, [pairs(group) for group in described], now)
+        return trimmed
 
-    def _trim(self, stream: bytes, groups: Sequence[dict[bytes, Reply]], now: int) -> None:
+    def _trim(self, stream: bytes, groups: Sequence[dict[bytes, Reply]], now: int) -> int:
         threshold = self._trimming.threshold(now) or ("MINID", str(MAX_ID))
         if self._knows_acked is not False:
             words = [*self._trimming.words(stream, *threshold), "ACKED"]
@@ -155,8 +157,8 @@ class AckedTrimmer:
             if self._knows_acked:
                 if isinstance(reply, ReplyError):
                     raise self._server.error_of(reply, words)
-                return
-        self._trim_up_to(stream, self._needed(stream, groups), *threshold)
+                return int(reply)
+        return self._trim_up_to(stream, self._needed(stream, groups), *threshold)
 
     def _needed(self, stream: bytes, groups: Sequence[dict[bytes, Reply]]) -> StreamId:
         """The lowest id that some group has still to be given or to acknowledge."""
@@ -171,19 +173,17 @@ class AckedTrimmer:
                 needed = min(needed, StreamId.parse(summary[1]))
         return needed
 
-    def _trim_up_to(self, stream: bytes, needed: StreamId, kind: str, threshold: str) -> None:
+    def _trim_up_to(self, stream: bytes, needed: StreamId, kind: str, threshold: str) -> int:
         execute = self._server.execute
         if kind == "MINID":
             lower = min(needed, StreamId.parse(threshold))
-            execute(*self._trimming.words(stream, "MINID", str(lower)))
-            return
+            return int(execute(*self._trimming.words(stream, "MINID", str(lower))))
         excess = execute("XLEN", stream) - int(threshold)
         if excess <= 0:
-            return
+            return 0
         if self._trimming.approximate:
-            execute(*self._trimming.words(stream, "MINID", str(needed), limit=excess))
-            return
+            return int(execute(*self._trimming.words(stream, "MINID", str(needed), limit=excess)))
         # Exactly: the id below which just so many entries lie.
         entries = execute("XRANGE", stream, "-", "+", "COUNT", excess)
         last = StreamId.parse(entries[-1][0]) if entries else needed
-        execute("XTRIM", stream, "MINID", "=", str(min(needed, last.next())))
+        return int(execute("XTRIM", stream, "MINID", "=", str(min(needed, last.next()))))

@@ -1,194 +1,223 @@
-"""The jobs as a data engineer runs them: spark-submit, a config file, a kill in the middle, a restart."""
+"""The jobs as a data engineer runs them: submitted, killed in the middle, started again, stopped; on both servers.
+
+One history for each server, side by side: the sample is loaded, cleaned, aggregated and archived, each job is killed on
+the way, and the next process goes on. Then each is stopped. The tests look at what came of it.
+"""
 
 from __future__ import annotations
 
-import csv
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
-import pyarrow.dataset
 import pytest
 
-from tests.servers import Server, free_port
+from tests.jobs.work import KEY, Running, Work, sample
+from tests.servers import Server
 
-ROOT = Path(__file__).resolve().parents[2]
-SAMPLE = ROOT / "tests" / "data" / "flights_sample.csv"
+pytestmark = pytest.mark.spark
 
-
-class Work:
-    """A folder with its own output, and the settings that point the jobs' sample configurations at it."""
-
-    def __init__(self, folder: Path, server: Server) -> None:
-        self.folder, self.server = folder, server
-
-    def command(self, job: str, *settings: str, submit: bool = True) -> list[str]:
-        places = {
-            "load": [f"input.path={SAMPLE}"],
-            "etl": [f"parquet.path={self.folder}/flights", f"job.checkpoint={self.folder}/etl"],
-            "aggregate": [f"job.checkpoint={self.folder}/aggregate"],
-        }
-        defaults = ROOT / "conf" / "spark-defaults.conf"
-        starter = [str(Path(sys.executable).parent / "spark-submit"), "--properties-file", str(defaults)]
-        command = [*(starter if submit else [sys.executable]), f"jobs/{job}.py", "--config", f"conf/{job}.toml"]
-        for setting in (*places[job], *settings):
-            command += ["--set", setting]
-        return [*command, "--summary", f"{self.folder}/{job}.json"]
-
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, "RSTREAM_URL": self.server.url, "PYSPARK_PYTHON": sys.executable}
-
-    def start(self, job: str, *settings: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(job, *settings),
-            cwd=ROOT,
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, job: str, *settings: str) -> dict[str, object]:
-        """Run a job to its end; its summary."""
-        with self.start(job, *settings) as process:
-            said, _ = process.communicate(timeout=180)
-        assert process.returncode == 0, said
-        summary: dict[str, object] = json.loads((self.folder / f"{job}.json").read_text())
-        return summary
+SMALL = ("source.maxEntriesPerTrigger=60", "source.entriesPerPartition=30")
+GOES_ON = "job.trigger=200 milliseconds"
+# The archive trims to the entry, and all the time.
+TRIM = ("trim.approximate=false", "trim.every=50ms")
 
 
-@pytest.fixture
-def work(tmp_path: Path, server: Server) -> Work:
-    return Work(tmp_path, server)
+@dataclass
+class History:
+    """What was seen on the way, and what there was at the end."""
+
+    work: Work
+    loaded_when_killed: list[str] = field(default_factory=list)
+    left_when_killed: list[str] = field(default_factory=list)
+    archived_when_killed: set[str] = field(default_factory=set)
+    all_ids: list[str] = field(default_factory=list)
+    summaries: dict[str, dict[str, object]] = field(default_factory=dict)
+    stops: dict[str, tuple[float, dict[str, object]]] = field(default_factory=dict)
+
+    def ids(self, stream: str) -> list[str]:
+        with self.work.server.client(decode_responses=True) as client:
+            return [entry for entry, _ in client.xrange(stream)]
+
+    def rows(self, stream: str) -> list[dict[str, str]]:
+        with self.work.server.client(decode_responses=True) as client:
+            return [fields for _, fields in client.xrange(stream)]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
+def live(work: Work, seed: int) -> History:
+    """Everything that happens on one server."""
+    with work:
+        return _live(work, seed)
 
 
-def sample() -> list[dict[str, str]]:
-    with SAMPLE.open(newline="") as lines:
-        return list(csv.DictReader(lines))
+def _live(work: Work, seed: int) -> History:
+    chance = random.Random(seed)
+    history = History(work)
+    client = work.server.client(decode_responses=True)
+
+    def kill_after(run: Running, job: str, batch: int) -> None:
+        """Somewhere after this batch, and before the job has ended."""
+        run.wait_until(lambda: work.committed(job, batch))
+        time.sleep(chance.random() / 2)
+        assert not run.ended(run.jobs - 1), run.said.read_text()[-3000:]
+        run.kill()
+
+    run = work.start(work.arguments("load", "load.rate=200"))
+    run.wait_until(lambda: client.xlen("flights") >= 100)
+    run.kill()
+    history.loaded_when_killed = history.ids("flights")
+
+    run = work.start(work.arguments("load"), work.arguments("etl", *SMALL))
+    kill_after(run, "etl", 2)
+    history.summaries["load"] = work.summary("load")
+    history.all_ids = history.ids("flights")
+
+    run = work.start(work.arguments("etl", *SMALL), work.arguments("aggregate", *SMALL))
+    kill_after(run, "aggregate", 2)
+    history.summaries["etl"] = work.summary("etl")
+
+    # Another group, which has acknowledged 300 entries and was given one more.
+    client.xgroup_create("flights", "slow", "0")
+    client.xreadgroup("slow", "somebody", {"flights": ">"}, 301)
+    client.xack("flights", "slow", *history.all_ids[:300])
+    run = work.start(work.arguments("aggregate", *SMALL), work.arguments("archive", *SMALL, *TRIM))
+    kill_after(run, "archive", 3)
+    history.summaries["aggregate"] = work.summary("aggregate")
+    history.left_when_killed = history.ids("flights")
+    history.archived_when_killed = set(work.parquet("archive")["id"].to_pylist())
+
+    # From here on the jobs do not end by themselves.
+    stopped = ("etl", "aggregate", "archive", "load")
+    last = [
+        work.arguments("archive", *SMALL, *TRIM),
+        *[work.arguments(job, *SMALL, GOES_ON) for job in stopped[:3]],
+        work.arguments("load", "load.rate=20", "load.name=again", "sink.stream=again"),
+    ]
+    run = work.start(*last)
+    for number, job in enumerate(stopped, start=1):
+        run.wait_until(lambda number=number: run.ended(number - 1))
+        if job == "etl":
+            history.summaries["archive"] = work.summary("archive")
+        # Something to do, and the middle of it.
+        client.xadd("flights", {**sample()[0], "carrier": "ZZ"})
+        before = work.folder / "checkpoints" / job / "offsets"
+        batches = len(list(before.glob("[0-9]*"))) if before.exists() else 0
+        if job == "load":
+            run.wait_until(lambda: client.xlen("again") > 3)
+        else:
+            run.wait_until(lambda before=before, batches=batches: len(list(before.glob("[0-9]*"))) > batches)
+        began = time.monotonic()
+        run.stop()
+        run.wait_until(lambda number=number: run.ended(number) or run.process.poll() is not None)
+        history.stops[job] = (time.monotonic() - began, work.summary(job))
+    run.finish()
+    client.close()
+    return history
 
 
-KEY = ("month", "day", "sched_dep_time", "carrier", "flight", "origin")
-
-
-def parquet_keys(folder: Path) -> list[tuple[str, ...]]:
-    rows = pyarrow.dataset.dataset(folder / "flights", partitioning="hive").to_table(columns=list(KEY)).to_pylist()
-    return sorted(tuple(str(row[name]) for name in KEY) for row in rows)
-
-
-@pytest.mark.spark
-def test_load_etl_killed_and_restarted_then_aggregate(work: Work) -> None:
-    """SIGKILL in the middle of the ETL job: Parquet holds each flight once, and nothing stays pending."""
-    flights = sample()
-    departed = [row for row in flights if row["dep_time"] != "NA"]
-    assert work.run("load")["entries"] == len(flights)
-
-    # Small batches, and a kill somewhere between the third commit and two seconds later.
-    small = ("source.maxEntriesPerTrigger=60", "source.entriesPerPartition=30")
-    process = work.start("etl", *small)
-    wait_for(lambda: (work.folder / "etl" / "commits" / "2").exists() or process.poll() is not None)
+@pytest.fixture(scope="module")
+def histories(
+    engine_server: Server, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, History]:
+    servers = [engine_server, request.getfixturevalue("redis_server")]
+    for server in servers:
+        with server.client() as client:
+            client.flushall()
     seed = random.randrange(1000)
     print(f"seed {seed}")
-    time.sleep(random.Random(seed).random() * 2)
-    assert process.poll() is None, process.communicate()[0]
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    with work.server.client() as client:
-        before = client.xinfo_groups("flights")[0]
-        assert before["lag"] > 0
-    work.run("etl", *small)
-
-    assert parquet_keys(work.folder) == sorted(tuple(row[name] for name in KEY) for row in departed)
-    with work.server.client(decode_responses=True) as client:
-        group = client.xinfo_groups("flights")[0]
-        assert (group["pending"], group["lag"]) == (0, 0)
-        letters = [fields for _, fields in client.xrange("flights:dead")]
-        cancelled = [row for row in flights if row["dep_time"] == "NA"]
-        # At least once: a batch that was cut off may have written its letters before.
-        assert {tuple(letter[name] for name in KEY) for letter in letters} == {
-            tuple(row[name] for name in KEY) for row in cancelled
-        }
-        assert {letter["dl.reason"] for letter in letters} == {"no departure time"}
-        assert all(client.xrange("flights", letter["dl.id"], letter["dl.id"]) for letter in letters)
-
-    summary = work.run("aggregate")
-    with work.server.client(decode_responses=True) as client:
-        delays = [fields for _, fields in client.xrange("delays")]
-        assert client.xpending("flights", "aggregate")["pending"] == 0
-    assert summary["groups"] == len(delays) == len({(row["carrier"], row["month"]) for row in departed})
-    united = [row for row in delays if row["carrier"] == "UA"]
-    minutes = [int(row["dep_delay"]) for row in departed if row["carrier"] == "UA"]
-    assert sum(int(row["flights"]) for row in united) == len(minutes)
-    total = sum(float(row["mean_dep_delay"]) * int(row["flights"]) for row in united)
-    assert total == pytest.approx(sum(minutes))
+    works = [Work(tmp_path_factory.mktemp(server.kind), server) for server in servers]
+    with ThreadPoolExecutor(len(works)) as both:
+        lived = list(both.map(live, works, [seed, seed + 1]))
+    return {history.work.server.kind: history for history in lived}
 
 
-@pytest.mark.parametrize(
-    ("job", "settings", "code", "message"),
-    [
-        (
-            "etl",
-            ["source.gruop=x"],
-            2,
-            "etl: [RSTREAM_UNKNOWN_OPTION] the rstream source has no option 'gruop'; did",
-        ),
-        ("etl", ["parquet.pth=x"], 2, "etl: [RSTREAM_CONFIG] conf/etl.toml: unknown key parquet.pth; did you mean"),
-        ("etl", ["job.trigger=often"], 2, "etl: [RSTREAM_CONFIG] job.trigger must be"),
-        ("etl", ["source.mode=FAILFAST"], 2, "etl: [RSTREAM_CONFIG] source.mode has no meaning here"),
-        ("etl", ["columns.batch=INT"], 2, "etl: [RSTREAM_CONFIG] [columns] names 'batch': _…, dl.… and batch are"),
-        ("etl", ["rule=[1]"], 2, "etl: [RSTREAM_CONFIG] [[rule]] needs exactly reason and when"),
-        ("etl", ["source.streams=text"], 1, "etl: [RSTREAM_WRONG_KEY_TYPE] key 'text' at"),
-        (
-            "etl",
-            [f"url=redis://:secret@127.0.0.1:{free_port()}"],
-            1,
-            "etl: [RSTREAM_SERVER_UNREACHABLE] no stream",
-        ),
-        ("load", ["input.path=nowhere.csv"], 2, "load: [RSTREAM_CONFIG] input.path 'nowhere.csv' does not exist"),
-        ("load", ["sink.stream=text"], 1, "load: [RSTREAM_WRONG_KEY_TYPE] key 'text' at"),
-        ("aggregate", ["sink.delivery=exactly-twice"], 2, "aggregate: [RSTREAM_INVALID_OPTION] sink option delivery="),
-    ],
-)
-def test_bad_input_is_one_line(
-    tmp_path: Path, engine_server: Server, job: str, settings: list[str], code: int, message: str
-) -> None:
-    """Found before Spark is started, so no spark-submit is needed to see it."""
-    work = Work(tmp_path, engine_server)
-    with work.server.client() as client:
-        client.flushall()
-        client.set("text", "no stream")
-    command = work.command(job, *settings, submit=False)
-    ended = subprocess.run(command, cwd=ROOT, env=work.environment(), capture_output=True, text=True, check=False)
-    assert ended.returncode == code, ended.stderr
-    assert ended.stderr.startswith(message)
-    assert ended.stderr.count("\n") == 1
-    assert "secret" not in ended.stderr + ended.stdout
+@pytest.fixture(params=["engine", "redis"])
+def history(request: pytest.FixtureRequest, histories: dict[str, History]) -> History:
+    return histories[request.param]
 
 
-def test_a_missing_jdk_and_a_missing_config_are_one_line(tmp_path: Path, engine_server: Server) -> None:
-    work = Work(tmp_path, engine_server)
-    bare = {**work.environment(), "PATH": str(work.folder)}
-    bare.pop("JAVA_HOME", None)
-    command = work.command("etl", submit=False)
-    ended = subprocess.run(command, cwd=ROOT, env=bare, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (
-        1,
-        "etl: [RSTREAM_JOB] no Java found: install a JDK 17 or newer, or set JAVA_HOME\n",
+def test_a_killed_load_goes_on_where_it_was(history: History) -> None:
+    """The stream holds the file's rows once, in the file's order."""
+    before, flights = len(history.loaded_when_killed), sample()
+    assert 100 <= before < len(flights)
+    assert history.all_ids[:before] == history.loaded_when_killed
+    told = history.summaries["load"]
+    assert (told["entries"], told["loaded_before"], told["left"]) == (len(flights) - before, before, 0)
+    rows = history.work.parquet("archive").sort_by([("timestamp", "ascending"), ("id", "ascending")])
+    by_id = dict(zip(rows["id"].to_pylist(), rows["fields"].to_pylist(), strict=True))
+    loaded = [dict(by_id[entry]) for entry in history.all_ids]
+    assert [key(row) for row in loaded] == [key(row) for row in flights]
+
+
+def test_a_killed_etl_leaves_each_row_and_each_letter_once(history: History) -> None:
+    flights = sample()
+    departed = [row for row in flights if row["dep_time"] != "NA"]
+    cancelled = [row for row in flights if row["dep_time"] == "NA"]
+    rows = [row for row in history.work.parquet("flights").to_pylist() if row["carrier"] != "ZZ"]
+    assert Counter(tuple(str(row[name]) for name in KEY) for row in rows) == keys(departed)
+    letters = history.rows("flights:dead")
+    assert keys(letters) == keys(cancelled)
+    assert {letter["dl.reason"] for letter in letters} == {"no departure time"}
+    assert {letter["dl.id"] for letter in letters} < set(history.all_ids)
+    assert history.summaries["etl"]["entries"] < len(flights), "the first run has committed some batches"
+
+
+def test_a_killed_aggregate_appends_each_change_once(history: History) -> None:
+    """Every entry of a group counts more flights than the one before; the last one counts all."""
+    departed = [row for row in sample() if row["dep_time"] != "NA"]
+    counted: dict[tuple[str, str], list[int]] = {}
+    means: dict[tuple[str, str], float] = {}
+    for row in history.rows("delays"):
+        group = (row["carrier"], row["month"])
+        counted.setdefault(group, []).append(int(row["flights"]))
+        means[group] = float(row["mean_dep_delay"])
+    of_late = [group for group in counted if group[0] == "ZZ"]
+    assert all(ns == sorted(set(ns)) for group, ns in counted.items() if group not in of_late)
+    minutes: dict[tuple[str, str], list[int]] = {}
+    for row in departed:
+        minutes.setdefault((row["carrier"], row["month"]), []).append(int(row["dep_delay"]))
+    assert {group: ns[-1] for group, ns in counted.items() if group not in of_late} == {
+        group: len(delays) for group, delays in minutes.items()
+    }
+    assert all(means[group] == pytest.approx(sum(delays) / len(delays)) for group, delays in minutes.items())
+
+
+def test_a_killed_archive_has_each_entry_once_and_trims_nothing_else(history: History) -> None:
+    ids = history.all_ids
+    assert set(history.left_when_killed) | history.archived_when_killed >= set(ids), (
+        "nothing was lost when it was killed"
     )
-    command[command.index("conf/etl.toml")] = "conf/none.toml"
-    ended = subprocess.run(command, cwd=ROOT, env=bare, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert ended.stderr.startswith("etl: [RSTREAM_CONFIG] there is no config file 'conf/none.toml'")
+    assert len(history.archived_when_killed) < len(ids)
+    archived = history.work.parquet("archive")["id"].to_pylist()
+    assert Counter(one for one in archived if one in set(ids)) == Counter(ids)
+    # The entry that group `slow` has yet to acknowledge, and all behind it, are still there.
+    assert history.ids("flights")[: len(ids) - 300] == ids[300:]
+    assert len(history.left_when_killed) - (len(ids) - 300) == history.summaries["archive"]["trimmed"]
+
+
+@pytest.mark.parametrize("job", ["etl", "aggregate", "archive", "load"])
+def test_a_job_that_is_told_to_stop_finishes_its_batch(history: History, job: str) -> None:
+    """SIGTERM to spark-submit: exit code 0 (seen by the history), within the documented time, nothing cut."""
+    seconds, told = history.stops[job]
+    assert told["stopped"] is True
+    assert "cut" not in told
+    assert seconds < 30
+    if job == "load":
+        assert 0 < told["entries"] == len(history.ids("again")) < len(sample())
+        assert told["left"] == len(sample()) - told["entries"]
+    else:
+        assert told["entries"] >= 1
+        with history.work.server.client() as client:
+            pending = client.xpending("flights", job)["pending"]
+        # What was read last may be settled by the next run.
+        assert pending <= told["entries"]
+
+
+def key(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(row[name] for name in KEY)
+
+
+def keys(rows: list[dict[str, str]]) -> Counter[tuple[str, ...]]:
+    return Counter(map(key, rows))

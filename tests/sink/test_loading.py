@@ -9,7 +9,7 @@ import time
 import pytest
 
 from spark_streams.errors import LedgerError
-from spark_streams.sink.loading import Load, append_in_order, counts_of, forget_counts, loaded
+from spark_streams.sink.loading import Load, append_in_order, counts_of, forget_counts
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.proxy import Proxy
@@ -40,7 +40,7 @@ def test_a_finished_load_adds_nothing_and_an_input_that_has_grown_what_is_new(se
         append_in_order([frame(rows)], options(server.url, chunkSize="64"), FLIGHTS)
     assert order(server) == ROWS
     with Connection(Address.parse(server.url)) as connection:
-        assert loaded(counts_of(connection, "out", "flights")) == len(ROWS)
+        assert counts_of(connection, "out", "flights")["a.csv"].rows == len(ROWS)
         connection.execute("DEL", "out")
         assert counts_of(connection, "out", "flights") == {}, "what was loaded is gone with the stream"
 
@@ -131,4 +131,4 @@ def test_rows_that_the_server_refuses_are_not_counted(server: Server) -> None:
         append_in_order([frame(ROWS[1:])], options(server.url, chunkSize="100"), FLIGHTS)
     assert order(server) == [0, 1, 2, 3]
     with Connection(Address.parse(server.url)) as connection:
-        assert loaded(counts_of(connection, "out", "flights")) == 3
+        assert counts_of(connection, "out", "flights")["a.csv"].rows == 3

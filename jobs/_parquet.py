@@ -1,0 +1,50 @@
+"""Micro-batches as Parquet, each in partitions of its own, so that one that is run again leaves every row once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+
+class BatchFolders:
+    """`<path>/<key>=…/batch=b<query>-<number>`: where the batches of one query go.
+
+    A batch that is run again replaces what an earlier run has left of it. That may be more than it writes itself: a
+    batch that kills its query is cut into smaller ones.
+    """
+
+    def __init__(self, spark: SparkSession, path: str, keys: list[str]) -> None:
+        """keys: the columns that partition it."""
+        self._spark = spark
+        self._path = path
+        self._keys = keys
+        self._first = True
+
+    def sweep(self) -> None:
+        """Remove what a killed run left half-written; readers pass over it, but it takes up room."""
+        self._remove(".spark-staging-*")
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """One micro-batch of the query that runs on this thread."""
+        query = self._spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "query"
+        name = f"b{query[:8]}-{number}"
+        if self._first:
+            # Only the first batch of a run can be one that another run has begun.
+            self._remove("/".join([*["*"] * len(self._keys), f"batch={name}"]))
+            self._first = False
+        (
+            rows.withColumn("batch", F.lit(name))
+            .write.mode("overwrite")
+            .option("partitionOverwriteMode", "dynamic")
+            .partitionBy(*self._keys, "batch")
+            .parquet(self._path)
+        )
+
+    def _remove(self, below: str) -> None:
+        jvm: Any = self._spark.sparkContext._jvm
+        found = jvm.org.apache.hadoop.fs.Path(self._path, below)
+        store = found.getFileSystem(self._spark.sparkContext._jsc.hadoopConfiguration())
+        for one in store.globStatus(found) or []:
+            store.delete(one.getPath(), True)

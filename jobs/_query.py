@@ -1,0 +1,179 @@
+"""A job that is a streaming query: its keys, what waits for it, how it runs and how it stops."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from _job import Job
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from spark_streams import watch
+from spark_streams.errors import ConfigError
+from spark_streams.monitor.bar import Bar
+from spark_streams.monitor.groups import view_streams
+from spark_streams.monitor.listener import Watch
+from spark_streams.option_values import duration
+from spark_streams.options import Options
+from spark_streams.source.start import matching_streams
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+
+# What [job] holds.
+SHAPE = {
+    "checkpoint": str,
+    "trigger": str,
+    "stop_within": str,
+    "log": str,
+    "metrics_port": int,
+    "metrics_file": str,
+}
+_INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
+_LOOK = 0.2  # seconds
+
+
+class Ran(NamedTuple):
+    """entries: that were read; rate: how many a second."""
+
+    entries: int
+    rate: float
+
+
+class Query:
+    """The streaming side of a job. Made before anything is started: raises ConfigError for what is wrong in [job], and
+    ServerUnreachableError and kin where the source's server does not answer."""
+
+    def __init__(self, job: Job, source: Options) -> None:
+        self._job = job
+        self._source = source
+        self._watching: Watch | None = None
+        self.trigger = _trigger(job)
+        try:
+            self._patience = duration(job.get("job.stop_within", "30s")) / 1000
+        except ValueError as error:
+            raise ConfigError(f"job.stop_within {error}") from None
+        if not 0 <= job.get("job.metrics_port", 0) < 65536:
+            raise ConfigError(f"job.metrics_port must be a port, not {job.get('job.metrics_port')}")
+        if source["streams"] is None and source["streamsPattern"] is None:
+            raise ConfigError("source.streams is missing (or source.streamsPattern): say which streams to read")
+        with Connection(source.address) as server:
+            self.streams: list[str] = list(source["streams"] or matching_streams(server, source["streamsPattern"], ()))
+            views = view_streams(server, self.streams)
+        self.waiting: int | None = 0
+        for view in views:
+            group = next((one for one in view.groups if one.group == source["group"]), None)
+            if self.waiting is None or (group is not None and group.lag is None):
+                self.waiting = None
+            else:
+                self.waiting += view.length if group is None else group.pending + (group.lag or 0)
+
+    def plan(self) -> dict[str, Any]:
+        """For `--check`."""
+        source = self._source
+        wanted = self._job.get("job.trigger", "available-now")
+        begun = Path(self._job.get("job.checkpoint").removeprefix("file:")).joinpath("metadata").exists()
+        return {
+            "read": f"{', '.join(self.streams) or source['streamsPattern']} at {source.address}",
+            "as": f"group {source['group']}, consumer {source['consumer']}",
+            "waiting": "unknown" if self.waiting is None else f"{self.waiting:,} entries",
+            "checkpoint": f"{self._job.get('job.checkpoint')}{' (goes on)' if begun else ''}",
+            "trigger": wanted,
+        }
+
+    def watch(self, spark: SparkSession) -> None:
+        """Log lines and metrics, where they are wanted; and what kills the query is noted for its dead letter."""
+        job = self._job
+        self._watching = watch(
+            spark,
+            self._source.address.url,
+            log=job.get("job.log"),
+            metrics_port=job.get("job.metrics_port"),
+            metrics_file=job.get("job.metrics_file"),
+        )
+
+    def run(self, writer: DataStreamWriter, look: Callable[[], None] = lambda: None) -> Ran:
+        """Run the query to its end, or until the job is asked to stop: then the batch in flight is finished first.
+        look: called again and again meanwhile.
+
+        Raises what ended the query.
+        """
+        with contextlib.ExitStack() as closing:
+            if self._watching is not None:
+                closing.callback(self._watching.close)
+            return self._run(writer, look)
+
+    def _run(self, writer: DataStreamWriter, look: Callable[[], None]) -> Ran:
+        job = self._job
+        checkpoint = job.get("job.checkpoint")
+        seen = -1
+        total = 0
+        with Bar(job.console, job.name, self.waiting or None) as bar:
+            query = writer.option("checkpointLocation", checkpoint).trigger(**self.trigger).start()
+
+            def count() -> None:
+                nonlocal seen, total
+                for progress in query.recentProgress:
+                    if progress.batchId > seen and progress.numInputRows:
+                        seen, total = progress.batchId, total + progress.numInputRows
+                bar.at(total)
+
+            while not query.awaitTermination(_LOOK):
+                count()
+                look()
+                if job.stop.asked:
+                    self._finish(query)
+                    break
+            count()
+        return Ran(total, bar.rate)
+
+    def _finish(self, query: StreamingQuery) -> None:
+        """Stop between two batches; after `stop_within` in the middle of one, which is then run again next time."""
+        deadline = time.monotonic() + self._patience
+        before = _last(query)
+        while query.isActive and query.status["isTriggerActive"] and _last(query) == before:
+            if time.monotonic() > deadline:
+                self._job.say(cut=True)
+                break
+            time.sleep(0.02)
+        query.stop()
+        error = query.exception()
+        if error is not None:
+            raise error
+
+
+def foreach_batch(rows: DataFrame, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+    """A writer that hands each micro-batch to the function."""
+    return rows.writeStream.foreachBatch(function)
+
+
+def added(address: Address, stream: str | None) -> int:
+    """How many entries were ever added to a stream."""
+    if stream is None:
+        return 0
+    with Connection(address) as server:
+        views = view_streams(server, [stream])
+    return 0 if not views else views[0].length if views[0].added is None else views[0].added
+
+
+def _last(query: StreamingQuery) -> object:
+    """What changes with each batch that has ended."""
+    progress = query.lastProgress
+    return None if progress is None else (progress.batchId, progress.timestamp)
+
+
+def _trigger(job: Job) -> Mapping[str, Any]:
+    """`job.trigger`: "available-now" (the default), "once", or an interval such as "10 seconds". Raises ConfigError."""
+    wanted = str(job.get("job.trigger", "available-now"))
+    if wanted not in ("available-now", "once") and not _INTERVAL.match(wanted):
+        raise ConfigError(f'job.trigger must be "available-now", "once" or like "10 seconds", not {wanted!r}')
+    if wanted == "available-now":
+        return {"availableNow": True}
+    if wanted == "once":
+        return {"once": True}
+    return {"processingTime": wanted}

@@ -1,0 +1,143 @@
+"""What is wrong is said in one line and nothing is started; `--check` says it, too, and prints what would be done."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.work import ROOT, Work
+from tests.servers import Server, free_port
+
+
+@pytest.fixture
+def work(tmp_path: Path, engine_server: Server) -> Work:
+    with engine_server.client() as client:
+        client.flushall()
+        client.set("text", "no stream")
+    return Work(tmp_path, engine_server)
+
+
+@pytest.mark.parametrize(
+    ("job", "settings", "code", "message"),
+    [
+        (
+            "etl",
+            ["source.gruop=x"],
+            2,
+            "etl: [RSTREAM_UNKNOWN_OPTION] the rstream source has no option 'gruop'; did",
+        ),
+        ("etl", ["parquet.pth=x"], 2, "etl: [RSTREAM_CONFIG] {conf}/etl.toml: unknown key parquet.pth; did you mean"),
+        ("etl", ["job.trigger=often"], 2, "etl: [RSTREAM_CONFIG] job.trigger must be"),
+        ("etl", ["job.stop_within=soon"], 2, "etl: [RSTREAM_CONFIG] job.stop_within must be a duration"),
+        ("etl", ["source.mode=DEADLETTER"], 2, "etl: [RSTREAM_INVALID_OPTION] mode=DEADLETTER needs option deadLetter"),
+        ("etl", ["columns.batch=INT"], 2, "etl: [RSTREAM_CONFIG] [columns] names 'batch': _…, dl.… and batch are"),
+        ("etl", ["rule=[1]"], 2, "etl: [RSTREAM_CONFIG] [[rule]] needs exactly reason and when"),
+        ("etl", ["source.streams=text"], 1, "etl: [RSTREAM_WRONG_KEY_TYPE] key 'text' at"),
+        ("etl", ["source.streams="], 2, "etl: [RSTREAM_INVALID_OPTION] source option streams='' must name"),
+        (
+            "etl",
+            [f"url=redis://:secret@127.0.0.1:{free_port()}"],
+            1,
+            "etl: [RSTREAM_SERVER_UNREACHABLE] no stream",
+        ),
+        ("load", ["input.path=nowhere.csv"], 2, "load: [RSTREAM_CONFIG] input.path 'nowhere.csv' does not exist"),
+        ("load", ["sink.stream=text"], 1, "load: [RSTREAM_WRONG_KEY_TYPE] key 'text' at"),
+        ("load", ["load.rate=0"], 2, "load: [RSTREAM_CONFIG] load.rate must be at least 1"),
+        ("load", ["input.schema="], 2, "load: [RSTREAM_CONFIG] input.schema is missing: csv files do not say"),
+        ("load", ["sink.delivery=exactly-once"], 2, "load: [RSTREAM_CONFIG] sink.delivery has no meaning here"),
+        ("aggregate", ["sink.delivery=exactly-twice"], 2, "aggregate: [RSTREAM_INVALID_OPTION] sink option delivery="),
+        (
+            "aggregate",
+            ["aggregate.window=1 hour"],
+            2,
+            "aggregate: [RSTREAM_CONFIG] aggregate.window needs aggregate.e",
+        ),
+        ("aggregate", ["aggregate.emit=final"], 2, 'aggregate: [RSTREAM_CONFIG] aggregate.emit = "final" needs aggreg'),
+        ("aggregate", ["aggregate.keys=[]"], 2, "aggregate: [RSTREAM_CONFIG] aggregate.keys is missing (or aggregate."),
+        ("archive", ["source.noAck=true"], 2, "archive: [RSTREAM_CONFIG] source.noAck and source.delivery = at-most"),
+        (
+            "archive",
+            ["source.startingOffsets=latest"],
+            2,
+            "archive: [RSTREAM_CONFIG] source.startingOffsets has no m",
+        ),
+        ("archive", ["trim.keep_for=long"], 2, "archive: [RSTREAM_CONFIG] trim.keep_for must be a duration"),
+        ("archive", ["trim.keep_for=1h", "trim.keep_entries=5"], 2, "archive: [RSTREAM_CONFIG] trim.keep_entries and"),
+        ("archive", ["trim.enabled=false"], 2, "archive: [RSTREAM_CONFIG] trim.approximate has no meaning where"),
+        ("archive", ["source.group=strange"], 1, "archive: [RSTREAM_STREAM_STATE] group 'strange' of stream 'flights'"),
+    ],
+)
+def test_bad_input_is_one_line(
+    work: Work,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    job: str,
+    settings: list[str],
+    code: int,
+    message: str,
+) -> None:
+    """Found before Spark is started, so neither spark-submit nor a process is needed to see it."""
+    with work.server.client() as client:
+        client.xgroup_create("flights", "strange", mkstream=True)
+    monkeypatch.setenv("RSTREAM_URL", work.server.url)
+    monkeypatch.setattr("sys.argv", work.arguments(job, *settings))
+    monkeypatch.syspath_prepend(str(ROOT / "jobs"))
+    monkeypatch.setattr("pyspark.sql.SparkSession.builder", None)
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(ROOT / "jobs" / f"{job}.py"), run_name="__main__")
+    said = capsys.readouterr()
+    assert (left.value.code, said.err.count("\n")) == (code, 1), said.err
+    assert said.err.startswith(message.format(conf=ROOT / "conf"))
+    assert "secret" not in said.err + said.out
+
+
+def test_a_missing_jdk_and_a_missing_config_are_one_line(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(work.folder))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    ended = work.alone("etl")
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "etl: [RSTREAM_JOB] no Java found: install a JDK 17 or newer, or set JAVA_HOME\n",
+    )
+    ended = work.alone("etl", "--config=conf/none.toml")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("etl: [RSTREAM_CONFIG] there is no config file 'conf/none.toml'")
+
+
+@pytest.mark.spark
+def test_check_looks_at_everything_and_starts_nothing(work: Work) -> None:
+    """All five in one Spark; then two whose SQL is wrong, which only Spark can see."""
+    with work.server.client() as client:
+        for _ in range(7):
+            client.xadd("flights", {"carrier": "UA"})
+        client.xadd("flights:dead", {"carrier": "UA"})
+        keys = sorted(client.keys())
+    jobs = ("load", "etl", "aggregate", "archive", "reprocess_dead_letters")
+    wrong = [
+        work.arguments("etl", 'rule=[{reason = "late", when = "dep_tme > 3"}]'),
+        work.arguments("aggregate", "aggregate.values.worst=max(nothing)"),
+    ]
+    run = work.start(*[[*work.arguments(job), "--check"] for job in jobs], *[[*words, "--check"] for words in wrong])
+    try:
+        run.process.wait(240)
+    except subprocess.TimeoutExpired:
+        run.kill()
+    said = run.said.read_text()
+    assert [run.ended(number) for number in range(7)] == ["0"] * 5 + ["2"] * 2, said
+    for told in (
+        *[f"{job} would:" for job in jobs],
+        "waiting        7 entries",
+        "group archive, consumer spark",
+        "what every group has acknowledged",
+        "flights:dead at redis://",
+        "etl: [RSTREAM_CONFIG] [columns] or [[rule]]: [UNRESOLVED_COLUMN",
+        "aggregate: [RSTREAM_CONFIG] [aggregate]: [UNRESOLVED_COLUMN",
+    ):
+        assert told in said
+    with work.server.client() as client:
+        assert sorted(client.keys()) == keys
+        assert client.xinfo_groups("flights") == []
+    assert [path.name for path in work.folder.iterdir()] == ["run0"]
