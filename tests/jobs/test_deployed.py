@@ -41,11 +41,15 @@ def package(path: Path) -> Path:
     return path
 
 
-def test_executors_need_the_package_alone(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executors_need_the_package_alone(
+    engine_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A cluster of two executors in processes of their own: file → stream → Parquet and letters."""
     monkeypatch.setenv("SPARK_HOME", str(Path(pyspark.__file__).parent))
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    work = Work(tmp_path, server)
+    with engine_server.client() as client:
+        client.flushall()
+    work = Work(tmp_path, engine_server)
     environment = work.environment()
     environment["PYSPARK_PYTHON"] = str(bare_python(tmp_path / "env"))
     environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -57,6 +61,6 @@ def test_executors_need_the_package_alone(server: Server, tmp_path: Path, monkey
         work.start(work.arguments("load"), work.arguments("etl"), submit=submit).finish()
     departed = sum(row["dep_time"] != "NA" for row in sample())
     assert work.parquet("flights").num_rows == work.summary("etl")["parquet"] == departed
-    with server.client() as client:
+    with engine_server.client() as client:
         assert client.xlen("flights") == len(sample())
         assert client.xlen("flights:dead") == len(sample()) - departed

@@ -19,7 +19,7 @@ from tests.servers import Server
 
 pytestmark = pytest.mark.spark
 
-SMALL = ("source.maxEntriesPerTrigger=60", "source.entriesPerPartition=30")
+SMALL = ("source.maxEntriesPerTrigger=120", "source.entriesPerPartition=60")
 GOES_ON = "job.trigger=200 milliseconds"
 # The archive trims to the entry, and all the time.
 TRIM = ("trim.approximate=false", "trim.every=50ms")
@@ -70,12 +70,12 @@ def _live(work: Work, seed: int) -> History:
     history.loaded_when_killed = history.ids("flights")
 
     run = work.start(work.arguments("load"), work.arguments("etl", *SMALL))
-    kill_after(run, "etl", 2)
+    kill_after(run, "etl", 1)
     history.summaries["load"] = work.summary("load")
     history.all_ids = history.ids("flights")
 
     run = work.start(work.arguments("etl", *SMALL), work.arguments("aggregate", *SMALL))
-    kill_after(run, "aggregate", 2)
+    kill_after(run, "aggregate", 1)
     history.summaries["etl"] = work.summary("etl")
 
     # Another group, which has acknowledged 300 entries and was given one more.
@@ -83,7 +83,7 @@ def _live(work: Work, seed: int) -> History:
     client.xreadgroup("slow", "somebody", {"flights": ">"}, 301)
     client.xack("flights", "slow", *history.all_ids[:300])
     run = work.start(work.arguments("aggregate", *SMALL), work.arguments("archive", *SMALL, *TRIM))
-    kill_after(run, "archive", 3)
+    kill_after(run, "archive", 2)
     history.summaries["aggregate"] = work.summary("aggregate")
     history.left_when_killed = history.ids("flights")
     history.archived_when_killed = set(work.parquet("archive")["id"].to_pylist())

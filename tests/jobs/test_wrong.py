@@ -127,12 +127,13 @@ def test_check_looks_at_everything_and_starts_nothing(work: Work) -> None:
         run.kill()
     said = run.said.read_text()
     assert [run.ended(number) for number in range(7)] == ["0"] * 5 + ["2"] * 2, said
+    said = " ".join(said.split())
     for told in (
         *[f"{job} would:" for job in jobs],
-        "waiting        7 entries",
+        "waiting 7 entries",
         "group archive, consumer spark",
         "what every group has acknowledged",
-        "flights:dead at redis://",
+        "flights:dead at ",
         "etl: [RSTREAM_CONFIG] [columns] or [[rule]]: [UNRESOLVED_COLUMN",
         "aggregate: [RSTREAM_CONFIG] [aggregate]: [UNRESOLVED_COLUMN",
     ):
