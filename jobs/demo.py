@@ -256,7 +256,8 @@ def where_next(server: Connection) -> None:
     client = _redis_cli(server.address.resolve())
     lines = [
         (f"{client} XINFO GROUPS flights", "who reads the stream, and how far"),
-        (f"{client} XRANGE flights:dead - + COUNT 1", "a dead letter, with its reason"),
+        (".venv/bin/rstream dead show flights:dead --limit 1", "a dead letter, with its reason"),
+        (".venv/bin/rstream dead redrive flights:dead --dry-run", "what a redrive would send back"),
         (".venv/bin/rstream groups", "lag and pending of all groups"),
         ("out/flights", "Parquet by month, for anything that reads it"),
         ("conf/etl.toml and jobs/etl.py", "the job; README.md says how to move it to a cluster"),

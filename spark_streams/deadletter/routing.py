@@ -12,6 +12,7 @@ from pyspark.sql.types import BinaryType, MapType
 from spark_streams.deadletter.envelope import MARK, MARK_FORM, NAMES, PREFIX
 from spark_streams.errors import SchemaError
 
+_BATCH = ("sql.streaming.queryId", "streaming.sql.batchId")
 _NEEDED = ("_stream", "_id", "_fields")
 _BYTES = MapType(BinaryType(), BinaryType()).simpleString()
 _FORM = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
@@ -72,7 +73,7 @@ def route_dead_letters(
         "redrives": F.coalesce(_of_mark(1), F.lit("0")),
         "previous": _of_mark(3),
     }
-    known = df.where(dead).withColumns({"_mark": F.expr(_mark()), "_batch": _batch()})
+    known = df.where(dead).withColumns({"_mark": F.expr(_mark()), "_batch": _batch(df)})
     fields = F.when(F.col("_mark").isNull(), F.col("_fields")).otherwise(
         F.expr(f"map_filter(_fields, (name, value) -> name != {_MARK_NAME})")
     )
@@ -99,13 +100,16 @@ def _of_mark(part: int) -> Column:
     return F.regexp_extract(F.col("_mark"), MARK_FORM, part)
 
 
-def _batch() -> Column:
-    """Of the micro-batch that a task belongs to: only there it is known (FACTS S8). Runs for dead letters only."""
+def _batch(df: DataFrame) -> Column:
+    """The micro-batch: within foreachBatch the driver knows it, elsewhere only the tasks do (FACTS S8)."""
+    driver = getattr(df.sparkSession, "_sc", None)  # Spark Connect has none
+    if driver is not None and not df.isStreaming:
+        query, number = (driver.getLocalProperty(name) or "" for name in _BATCH)
+        return F.struct(F.lit(query).alias("query"), F.lit(number).alias("number"))
 
-    def look() -> tuple[str, str]:
+    def look() -> tuple[str, str]:  # for dead rows only
         context = TaskContext.get()
-        names = ("sql.streaming.queryId", "streaming.sql.batchId")
-        query, number = ((context.getLocalProperty(name) if context is not None else None) or "" for name in names)
+        query, number = ((context.getLocalProperty(name) if context is not None else None) or "" for name in _BATCH)
         return query, number
 
     found: Column = F.udf(look, "query STRING, number STRING", useArrow=False).asNondeterministic()()

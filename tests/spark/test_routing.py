@@ -99,3 +99,37 @@ def test_without_the_metadata_columns_it_says_what_to_declare(spark: SparkSessio
     frame = spark.sql("SELECT '' AS _stream, '' AS _id, map('a', 'b') AS _fields")
     with pytest.raises(SchemaError, match="'_fields' is map<string,string>, .*declare it MAP<BINARY, BINARY>"):
         route_dead_letters(frame, "true", "x")
+
+
+def test_letters_of_a_replayed_batch_are_written_once_where_the_write_has_a_name(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    """The function fails after its writes, and the batch is replayed by another run of the query."""
+    ids = fill(server)
+    failing = [True]
+
+    def batch(rows: DataFrame, number: int) -> None:
+        good, letters = route_dead_letters(rows, "n % 2 = 1", "odd", at=F.col("failed_at"))
+        for name, frame in (("letters", letters), ("good", good.selectExpr("coalesce(n, -1) AS n"))):
+            write = frame.repartition(3).write.format("rstream").mode("append")
+            write.options(url=server.url, stream=name, transaction=name).save()
+        if failing[0]:
+            raise RuntimeError("fails after its writes")
+
+    def run() -> None:
+        entries = read_stream(spark, server, SCHEMA, streams="s").withColumn("failed_at", F.current_timestamp())
+        query = (
+            entries.writeStream.foreachBatch(batch)
+            .option("checkpointLocation", str(tmp_path / "once")).trigger(availableNow=True).start()
+        )  # fmt: skip
+        query.awaitTermination()
+
+    with pytest.raises(Exception, match="fails after its writes"):
+        run()
+    first = letters_in(server, "letters")
+    assert [envelope["id"].encode() for _, envelope in first] == [ids[n] for n in (1, 3, 5, 7)]
+    failing[0] = False
+    run()
+    with server.client() as client:
+        assert client.xlen("good") == 6
+    assert letters_in(server, "letters") == first
