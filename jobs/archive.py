@@ -187,7 +187,10 @@ class Trimmer:
         with Connection(self._address) as server:
             seconds, microseconds = server.execute("TIME")
             now = int(seconds) * 1000 + int(microseconds) // 1000
-            self.trimmed += AckedTrimmer(server, self._trimming).trim(self._streams, now)
+            trimmer = AckedTrimmer(server, self._trimming)
+            # Whole nodes are trimmed ten thousand entries at a time, unless the server is told otherwise.
+            while gone := trimmer.trim(self._streams, now):
+                self.trimmed += gone
 
 
 if __name__ == "__main__":

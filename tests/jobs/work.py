@@ -65,6 +65,10 @@ class Running:
         """SIGTERM for spark-submit alone, as a scheduler does it."""
         self.process.send_signal(signal.SIGTERM)
 
+    def interrupt(self) -> None:
+        """SIGINT for the process group, as a terminal does it."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
     def ended(self, number: int) -> str:
         """What a job ended with; '' while it has not."""
         file = self.folder / f"{number}.ended"
@@ -149,6 +153,13 @@ class Work:
     def committed(self, job: str, number: int) -> bool:
         """Whether this batch is in the commit log."""
         return (self.folder / "checkpoints" / job / "commits" / str(number)).exists()
+
+    def forget_last_commit(self, job: str) -> None:
+        """The commit log does not have the last batch."""
+        commits = self.folder / "checkpoints" / job / "commits"
+        last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
+        for name in (str(last), f".{last}.crc"):
+            (commits / name).unlink()
 
     def parquet(self, name: str) -> pa.Table:
         """All rows that a job has written."""
