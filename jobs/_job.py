@@ -36,6 +36,7 @@ try:
 
     from spark_streams import register
     from spark_streams.errors import ConfigError, OptionError, RStreamError, find_in_text
+    from spark_streams.monitor.failure import failure_of
     from spark_streams.options import Option, Options, parse_options
     from spark_streams.wire.address import default_url, redacted
 except ImportError as error:
@@ -190,12 +191,17 @@ def _leave(code: int, line: str, show: bool = False) -> NoReturn:
 
 
 def _one_line(error: BaseException) -> str:
-    """Our own line if the error carries one, however deep; else the first line of what Spark says."""
+    """Our own line if the error carries one, however deep; else the last line of a Python traceback in it, or the first
+    line of what Spark says."""
     text = str(error)
+    if find_in_text(text) is None and _TRACEBACK in text:
+        failure = failure_of(text)
+        return f"{failure.error}: {' '.join(failure.message.split())}".removesuffix(": ")[:500]
     causes = _CAUSE.findall(text)
     return find_in_text(text) or (causes[-1] if causes else f"{type(error).__name__}: {first_line(error)}")[:500]
 
 
+_TRACEBACK = "Traceback (most recent call last):"
 # How Java's exceptions name the one below them, and how py4j begins the text of one.
 _CAUSE = re.compile(r"^(?:Caused by: |: )(\S.*)$", re.MULTILINE)
 

@@ -29,6 +29,7 @@ from spark_streams.source.offsets import Offset
 from spark_streams.source.plan import Run, Task
 from spark_streams.source.read import read_task
 from spark_streams.wire.connection import Connection
+from spark_streams.worker import leave_interrupts_to_the_driver
 
 
 class RunPartition(InputPartition):
@@ -60,6 +61,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def batches(self) -> MicroBatches:
         """The query's batches, made on first use: only the driver's copy of the reader has them."""
         if self._batches is None:
+            leave_interrupts_to_the_driver()
             self._batches = MicroBatches(self._options)
         return self._batches
 
