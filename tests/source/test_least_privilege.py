@@ -18,7 +18,7 @@ README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding=
 @pytest.fixture
 def limited(redis_server: Server) -> Iterator[Server]:
     """The same server for a user with README's permissions. (The bundled engine has one user only.)"""
-    allowed = re.search(r"needs `(\+@[^`]+)` on", README)
+    allowed = re.search(r"needs\n`(\+@[^`]+)` on", README)
     assert allowed is not None
     with redis_server.client() as admin:
         admin.flushall()
