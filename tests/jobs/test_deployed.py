@@ -53,7 +53,7 @@ def test_executors_need_the_package_alone(
     environment = work.environment()
     environment["PYSPARK_PYTHON"] = str(bare_python(tmp_path / "env"))
     environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    del environment["PYTHONPATH"]
+    environment.pop("PYTHONPATH", None)
     monkeypatch.setattr(work, "environment", lambda: environment, raising=False)
     cluster = ("--master", "local-cluster[2,1,512]", "--conf", "spark.executor.memory=512m")
     submit = (*SUBMIT, *cluster, "--py-files", str(package(tmp_path / "spark_streams.zip")))
