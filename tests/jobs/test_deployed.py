@@ -16,7 +16,8 @@ from tests.servers import Server
 
 pytestmark = pytest.mark.spark
 
-NEEDED = ("numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "redis", "hiredis")
+# redis itself needs async_timeout before Python 3.11.3.
+NEEDED = ("numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "redis", "hiredis", "async_timeout")
 
 
 def bare_python(folder: Path) -> Path:
