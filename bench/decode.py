@@ -68,7 +68,7 @@ def _row(what: str, reply: bytes, entries: int, schema: pa.Schema, target: float
     types = ", ".join(str(field.type) for field in schema)
     ran = f"{entries:,} entries, {len(reply):,} bytes of XRANGE's reply → RecordBatch of {types}; peer → ids, dicts"
     return Row(
-        "P4", f"decode {what}", ran, "entries/s", target,
+        "P4", f"decode {what}", ran, "/s", target,
         lambda: _rate(ours, entries), lambda: _rate(peer, entries), peer_name="redis-py",
     )  # fmt: skip
 
