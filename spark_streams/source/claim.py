@@ -61,7 +61,7 @@ def take_over(
     left = limit if limit is None else limit - sum(one.count for some in claimed.values() for one in some)
     if rules.idle is None or (left is not None and left <= 0):
         return claimed
-    for stream, dead in _dead_consumers(server, member, states, begin).items():
+    for stream, dead in _dead_consumers(server, member, states).items():
         taken = 0
         for consumer in dead:
             room = None if left is None else left - taken
@@ -110,9 +110,7 @@ def _left_by_a_crash(member: Membership, states: Mapping[str, GroupState], begin
     return found
 
 
-def _dead_consumers(
-    server: Connection, member: Membership, states: Mapping[str, GroupState], begin: Offset
-) -> dict[str, list[str]]:
+def _dead_consumers(server: Connection, member: Membership, states: Mapping[str, GroupState]) -> dict[str, list[str]]:
     """Per stream, the consumers that hold entries, are not ours, and are not running rstream queries."""
     suspects: list[tuple[str, OtherConsumer]] = []
     for stream, state in states.items():

@@ -188,7 +188,7 @@ class MicroBatches:
     def _first(self) -> Offset:
         server = self._connection()
         if self._options["streamsPattern"] is not None:
-            self._find_streams(self._options["startingOffsets"])
+            self._find_streams()
         else:
             self._lease.hold(server, self._member.streams)
             create_groups(server, self._member, self._member.streams, self._options["startingOffsets"])
@@ -198,16 +198,16 @@ class MicroBatches:
 
     def _until_now(self) -> None:
         if self._options["streamsPattern"] is not None:
-            self._find_streams(self._options["startingOffsets"])
+            self._find_streams()
         self._admission.until = stream_states(self._connection(), self._member.streams)
 
-    def _find_streams(self, starting: object) -> None:
+    def _find_streams(self) -> None:
         """Look for the pattern's streams and join those that are new."""
         letters = self._options["deadLetterStream"]
         server = self._connection()
         found = matching_streams(server, self._options["streamsPattern"], [letters] if letters else [])
         self._lease.hold(server, found)
-        have = create_groups_of_pattern(server, self._member, found, starting)  # type: ignore[arg-type]
+        have = create_groups_of_pattern(server, self._member, found, self._options["startingOffsets"])
         self._member = replace(self._member, streams=tuple(have))
         self._found = self._now()
 
@@ -219,7 +219,7 @@ class MicroBatches:
             create_groups(self._connection(), self._member, new, self._options["startingOffsets"])
             return self._member.streams
         if self._admission.until is None and (self._fresh or self._now() - self._found >= _LOOK_FOR_STREAMS):
-            self._find_streams(self._options["startingOffsets"])
+            self._find_streams()
         return tuple(sorted({*self._member.streams, *begin.positions}))
 
     # -- a trigger -----------------------------------------------------------------------------------------------

@@ -358,6 +358,7 @@ def test_protected_mode() -> None:
     """Without a password, clients that do not come from this machine are sent away."""
     outside = own_address()
     if outside is None:
+        # Protected mode is about clients from elsewhere: without another address there is nobody to send away.
         pytest.skip("this machine has no address but the loopback one")
     port = free_port()
     with serving("--bind", "127.0.0.1", outside, "--port", str(port)) as served:
