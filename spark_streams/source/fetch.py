@@ -22,7 +22,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from spark_streams.errors import RStreamError, ServerReplyError, ServerUnreachableError
+from spark_streams.errors import GroupMissingError, RStreamError, ServerReplyError, ServerUnreachableError
 from spark_streams.ids import StreamId
 from spark_streams.source.group import Membership
 from spark_streams.source.match import match
@@ -31,7 +31,7 @@ from spark_streams.source.plan import Run
 from spark_streams.source.reading import Asked, Chosen, Reading
 from spark_streams.wire.connection import Connection, ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.decode import EntryPage, decode_entries, decode_replies
-from spark_streams.wire.pending import PendingPage, arguments_of, decode_pending, texts_of
+from spark_streams.wire.pending import NOTHING_PENDING, PendingPage, arguments_of, decode_pending, texts_of
 from spark_streams.wire.picked import PickedPage
 from spark_streams.wire.retry import Backoff, is_passing
 
@@ -58,13 +58,19 @@ class Page:
 
 
 class Fetch:
-    """Reads `runs` through `server`. As a context manager it closes a connection that it had to make itself."""
+    """Reads `runs` through `server`. As a context manager it closes a connection that it had to make itself.
 
-    def __init__(self, server: Connection, member: Membership, runs: Sequence[Run], deliveries: bool) -> None:
+    may_vanish: where a group is gone, nothing is ours; otherwise that is an error.
+    """
+
+    def __init__(
+        self, server: Connection, member: Membership, runs: Sequence[Run], deliveries: bool, may_vanish: bool = False
+    ) -> None:
         self._given = self._server = server
         self._member = member
         self._readings = [Reading.of(run) for run in runs]
         self._deliveries = deliveries
+        self._may_vanish = may_vanish
         self._size = _FIRST_PAGE
 
     def __enter__(self) -> Self:
@@ -232,8 +238,12 @@ class Fetch:
         pages = []
         for page, reading in zip(decode_pending(replies, len(readings)), readings, strict=True):
             if isinstance(page, ReplyError):
-                raise self._server.error_of(page, ("XPENDING", reading.run.stream, self._member.group))
-            pages.append(page)
+                error = self._server.error_of(page, ("XPENDING", reading.run.stream, self._member.group))
+                if not (self._may_vanish and isinstance(error, GroupMissingError)):
+                    raise error
+                pages.append(NOTHING_PENDING)
+            else:
+                pages.append(page)
         return pages
 
 

@@ -133,8 +133,15 @@ class MicroBatches:
     def commit(self, end: Offset) -> None:
         """Settle up to `end`, unless that is done or under way. The same code as in `next` (S3)."""
         self._check_owner(end)
-        if not self._settling.is_done(end):
+        if self._settling.is_done(end):
+            return
+        try:
             self._patiently(lambda: self._settling.now(self._connection(), end))
+        except (GroupMissingError, DataLossError):
+            # It vanished since: the next look says what is lost with it, and settles the rest.
+            if not self._losses.allowed:
+                raise
+            self._begin_afresh()
 
     def reported(self) -> dict[str, object]:
         """Where the streams end, and what this run has lost, claimed and given up so far."""
@@ -287,6 +294,8 @@ class MicroBatches:
                 if not self._losses.allowed and begin[stream] > MIN_ID:
                     raise missing(server, self._member, stream, stream_too=True)
                 self._losses.vanished(stream)
+            if gone:
+                self._settling.take_notes(server, begin)  # of these streams, too
             heads = {stream: head for stream, head in heads.items() if stream not in gone}
             found = {stream: state for stream, state in found.items() if stream not in gone}
             begin = begin.without(gone)
@@ -387,7 +396,16 @@ class MicroBatches:
         """Count this run's attempt at a batch; where too many have died of it, it is cut."""
         server = self._connection()
         self._lease.hold(server, list(end.positions))
-        if Narrowing(server, self._member, self._options["maxDeliveries"], self._bury).attempt(begin, end):
+        most = self._options["maxDeliveries"]
+        try:
+            cut = Narrowing(server, self._member, most, self._bury).attempt(begin, end)
+        except (GroupMissingError, DataLossError):
+            if not self._losses.allowed:
+                raise
+            _, states = look(server, self._member, list(end.positions))
+            gone = [stream for stream, state in states.items() if state is None]
+            cut = Narrowing(server, self._member, most, self._bury, gone).attempt(begin, end)
+        if cut:
             self._cut = end.token
         self._tried = end.token
 

@@ -75,24 +75,34 @@ def next_piece(member: Membership, states: Mapping[str, GroupState], begin: Offs
 
 
 class Narrowing:
-    """One query's attempts at a batch. most: runs that a whole batch may kill; bury: what to do with the entry."""
+    """One query's attempts at a batch. most: runs that a whole batch may kill; bury: what to do with the entry; gone:
+    streams of the batch whose group has vanished, and with it what was pending."""
 
-    def __init__(self, server: Connection, member: Membership, most: int, bury: Callable[[Overdue], None]) -> None:
+    def __init__(
+        self,
+        server: Connection,
+        member: Membership,
+        most: int,
+        bury: Callable[[Overdue], None],
+        gone: Sequence[str] = (),
+    ) -> None:
         self._server = server
         self._member = member
         self._most = most
         self._bury = bury
+        self._gone = gone
 
     def attempt(self, begin: Offset, end: Offset) -> bool:
         """Count this run's attempt at a batch, and cut it where too many have died of it; whether it is cut by now.
 
-        To be called once in a run. Raises ServerError.
+        To be called once in a run, and again where it has raised. Raises GroupMissingError, ServerError.
         """
         before = self._known(end)
+        ranges = ranges_of(begin, end.without(self._gone)) if before.runs else []
+        ours = pending_runs(self._server, self._member, ranges, _PAGE)
         self._remember(end, replace(before, runs=before.runs + 1))
         if not before.runs:
             return before.narrowed
-        ours = pending_runs(self._server, self._member, ranges_of(begin, end), _PAGE)
         count = sum(run.count for run in ours)
         if before.runs < self._allowed(before, end, count) or not count:
             return before.narrowed
@@ -100,7 +110,7 @@ class Narrowing:
             self._give_up(end, ours[0])
         else:
             _log.warning("a batch of %d entries has killed its query %d times and is cut", count, before.runs)
-            self._cut(begin, end, count)
+            self._cut(ranges, end, count)
         return True
 
     def _allowed(self, before: Attempts, end: Offset, count: int) -> int:
@@ -109,12 +119,12 @@ class Narrowing:
             return _ALONE if count == 1 else 1
         return self._most
 
-    def _cut(self, begin: Offset, end: Offset, count: int) -> None:
+    def _cut(self, ranges: Sequence[PendingRange], end: Offset, count: int) -> None:
         """Leave the batch its first piece, and move the rest of its `count` entries to consumers of their own."""
         self._remember(end, Attempts(end.token, 1, narrowed=True))
         size = -(-count // PIECES)
         kept = False
-        for one in ranges_of(begin, end):
+        for one in ranges:
             after = one.after
             if not kept:
                 first = pending_runs(self._server, self._member, [replace(one, most=size)], size)

@@ -17,7 +17,7 @@ Version 1 had no token, no claims and no `after`: it was where the batch before 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_streams.errors import OffsetError
@@ -118,13 +118,22 @@ class Offset:
                 share = Share(before.count + run.count, owned, before.after)
             shares[run.stream] = share
             positions[run.stream] = run.last
-        return Offset(self.group, self.consumer, positions, shares, claimed or {}, token)
+        kept = {stream: tuple(some) for stream, some in (claimed or {}).items()}
+        return Offset(self.group, self.consumer, positions, shares, kept, token)
 
     def without(self, streams: Iterable[str]) -> Offset:
         """The same without these streams."""
         gone = set(streams)
-        kept = {stream: at for stream, at in self.positions.items() if stream not in gone}
-        return Offset(self.group, self.consumer, kept, self.shares, self.claimed, self.token)
+        return replace(
+            self,
+            positions={stream: at for stream, at in self.positions.items() if stream not in gone},
+            shares={stream: share for stream, share in self.shares.items() if stream not in gone},
+            claimed={stream: some for stream, some in self.claimed.items() if stream not in gone},
+        )
+
+    def covers(self, other: Offset) -> bool:
+        """Whether the other one is this one, or what is left of it `without` some streams."""
+        return self.token == other.token and self.positions.items() >= other.positions.items()
 
 
 def _share(value: Mapping[str, Any]) -> Share:

@@ -39,7 +39,7 @@ def read_task(
     ServerError.
     """
     settle_in()
-    with Fetch(server, member, task.runs, columns.wants_deliveries) as fetch:
+    with Fetch(server, member, task.runs, columns.wants_deliveries, may_vanish=not fail_on_data_loss) as fetch:
         for page in fetch.pages():
             if page.rows:
                 decoded = columns.batch(page.entries, page.rows, page.streams, page.deliveries)

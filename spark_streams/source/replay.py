@@ -41,8 +41,7 @@ class Replay:
                 found += self._share(stream, after, end[stream], held)
         for stream, some in end.claimed.items():
             for claimed in some:
-                ours = PendingRange(stream, MAX_ID, MIN_ID, claimed.consumer)
-                runs = self._pending(ours, claimed.count)
+                runs = self._left_of(PendingRange(stream, MAX_ID, MIN_ID, claimed.consumer), claimed.count)
                 if not self.narrowed:
                     self._compare(stream, claimed.count, runs, f"that {claimed.consumer!r} had claimed")
                 found += runs
@@ -51,14 +50,9 @@ class Replay:
     def _share(self, stream: str, after: StreamId, last: StreamId, held: Share) -> list[Run]:
         if not self.listed:
             return [Run(stream, after, last, held.count, owned=True, counted=False)]
+        found = self._left_of(PendingRange(stream, last, after), held.count, held.owned and not self.narrowed)
         if self.narrowed:
-            return self._pending(PendingRange(stream, last, after), held.count)
-        found: list[Run] = []
-        try:
-            found = self._pending(PendingRange(stream, last, after), held.count)
-        except (GroupMissingError, DataLossError):
-            if not held.owned and not self.losses.allowed:
-                raise
+            return found
         if held.owned:
             # The range was all ours: the stream itself has the batch, whatever has become of the pending list.
             if sum(run.count for run in found) == held.count:
@@ -67,8 +61,15 @@ class Replay:
         self._compare(stream, held.count, found, f"above {after} up to {last}")
         return found
 
-    def _pending(self, ours: PendingRange, count: int) -> list[Run]:
-        return pending_runs(self.server, self.member, [ours], self.size([count]))
+    def _left_of(self, ours: PendingRange, count: int, spare: bool = False) -> list[Run]:
+        """What is still pending. Nothing is where the group is gone: an error, unless losses are allowed or the stream
+        has the entries to `spare`."""
+        try:
+            return pending_runs(self.server, self.member, [ours], self.size([count]))
+        except (GroupMissingError, DataLossError):
+            if not spare and not self.losses.allowed:
+                raise
+            return []
 
     def _compare(self, stream: str, count: int, found: Sequence[Run], which: str) -> None:
         gone = count - sum(run.count for run in found)

@@ -38,15 +38,15 @@ class Settling:
         self.letters: dict[str, int] = {}  # posted by this run, per stream
 
     def is_done(self, up_to: Offset) -> bool:
-        """Whether this offset has been settled, or is being settled."""
-        return self._done == up_to
+        """Whether this offset has been settled, or is being settled; streams that vanished under it do not count."""
+        return self._done is not None and up_to.covers(self._done)
 
     def now(self, server: Connection, up_to: Offset) -> None:
         """What tasks noted becomes letters, then our entries up to `up_to` are acknowledged, and its claims.
 
         Raises GroupMissingError, ServerError.
         """
-        self._take_notes(server, up_to)
+        self.take_notes(server, up_to)
         settle(server, self._member, self._ranges(up_to))
         delete_claim_consumers(server, self._member, up_to.claimed)
         self._settled.update(up_to.positions)
@@ -54,7 +54,7 @@ class Settling:
 
     def beside(self, server: Connection, up_to: Offset) -> None:
         """The same, with the acknowledging in the background."""
-        self._take_notes(server, up_to)
+        self.take_notes(server, up_to)
         self._settler.submit(self._ranges(up_to))
         self._settled.update(up_to.positions)
         self._spent = up_to.claimed
@@ -91,9 +91,9 @@ class Settling:
         moved = [(stream, at) for stream, at in up_to.positions.items() if self._settled.get(stream) != at]
         return [PendingRange(stream, at) for stream, at in moved] + claimed_ranges(up_to.claimed)
 
-    def _take_notes(self, server: Connection, up_to: Offset) -> None:
+    def take_notes(self, server: Connection, up_to: Offset) -> None:
         """Dead letters and losses that the tasks of the batch that ends here have noted."""
-        if self._done == up_to or not self._noted:
+        if not self._noted or self.is_done(up_to):
             return
         notes = collect(server, self._member, list(up_to.positions), up_to.token, self._letters_to)
         for stream, count in notes.lost.items():

@@ -46,6 +46,9 @@ class PendingPage:
         return b"*%d\r\n%b%b" % (3 + self.count, head, self.ids)
 
 
+NOTHING_PENDING = PendingPage(0, None, b"", np.empty(0, np.int64))
+
+
 def texts_of(packed: bytes) -> pa.Array:
     """binary: the ids that are packed as arguments, back to back."""
     if not packed:

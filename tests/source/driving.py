@@ -77,11 +77,14 @@ def read(one: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[
 
 
 def drain(one: StreamReader, most: int | None = None, at: dict[str, Any] | None = None) -> list[list[int]]:
-    """Batch after batch until there is nothing, from `at` or the start; column n of each."""
+    """Batch after batch until there is nothing, from `at` or the start; column n of each. As in Spark, a batch is
+    committed once the one after it is made (S3)."""
     limit = ALL if most is None else ReadMaxRows(most)
     at = one.initialOffset() if at is None else at
-    found = []
+    found: list[list[int]] = []
     while (end := one.latestOffset(at, limit)) != at:
+        if found:
+            one.commit(at)
         found.append(read(one, at, end))
         at = end
     return found

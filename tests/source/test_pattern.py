@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import redis
 
@@ -73,6 +75,66 @@ def test_a_stream_that_vanishes_stops_the_query_or_is_counted(server: Server, cl
     add(client, 2, "o:2", first=20)
     add(client, 1, "o:1", first=30)
     assert sorted(drain(lenient, at=end)[0]) == [20, 21, 30]
+
+
+@pytest.mark.parametrize("when", ["planned", "read", "settled beside", "at an idle tick", "committed"])
+def test_a_stream_may_vanish_at_any_step_of_a_batch(server: Server, client: redis.Redis, when: str) -> None:
+    """The others go on, what is left is settled, and what was claimed from a dead consumer there is no matter."""
+    client.xgroup_create("o:2", "g", id="0", mkstream=True)
+    add(client, 4, "o:2", first=10)
+    client.xreadgroup("g", "bob", {"o:2": ">"}, count=2)
+    add(client, 3, "o:1")
+    time.sleep(0.02)
+    one = reader(server, streamsPattern="o:*", failOnDataLoss="false", claimIdle="10ms")
+    at = one.initialOffset()
+    end = one.latestOffset(at, ALL)
+    assert {*end["batch"], *end["claimed"]} == {"o:1", "o:2"}
+
+    def reached(step: str) -> None:
+        if step == when:
+            client.delete("o:2")
+
+    reached("planned")
+    expected = [0, 1, 2] if when == "planned" else [0, 1, 2, 10, 11, 12, 13]
+    assert sorted(read(one, at, end)) == expected
+    reached("read")
+    if when == "at an idle tick":
+        assert one.latestOffset(end, ALL) == end
+    else:
+        add(client, 1, "o:1", first=3)
+    reached("at an idle tick")
+    after = one.latestOffset(end, ALL)
+    reached("settled beside")
+    one.commit(end)
+    if after != end:
+        assert read(one, end, after) == [3]
+    reached("committed")
+    add(client, 1, "o:1", first=4)
+    assert drain(one, at=after) == [[4]]
+    assert pending_count(client, "o:1") == 0
+
+
+def test_a_stream_that_vanished_while_the_query_was_down_takes_only_its_own(
+    server: Server, client: redis.Redis
+) -> None:
+    """The batch that a crash interrupted is read again without it, also where attempts at it are counted."""
+    options = {"streamsPattern": "o:*", "failOnDataLoss": "false", "maxDeliveries": "2"}
+    options |= {"deadLetterStream": "letters", "claimIdle": "10ms"}
+    client.xgroup_create("o:2", "g", id="0", mkstream=True)
+    add(client, 4, "o:2", first=10)
+    client.xreadgroup("g", "bob", {"o:2": ">"}, count=2)
+    add(client, 3, "o:1")
+    time.sleep(0.02)
+    one = reader(server, **options)
+    at = one.initialOffset()
+    end = one.latestOffset(at, ALL)
+    assert sorted(read(one, at, end)) == [0, 1, 2, 10, 11, 12, 13]
+    client.delete("o:2")
+    again = reader(server, **options)
+    assert read(again, at, end) == [0, 1, 2]
+    assert drain(again, at=end) == []
+    assert again.reportLatestOffset()["lost"] == {"o:2": 4}
+    assert pending_count(client, "o:1") == 0
 
 
 def test_available_now_reads_the_streams_that_were_there_when_it_began(server: Server, client: redis.Redis) -> None:

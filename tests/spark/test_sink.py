@@ -158,7 +158,7 @@ def test_named_writes_within_foreach_batch_are_written_once(
 ) -> None:
     """A batch that Spark replays (its commit-log entry is gone) finds the writes that a name makes a part of it; one
     without a name is a job like any other, and is there again."""
-    append(spark.range(30), server, "in")
+    append(spark.range(30).coalesce(1), server, "in")
     frame = read_stream(spark, server, "id LONG", streams="in", maxEntriesPerTrigger="20")
 
     def write(rows: DataFrame, _number: int) -> None:
