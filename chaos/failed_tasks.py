@@ -56,7 +56,8 @@ def case(folder: Path, fault: str, kind: str, url: str, random_: random.Random) 
         "entriesPerPartition": str(random_.randint(20, 50)),
     }
     meets = Fault(happens, 0, stage, rows=random_.randint(0, 20))
-    return Failed(Query(name, str(folder / name), url, options, available_now=True, fault=meets), producer)
+    query = Query(name, str(folder / name), url, options, available_now=True, fault=meets, ahead=1)
+    return Failed(query, producer)
 
 
 def judge(failed: Failed) -> None:

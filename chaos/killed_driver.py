@@ -17,6 +17,7 @@ from chaos.history import Added, History, Place
 from chaos.process import Job
 from chaos.producer import Producer
 from chaos.query import Fault, Query
+from spark_streams.source.ahead import LEAST
 
 # name: (kill point, sink, startingOffsets). With `latest`, and with claims, it is batch 0 that is killed.
 POINTS = {
@@ -117,7 +118,7 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random)
         options["claimIdle"] = "1ms"
     batch = 0 if starting == "latest" or claims else random_.randint(1, 2)
     fault = Fault("hold", batch, stage, rows=random_.randint(1, 15)) if stage else None
-    query = Query(name, str(folder / name), url, options, sink, fault=fault)
+    query = Query(name, str(folder / name), url, options, sink, fault=fault, ahead=random_.choice([1, LEAST]))
     case = Killed(query, Producer(url), streams)
     if starting == "latest":
         for stream in streams:

@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spark_streams.source.ahead import LEAST
+
 SCHEMA = "p STRING, n LONG, _stream STRING, _id STRING"
 
 # Where a query can be made to stand still, to be killed there. `batch` of the fault says in which batch.
@@ -53,7 +55,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class Query:
-    """folder: see above; sink: `attempts` or `parquet`; available_now: run to the end of what is there and end."""
+    """folder: see above; sink: `attempts` or `parquet`; available_now: run to the end of what is there and end;
+    ahead: from how many entries on the next batch is reserved ahead (source.ahead)."""
 
     name: str
     folder: str
@@ -62,6 +65,7 @@ class Query:
     sink: str = "attempts"
     available_now: bool = False
     fault: Fault | None = None
+    ahead: int = LEAST
 
     def __post_init__(self) -> None:
         Path(self.folder).mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from chaos.history import History, Place
 from chaos.job import error_of, start
 from chaos.producer import Producer
 from chaos.query import Fault, Query
+from spark_streams.source.ahead import LEAST
 
 PATIENCE = 120.0  # seconds that anything may take on a busy machine
 
@@ -70,7 +71,8 @@ class Scene:
         if "streamsPattern" not in given:
             given.setdefault("streams", self.name)
         name = self.name + suffix
-        return Query(name, str(self.folder / name), self.url, given, fault=fault)
+        ahead = self.random.choice([1, LEAST])
+        return Query(name, str(self.folder / name), self.url, given, fault=fault, ahead=ahead)
 
     def start(self, query: Query) -> StreamingQuery:
         """Start it here."""

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from chaos.query import Fault, Query
 from spark_streams.datasource import RStreamDataSource
+from spark_streams.source import ahead
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.wire.connection import Connection
 
@@ -46,7 +47,9 @@ class ChaosDataSource(RStreamDataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         inner = super().streamReader(schema)
         assert isinstance(inner, StreamReader)
-        return ChaosReader(inner, Query.from_json(json.loads(self._query)))
+        query = Query.from_json(json.loads(self._query))
+        ahead.LEAST = query.ahead
+        return ChaosReader(inner, query)
 
 
 class ChaosReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -33,13 +33,17 @@ class Admission:
 
     def should_wait(self, backlog: int) -> bool:
         """minEntriesPerTrigger: whether the entries that are there are held back for more to come."""
-        least: int | None = self._options["minEntriesPerTrigger"]
-        if least is None or backlog >= least or self.until is not None:
+        if not self.is_too_little(backlog):
             return False
         if self._waiting_since is None:
             self._waiting_since = self._now()
         delay: int = self._options["maxTriggerDelay"]
         return (self._now() - self._waiting_since) * 1000 < delay
+
+    def is_too_little(self, backlog: int) -> bool:
+        """Whether there are fewer than minEntriesPerTrigger."""
+        least: int | None = self._options["minEntriesPerTrigger"]
+        return least is not None and backlog < least and self.until is None
 
     def made(self) -> None:
         """A batch was made: the next wait begins anew."""

@@ -68,17 +68,22 @@ class Losses:
             gone = max(0, head.added - head.length - read)
             self.add(stream, gone, "trimmed or deleted before the group was made again")
 
-    def trimmed_unread(self, stream: str, head: StreamState, state: GroupState) -> int:
+    def newly_trimmed(self, stream: str, head: StreamState, state: GroupState) -> int:
         """Entries that went from the head of the stream before the group came to them, and are not counted yet."""
-        if head.first is None or head.added is None or state.entries_read is None:
-            return 0
-        if not (head.first > state.last_delivered or head.length == 0):
-            return 0
-        gone = max(0, head.added - head.length - state.entries_read)
+        gone = trimmed_unread(head, state)
         position, counted = self._unread.get(stream, (state.last_delivered, 0))
         new = gone - counted if position == state.last_delivered else gone
         self._unread[stream] = (state.last_delivered, max(gone, counted))
         return max(0, new)
+
+
+def trimmed_unread(head: StreamState, state: GroupState) -> int:
+    """Entries that went from the head of the stream before the group came to them."""
+    if head.first is None or head.added is None or state.entries_read is None:
+        return 0
+    if not (head.first > state.last_delivered or head.length == 0):
+        return 0
+    return max(0, head.added - head.length - state.entries_read)
 
 
 def reconcile(
@@ -135,7 +140,7 @@ def check_trimmed(
 ) -> None:
     """Entries that were trimmed before the group came to them. Raises DataLossError where that is not allowed."""
     for stream, state in states.items():
-        lost = losses.trimmed_unread(stream, heads[stream], state)
+        lost = losses.newly_trimmed(stream, heads[stream], state)
         if lost and not losses.allowed:
             raise DataLossError(
                 f"stream {stream!r}: {lost} entries above {state.last_delivered} were trimmed or deleted before "

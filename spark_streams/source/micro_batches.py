@@ -4,7 +4,7 @@ A micro-batch (start, end] is exactly our consumer's pending entries in that ran
 with a start that is in the commit log (FACTS S4), so it settles that, then reserves: first what a crash left pending
 above `start`, then what it may claim from dead consumers, then new entries. A batch that follows another one of the
 same run is settled in the background, beside the tasks of its successor; at an idle tick it is settled before the
-answer.
+answer. Where much is left, the batch after it is reserved there, too (source.ahead).
 
 State that lives here is a convenience: all that a restart needs is in the offset and on the server.
 """
@@ -14,14 +14,17 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, RStreamError
+from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, RStreamError, StreamStateError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options import Options
 from spark_streams.source.admission import Admission
+from spark_streams.source.ahead import Ahead, Reserving, is_worth_it
+from spark_streams.source.beside import Beside
 from spark_streams.source.claim import Rules, delete_empty_consumers, take_over
 from spark_streams.source.group import GroupState, Membership, StreamState, look, missing, stream_states
 from spark_streams.source.lease import Lease
@@ -32,7 +35,7 @@ from spark_streams.source.overdue import Overdue, bury
 from spark_streams.source.pending import PendingRange, pending_runs, settle
 from spark_streams.source.plan import Plan, Run, share, tasks
 from spark_streams.source.replay import Replay, claimed_ranges
-from spark_streams.source.reserve import STEP, Wanted, require_alone, reserve
+from spark_streams.source.reserve import require_alone
 from spark_streams.source.settling import Settling
 from spark_streams.source.start import (
     create_groups,
@@ -63,8 +66,10 @@ class MicroBatches:
         self._member = Membership(streams, options["group"], options["consumer"])
         self._lease = Lease(options.address, options["group"], options["consumer"])
         self._losses = Losses(not options["failOnDataLoss"])
+        self._beside = Beside(options.address)
         self._settling = self._make_settling()
         self._admission = Admission(options, now)
+        self._ahead: Ahead | None = None  # what is being reserved beside the tasks, for the batch after theirs
         self._claimed: dict[str, int] = {}  # entries taken over by this run, per stream
         self._server: Connection | None = None
         self._was_connected = False
@@ -80,7 +85,7 @@ class MicroBatches:
         options = self._options
         noted = self._losses.allowed or options["mode"] == "DEADLETTER"
         to = options["deadLetterStream"]
-        return Settling(options.address, self._member, self._losses, not options["noAck"], noted, to)
+        return Settling(self._beside, self._member, self._losses, not options["noAck"], noted, to)
 
     @property
     def member(self) -> Membership:
@@ -136,7 +141,7 @@ class MicroBatches:
         if self._settling.is_done(end):
             return
         try:
-            self._patiently(lambda: self._settling.now(self._connection(), end))
+            self._patiently(lambda: self._commit(end))
         except (GroupMissingError, DataLossError):
             # It vanished since: the next look says what is lost with it, and settles the rest.
             if not self._losses.allowed:
@@ -151,8 +156,8 @@ class MicroBatches:
 
     def stop(self) -> None:
         """Give the lease back and close the connections."""
+        self._beside.close()
         self._lease.release()
-        self._settling.close()
         self._disconnect()
 
     # -- the server ----------------------------------------------------------------------------------------------
@@ -233,8 +238,7 @@ class MicroBatches:
 
     def _next(self, begin: Offset, most: int | None) -> Offset | None:
         server = self._connection()
-        if not self._settling.wait(server):
-            self._begin_afresh()
+        ahead = self._wait_for_beside(server)
         streams = self._streams_of(begin)
         self._lease.hold(server, streams)
         self._turn += 1
@@ -243,27 +247,35 @@ class MicroBatches:
             self._pinned = False
         begin, states = self._look(begin, streams)
         # What the batch before this one left pending is known, so settling it can wait until tasks run.
-        unsettled = {} if self._fresh or self._at_once else {s: one.count for s, one in begin.shares.items()}
-        if (
-            self._fresh
-            or self._at_once
-            or any(state.ours > unsettled.get(stream, 0) for stream, state in states.items())
-        ):
+        unsettled = self._unsettled(begin)
+        if ahead is not None and not ahead.is_untouched(states, unsettled):
+            # Somebody else has been there: the server is asked what is ours, as after a crash.
+            ahead = None
+            self._begin_afresh()
+            if self._options["noAck"]:
+                states = self._alone(begin, states)
+        expected = Counter(unsettled) if ahead is None else Counter(unsettled) + ahead.pending()
+        if self._fresh or any(state.ours > expected[stream] for stream, state in states.items()):
             self._settling.now(server, begin)
-            unsettled = {}
+            ahead, unsettled = None, {}
             states = self._groups(list(states))
             if self._fresh and not self._options["noAck"]:
                 delete_empty_consumers(server, self._member, states)
         token = secrets.token_hex(6)
         claimed = next_piece(self._member, states, begin)
         runs: list[Run] = []
+        new: list[Run] | None = None
         if not claimed:
             claimed = self._claim(begin, states, token, most)
             room = None if most is None else most - sum(one.count for some in claimed.values() for one in some)
-            runs = self._leftovers(begin, states, unsettled, room) or self._new_entries(states, room, bool(claimed))
+            runs = ahead.runs if ahead is not None else self._leftovers(begin, states, unsettled, room)
+            if ahead is not None or not runs:
+                room = None if room is None else room - sum(run.count for run in runs)
+                new = self._new_entries(states, room, hurry=bool(claimed or runs))
+                runs = runs + new
         self._fresh = False
         if not runs and not claimed:
-            if unsettled or begin.claimed:
+            if not self._settling.is_done(begin):
                 self._settling.now(server, begin)
             return None
         self._admission.made()
@@ -275,9 +287,53 @@ class MicroBatches:
         if self._options["delivery"] == "at-most-once":
             runs = self._settle_at_once(end, runs)
         self._reserved = (end, runs)
-        if unsettled or begin.claimed:
+        if not self._settling.is_done(begin):
             self._settling.beside(server, begin)
+        if new is not None and not claimed:
+            self._reserve_ahead(states, new, most)
         return end
+
+    def _wait_for_beside(self, server: Connection) -> Ahead | None:
+        """Until what was begun beside the tasks is finished; what it has reserved for this batch, if it is of use."""
+        ahead, self._ahead = self._ahead, None
+        try:
+            self._beside.wait()
+        except StreamStateError:
+            # A stream or group is gone: the look that follows says which, and whether that is allowed.
+            self._begin_afresh()
+            return None
+        self._settling.finished(server)
+        return None if ahead is None or not ahead.runs or self._fresh else ahead
+
+    def _reserve_ahead(self, states: Mapping[str, GroupState], new: Sequence[Run], most: int | None) -> None:
+        """Begin to reserve what follows a batch, where it is much and goes to nobody else. new: what was reserved since
+        the groups stood like this."""
+        if self._options["delivery"] == "at-most-once" or self._options["claimIdle"] is not None:
+            return
+        if any(state.others for state in states.values()):
+            return
+        left = Counter(self._admission.backlog(self._heads, states))
+        for run in new:
+            left[run.stream] -= run.count
+        if is_worth_it(self._admission, left, most):
+            self._ahead = Ahead(self._reserving, list(states), most, self._turn + 1)
+            self._beside.submit(self._ahead.work)
+
+    def _unsettled(self, begin: Offset) -> dict[str, int]:
+        """Entries of the batch up to `begin` that are pending still, as far as that is known."""
+        if self._fresh or self._at_once or self._settling.is_done(begin):
+            return {}
+        return {stream: one.count for stream, one in begin.shares.items()}
+
+    def _commit(self, end: Offset) -> None:
+        server = self._connection()
+        if self._wait_for_beside(server) is not None:
+            self._begin_afresh()
+        self._settling.now(server, end)
+
+    @property
+    def _reserving(self) -> Reserving:
+        return Reserving(self._member, self._admission, self._options["noAck"])
 
     @property
     def _at_once(self) -> bool:
@@ -299,9 +355,9 @@ class MicroBatches:
             heads = {stream: head for stream, head in heads.items() if stream not in gone}
             found = {stream: state for stream, state in found.items() if stream not in gone}
             begin = begin.without(gone)
-        if self._options["noAck"]:
-            self._require_alone(begin, found)
         self._heads = heads
+        if self._options["noAck"]:
+            found.update(self._alone(begin, found))
         if reconcile(server, self._member, begin, heads, found, self._losses):
             states = self._groups(list(heads))
         else:
@@ -321,18 +377,19 @@ class MicroBatches:
             states[stream] = state
         return states
 
-    def _require_alone(self, begin: Offset, states: dict[str, GroupState | None]) -> None:
-        """noAck: nobody else may read from the group, and it stands where the checkpoint stands."""
+    def _alone(self, begin: Offset, states: Mapping[str, GroupState | None]) -> dict[str, GroupState]:
+        """noAck: nobody else may read from the group, and it stands where the checkpoint stands; the groups then."""
         back = {}
-        for stream, state in states.items():
-            if state is None:
-                continue
+        found = {stream: state for stream, state in states.items() if state is not None}
+        for stream, state in found.items():
             require_alone(self._member, stream, state)
-            if self._fresh and stream in begin.positions and state.last_delivered != begin[stream]:
-                # Without a pending list the checkpoint is the only truth.
+            # Without a pending list the checkpoint is the only truth, if this is still the stream that it speaks of.
+            is_known = stream in begin.positions and begin[stream] <= self._heads[stream].last
+            if self._fresh and is_known and state.last_delivered != begin[stream]:
                 back[stream] = begin[stream]
-                states[stream] = replace(state, last_delivered=begin[stream], entries_read=None, lag=None)
+                found[stream] = replace(state, last_delivered=begin[stream], entries_read=None, lag=None)
         set_groups_to(self._connection(), self._member, back)
+        return found
 
     def _claim(
         self, begin: Offset, states: Mapping[str, GroupState], token: str, most: int | None
@@ -366,12 +423,9 @@ class MicroBatches:
     def _new_entries(self, states: Mapping[str, GroupState], most: int | None, hurry: bool) -> list[Run]:
         """hurry: there is a batch anyway, so what is new need not wait for more to come."""
         backlog = self._admission.backlog(self._heads, states)
-        if not backlog or (not hurry and self._admission.should_wait(sum(backlog.values()))):
+        if not backlog or most == 0 or (not hurry and self._admission.should_wait(sum(backlog.values()))):
             return []
-        allowed = backlog if most is None else share(most, backlog, self._turn)
-        wanted = {s: Wanted(n, self._admission.end_of(s, self._heads).last) for s, n in allowed.items() if n > 0}
-        step = min(STEP, self._admission.size(list(allowed.values())))
-        return reserve(self._connection(), self._member, wanted, states, step, self._options["noAck"])
+        return self._reserving.new_entries(self._connection(), self._heads, states, backlog, most, self._turn)
 
     def _settle_at_once(self, end: Offset, runs: Sequence[Run]) -> list[Run]:
         """at-most-once: acknowledge the batch before it is read. A range that others read from too takes the ids of our

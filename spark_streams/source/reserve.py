@@ -17,7 +17,7 @@ from spark_streams.source.plan import Run
 from spark_streams.wire.connection import Connection, pack
 
 STEP = 10_000  # entries a step at the most
-_STEPS_A_ROUND = 64
+_ROUND = 10_000  # entries of all streams in a round trip; the server answers nobody else meanwhile (FACTS R15)
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
 
 
@@ -46,9 +46,7 @@ def reserve(
     left = {stream: want.most for stream, want in wanted.items()}
     runs: dict[str, list[Run]] = {stream: [] for stream in wanted}
     while left:
-        steps: list[tuple[str, int]] = []
-        for stream, entries in left.items():
-            steps += [(stream, count) for count in _cut(entries, step, max(1, _STEPS_A_ROUND // len(left)))]
+        steps = _round(left, step)
         server.require_silence()
         server.send(b"".join([_step(member, stream, count, no_ack) for stream, count in steps]))
         replies = server.replies(2 * len(steps))
@@ -73,9 +71,16 @@ def reserve(
     return [run for stream in runs for run in runs[stream]]
 
 
-def _cut(entries: int, step: int, most_steps: int) -> list[int]:
-    full, rest = divmod(entries, step)
-    return ([step] * min(full, most_steps) + ([rest] if rest else []))[:most_steps]
+def _round(left: Mapping[str, int], step: int) -> list[tuple[str, int]]:
+    """The steps of one round trip, stream by stream: as many as fit, and one at least."""
+    steps: list[tuple[str, int]] = []
+    room = _ROUND
+    for stream, entries in left.items():
+        for done in range(0, min(entries, room), step):
+            count = min(entries - done, step)
+            steps.append((stream, count))
+            room -= count
+    return steps
 
 
 def require_alone(member: Membership, stream: str, state: GroupState) -> None:

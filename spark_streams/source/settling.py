@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_streams.errors import StreamStateError
 from spark_streams.ids import StreamId
+from spark_streams.source.beside import Beside
 from spark_streams.source.claim import delete_claim_consumers
 from spark_streams.source.group import Membership
 from spark_streams.source.losses import Losses
@@ -13,25 +13,23 @@ from spark_streams.source.notes import collect
 from spark_streams.source.offsets import Claimed, Offset
 from spark_streams.source.pending import PendingRange, settle
 from spark_streams.source.replay import claimed_ranges
-from spark_streams.source.settle import Settler
-from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 
 
 class Settling:
     """The settling of one query's batches, at once or beside the next one's tasks. Every step may be repeated.
 
-    listed: False where nothing is pending (noAck); noted: whether tasks leave notes; letters_to: the dead-letter
-    stream.
+    beside: the thread for the latter; listed: False where nothing is pending (noAck); noted: whether tasks leave notes;
+    letters_to: the dead-letter stream.
     """
 
     def __init__(
-        self, address: Address, member: Membership, losses: Losses, listed: bool, noted: bool, letters_to: str | None
+        self, beside: Beside, member: Membership, losses: Losses, listed: bool, noted: bool, letters_to: str | None
     ) -> None:
         self._member = member
         self._losses = losses
         self._listed, self._noted, self._letters_to = listed, noted, letters_to
-        self._settler = Settler(address, member)
+        self._beside = beside
         self._settled: dict[str, StreamId] = {}
         self._done: Offset | None = None  # the last one that was settled, or is being settled
         self._spent: Mapping[str, Sequence[Claimed]] = {}  # claims whose consumers go when the settler has finished
@@ -55,21 +53,16 @@ class Settling:
     def beside(self, server: Connection, up_to: Offset) -> None:
         """The same, with the acknowledging in the background."""
         self.take_notes(server, up_to)
-        self._settler.submit(self._ranges(up_to))
+        if ranges := self._ranges(up_to):
+            self._beside.submit(lambda server: settle(server, self._member, ranges))
         self._settled.update(up_to.positions)
         self._spent = up_to.claimed
         self._done = up_to
 
-    def wait(self, server: Connection) -> bool:
-        """Until the background has finished; whether all went well. Raises ServerError."""
-        try:
-            self._settler.wait()
-        except StreamStateError:
-            # A stream or group is gone: the look that follows says which, and whether that is allowed.
-            return False
+    def finished(self, server: Connection) -> None:
+        """What was settled beside has gone well."""
         delete_claim_consumers(server, self._member, self._spent)
         self._spent = {}
-        return True
 
     def count_letters(self, stream: str, count: int) -> None:
         """So many letters were posted."""
@@ -80,10 +73,6 @@ class Settling:
         """Take nothing for settled, as after a restart."""
         self._settled = {}
         self._done = None
-
-    def close(self) -> None:
-        """End the background."""
-        self._settler.close()
 
     def _ranges(self, up_to: Offset) -> list[PendingRange]:
         if not self._listed:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from spark_streams.source import pending, reserve
+from spark_streams.source import ahead, pending, reserve
 from tests.servers import Server
 from tests.source.driving import forget_all
 
@@ -16,9 +16,21 @@ from tests.source.driving import forget_all
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small steps and pages, so that a few hundred entries cross every boundary."""
     monkeypatch.setattr(pending, "PAGE", 70)
-    monkeypatch.setattr("spark_streams.source.micro_batches.STEP", 30)
-    monkeypatch.setattr(reserve, "_STEPS_A_ROUND", 4)
+    monkeypatch.setattr(ahead, "STEP", 30)
+    monkeypatch.setattr(reserve, "_ROUND", 100)
     monkeypatch.setattr("spark_streams.source.fetch._FIRST_PAGE", 7)
+
+
+@pytest.fixture(autouse=True)
+def always_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little is left, it is reserved ahead of its batch."""
+    monkeypatch.setattr(ahead, "LEAST", 1)
+
+
+@pytest.fixture
+def never_ahead(always_ahead: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is reserved when it is made."""
+    monkeypatch.setattr(ahead, "LEAST", 1 << 62)
 
 
 @pytest.fixture(autouse=True)

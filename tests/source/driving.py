@@ -13,7 +13,7 @@ import redis
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from spark_streams.options import SOURCE, parse_options
-from spark_streams.source import micro_batches
+from spark_streams.source import ahead
 from spark_streams.source.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
 from tests.servers import Server
@@ -93,14 +93,14 @@ def drain(one: StreamReader, most: int | None = None, at: dict[str, Any] | None 
 @contextlib.contextmanager
 def others_read_first(monkeypatch: pytest.MonkeyPatch, client: redis.Redis, count: int) -> Iterator[None]:
     """Between the query's look at the group and its reserving, another consumer reads."""
-    honest = micro_batches.reserve
+    honest = ahead.reserve
 
     def race(*arguments: Any) -> Any:
         client.xreadgroup("g", "bob", {"s": ">"}, count=count)
         return honest(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(micro_batches, "reserve", race)
+        patch.setattr(ahead, "reserve", race)
         yield
 
 

@@ -102,6 +102,7 @@ def test_a_claim_that_was_not_logged_is_the_next_batch_of_this_query(
     assert consumers(client) == {"bob": 0}
 
 
+@pytest.mark.usefixtures("never_ahead")
 def test_a_running_query_keeps_its_entries_and_a_dead_one_does_not(
     server: Server, client: redis.Redis, group: str
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_batch_is_cut_into_tasks(server: Server, client: redis.Redis) -> None:
     assert one.partitions(end, end) == []
 
 
+@pytest.mark.usefixtures("never_ahead")
 def test_a_restart_with_an_unfinished_batch_reads_the_same_rows(server: Server, client: redis.Redis) -> None:
     """S5: partitions(start, end) comes first after a restart, with the logged offsets."""
     add(client, 200)

@@ -1,0 +1,90 @@
+"""New entries for a batch: reserved when the batch is made, or ahead of that, beside the tasks of the batch before it.
+
+A server works alone while Spark runs tasks, and stands still while Spark plans and commits. A large batch that has more
+behind it is followed by the reserving of the next one at once; then making that batch costs a look at the groups. What
+is reserved ahead is pending like anything that a crash leaves behind: above the last logged offset, and the next run
+begins with it. A group that others read from, too, is not read ahead of time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_streams.source.admission import Admission
+from spark_streams.source.group import GroupState, Membership, StreamState, look
+from spark_streams.source.losses import trimmed_unread
+from spark_streams.source.plan import Run, share
+from spark_streams.source.reserve import STEP, Wanted, reserve
+from spark_streams.wire.connection import Connection
+
+LEAST = 50_000  # entries: reserving fewer takes less time than Spark needs between two batches
+
+
+@dataclass(frozen=True)
+class Reserving:
+    """What every reserving of one query has in common. no_ack: without a pending list."""
+
+    member: Membership
+    admission: Admission
+    no_ack: bool
+
+    def new_entries(
+        self,
+        server: Connection,
+        heads: Mapping[str, StreamState],
+        states: Mapping[str, GroupState],
+        backlog: Mapping[str, int],
+        most: int | None,
+        turn: int,
+    ) -> list[Run]:
+        """Reserve up to `most` entries of what each stream's backlog has. Raises as `reserve` does."""
+        allowed = backlog if most is None else share(most, backlog, turn)
+        wanted = {s: Wanted(n, self.admission.end_of(s, heads).last) for s, n in allowed.items() if n > 0}
+        step = min(STEP, self.admission.size(list(allowed.values())))
+        return reserve(server, self.member, wanted, states, step, self.no_ack)
+
+
+@dataclass
+class Ahead:
+    """One reserving ahead. runs: what it has reserved, once it has `work`ed."""
+
+    reserving: Reserving
+    streams: Sequence[str]
+    most: int | None
+    turn: int
+    runs: list[Run] = field(default_factory=list)
+
+    def work(self, server: Connection) -> None:
+        """Reserve, unless a closer look is needed: whoever makes the batch takes it. Raises as `reserve` does."""
+        heads, found = look(server, self.reserving.member, self.streams)
+        states = {stream: state for stream, state in found.items() if state is not None and not state.others}
+        if len(states) < len(found) or any(trimmed_unread(heads[s], state) for s, state in states.items()):
+            return
+        backlog = self.reserving.admission.backlog(heads, states)
+        if is_worth_it(self.reserving.admission, backlog, self.most):
+            self.runs = self.reserving.new_entries(server, heads, states, backlog, self.most, self.turn)
+
+    def pending(self) -> Counter[str]:
+        """How many entries are pending for it, per stream."""
+        found: Counter[str] = Counter()
+        if not self.reserving.no_ack:
+            for run in self.runs:
+                found[run.stream] += run.count
+        return found
+
+    def is_untouched(self, states: Mapping[str, GroupState], unsettled: Mapping[str, int]) -> bool:
+        """Whether all groups stand as this left them. unsettled: pending entries of the batch before it."""
+        ours = Counter(unsettled) + self.pending()
+        ends = {run.stream: run.last for run in self.runs}
+        return ends.keys() <= states.keys() and all(
+            state.ours == ours[stream] and state.last_delivered == ends.get(stream, state.last_delivered)
+            for stream, state in states.items()
+        )
+
+
+def is_worth_it(admission: Admission, backlog: Mapping[str, int], most: int | None) -> bool:
+    """Whether the next batch, of up to `most` entries of what is left, takes a while to reserve."""
+    left = sum(backlog.values())
+    return (left if most is None else min(left, most)) >= LEAST and not admission.is_too_little(left)
