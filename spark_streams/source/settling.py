@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spark_streams.ids import StreamId
+from spark_streams.options import Options
 from spark_streams.source.beside import Beside
 from spark_streams.source.claim import delete_claim_consumers
 from spark_streams.source.group import Membership
@@ -19,17 +20,16 @@ from spark_streams.wire.connection import Connection
 class Settling:
     """The settling of one query's batches, at once or beside the next one's tasks. Every step may be repeated.
 
-    beside: the thread for the latter; listed: False where nothing is pending (noAck); noted: whether tasks leave notes;
-    letters_to: the dead-letter stream.
+    beside: the thread for the latter. Tasks leave notes where entries may be lost or become letters.
     """
 
-    def __init__(
-        self, beside: Beside, member: Membership, losses: Losses, listed: bool, noted: bool, letters_to: str | None
-    ) -> None:
+    def __init__(self, beside: Beside, options: Options, member: Membership, losses: Losses) -> None:
+        self._beside = beside
         self._member = member
         self._losses = losses
-        self._listed, self._noted, self._letters_to = listed, noted, letters_to
-        self._beside = beside
+        self._listed = not options["noAck"]  # whether anything is pending
+        self._noted = losses.allowed or options["mode"] == "DEADLETTER"
+        self._letters_to: str | None = options["deadLetterStream"]
         self._settled: dict[str, StreamId] = {}
         self._done: Offset | None = None  # the last one that was settled, or is being settled
         self._spent: Mapping[str, Sequence[Claimed]] = {}  # claims whose consumers go when the settler has finished

@@ -15,7 +15,7 @@ from tests.source.driving import ALL, add, drain, pending_count, read, reader
 @pytest.fixture(autouse=True)
 def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """New streams are looked for at every trigger."""
-    monkeypatch.setattr("spark_streams.source.micro_batches._LOOK_FOR_STREAMS", 0.0)
+    monkeypatch.setattr("spark_streams.source.streams._LOOK_FOR_STREAMS", 0.0)
 
 
 def test_streams_that_match_are_read_and_others_are_not(server: Server, client: redis.Redis) -> None:

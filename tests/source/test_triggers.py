@@ -131,13 +131,13 @@ def test_at_most_once_reads_its_own_share_of_a_range(
         client.xreadgroup("g", "bob", {"s": ">"}, count=count)
 
     take(count=5)
-    honest = one.batches._connection().replies
+    honest = one.batches._server.get().replies
 
     def race(expected: int) -> object:
         take(count=7)
         return honest(expected)
 
-    monkeypatch.setattr(one.batches._connection(), "replies", race)
+    monkeypatch.setattr(one.batches._server.get(), "replies", race)
     end = one.latestOffset(start, ReadMaxRows(150))
     monkeypatch.undo()
     found = read(one, start, end)

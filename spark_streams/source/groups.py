@@ -1,0 +1,85 @@
+"""The query's groups at a trigger, held against the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from spark_streams.ids import MIN_ID
+from spark_streams.source.group import GroupState, Membership, StreamState, look, missing
+from spark_streams.source.losses import Losses, check_trimmed, reconcile
+from spark_streams.source.offsets import Offset
+from spark_streams.source.reserve import require_alone
+from spark_streams.source.start import set_groups_to
+from spark_streams.wire.connection import Connection
+
+
+class Groups:
+    """may_vanish: a stream that is gone is read no more (streamsPattern); alone: the checkpoint is the only truth
+    (noAck). heads: the streams at the last look."""
+
+    def __init__(self, losses: Losses, may_vanish: bool, alone: bool) -> None:
+        self._losses = losses
+        self._may_vanish = may_vanish
+        self._alone = alone
+        self.heads: Mapping[str, StreamState] = {}
+
+    def reconciled(
+        self, server: Connection, member: Membership, begin: Offset, streams: Sequence[str], afresh: bool
+    ) -> tuple[Offset, dict[str, GroupState]]:
+        """The groups as they are, once they agree with the checkpoint, and the checkpoint without streams that are
+        gone. afresh: nothing is known of what an earlier run did.
+
+        Raises DataLossError, GroupMissingError, StreamStateError, GroupSharedError.
+        """
+        self.heads, found = look(server, member, streams)
+        if self._may_vanish:
+            gone = [stream for stream in streams if not self.heads[stream].exists]
+            for stream in gone:
+                if not self._losses.allowed and begin[stream] > MIN_ID:
+                    raise missing(server, member, stream, stream_too=True)
+                self._losses.vanished(stream)
+            self.heads = {stream: head for stream, head in self.heads.items() if stream not in gone}
+            found = {stream: state for stream, state in found.items() if stream not in gone}
+            begin = begin.without(gone) if gone else begin
+        if self._alone:
+            found.update(self.alone(server, member, begin, found, afresh))
+        if reconcile(server, member, begin, self.heads, found, self._losses):
+            states = self.now(server, member, list(found))
+        else:
+            states = {stream: state for stream, state in found.items() if state is not None}
+        check_trimmed(member, self.heads, states, self._losses)
+        self._losses.remember(self.heads, states)
+        return begin, states
+
+    def now(self, server: Connection, member: Membership, streams: Sequence[str]) -> dict[str, GroupState]:
+        """The groups as they are. Raises GroupMissingError, DataLossError where one is gone."""
+        self.heads, found = look(server, member, streams)
+        states = {}
+        for stream, state in found.items():
+            if state is None:
+                raise missing(server, member, stream, not self.heads[stream].exists)
+            states[stream] = state
+        return states
+
+    def alone(
+        self,
+        server: Connection,
+        member: Membership,
+        begin: Offset,
+        states: Mapping[str, GroupState | None],
+        afresh: bool,
+    ) -> dict[str, GroupState]:
+        """noAck: nobody else may read from the groups, and `afresh` they stand where the checkpoint stands; the groups
+        then. Raises GroupSharedError."""
+        back = {}
+        found = {stream: state for stream, state in states.items() if state is not None}
+        for stream, state in found.items():
+            require_alone(member, stream, state)
+            # If this is still the stream that the checkpoint speaks of.
+            is_known = stream in begin.positions and begin[stream] <= self.heads[stream].last
+            if afresh and is_known and state.last_delivered != begin[stream]:
+                back[stream] = begin[stream]
+                found[stream] = replace(state, last_delivered=begin[stream], entries_read=None, lag=None)
+        set_groups_to(server, member, back)
+        return found
