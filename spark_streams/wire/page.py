@@ -42,20 +42,6 @@ class EntryPage(ABC):
     def fields(self) -> tuple[pa.Array, pa.Array, pa.Array]:
         """(offsets int32, names binary, values binary): all fields of entry i are offsets[i] … offsets[i+1]."""
 
-    def count_up_to(self, last: StreamId) -> int:
-        """How many rows have an id at or below `last`, where ids ascend."""
-        if self.last_id is None or self.last_id <= last:
-            return self.count
-        ids = self.ids()
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            if StreamId.parse(ids[middle].as_py()) <= last:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
 
 def slices_of(data: memoryview | bytes, begin: Index, end: Index, valid: Mask | None = None) -> pa.Array:
     """A binary array of data[begin[i]:end[i]]; begin and end ascend together, data has less than 2 GiB. Where `valid`

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from chaos.scene import Scene
 from tests.servers import Server, redis_server_path
 
 
@@ -39,3 +41,11 @@ def spark() -> Iterator[SparkSession]:
     made = session("local[2,4]", {})
     yield made
     made.stop()
+
+
+@pytest.fixture
+def scene(spark: SparkSession, server: Server, seed: int, tmp_path: Path) -> Iterator[Scene]:
+    """A place for one query over stream `s`, or streams whose names begin with `s:`."""
+    made = Scene(spark, tmp_path, server.kind, server.url, "s", random.Random(seed))
+    yield made
+    made.close()

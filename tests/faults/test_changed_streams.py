@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from pyspark.sql import SparkSession
 
 from chaos import changed_streams
 from chaos.scene import Outcome, Scene
-from tests.servers import Server
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def scene(spark: SparkSession, server: Server, seed: int, tmp_path: Path) -> Iterator[Scene]:
-    made = Scene(spark, tmp_path, server.kind, server.url, "s", random.Random(seed))
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from pyspark.sql import SparkSession
 
 from chaos import consumers
 from chaos.scene import Scene
-from tests.servers import Server
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def scene(spark: SparkSession, server: Server, seed: int, tmp_path: Path) -> Iterator[Scene]:
-    made = Scene(spark, tmp_path, server.kind, server.url, "s", random.Random(seed))
-    yield made
-    made.close()
 
 
 def test_what_a_dead_consumer_holds_is_taken_over_once(scene: Scene, seed: int) -> None:

@@ -23,11 +23,16 @@ def reserved(one: StreamReader) -> int:
     return sum(run.count for run in one.batches._ahead.runs) if one.batches._ahead else 0
 
 
+def begun(server: Server, **options: str) -> tuple[StreamReader, dict[str, Any], dict[str, Any]]:
+    """A query that has made its first batch, of ten: the reader, and where the batch begins and ends."""
+    one = reader(server, **options)
+    start = one.initialOffset()
+    return one, start, one.latestOffset(start, TEN)
+
+
 def test_the_next_batch_is_there_before_it_is_asked_for(server: Server, client: redis.Redis) -> None:
     add(client, 35)
-    one = reader(server)
-    start = one.initialOffset()
-    first = one.latestOffset(start, TEN)
+    one, start, first = begun(server)
     assert reserved(one) == 10
     assert pending_count(client) == 20
     assert read(one, start, first) == list(range(10))
@@ -48,9 +53,7 @@ def test_streams_share_what_is_reserved_ahead(server: Server, client: redis.Redi
 
 def test_what_comes_meanwhile_fills_the_batch(server: Server, client: redis.Redis) -> None:
     add(client, 14)
-    one = reader(server)
-    start = one.initialOffset()
-    first = one.latestOffset(start, TEN)
+    one, _, first = begun(server)
     assert reserved(one) == 4
     add(client, 20, first=14)
     assert drain(one, 10, first) == [list(range(10, 20)), list(range(20, 30)), list(range(30, 34))]
@@ -58,9 +61,7 @@ def test_what_comes_meanwhile_fills_the_batch(server: Server, client: redis.Redi
 
 def test_what_a_crash_leaves_reserved_is_the_next_runs(server: Server, client: redis.Redis) -> None:
     add(client, 40)
-    one = reader(server)
-    start = one.initialOffset()
-    first = one.latestOffset(start, TEN)
+    one, start, first = begun(server)
     assert reserved(one) == 10
     again = reader(server)
     assert read(again, start, first) == list(range(10))
@@ -77,9 +78,7 @@ def test_where_more_must_be_known_first_nothing_is(
     server: Server, client: redis.Redis, options: dict[str, str]
 ) -> None:
     add(client, 40)
-    one = reader(server, **options)
-    start = one.initialOffset()
-    first = one.latestOffset(start, TEN)
+    one, start, first = begun(server, **options)
     assert reserved(one) == 0
     assert sorted(read(one, start, first)) == list(range(10))
 
@@ -99,9 +98,7 @@ def test_a_group_that_others_read_from_is_not_read_ahead_of_time(server: Server,
 def test_others_who_come_later_get_theirs(server: Server, client: redis.Redis) -> None:
     """And what they claim of the reserved ones is theirs, too."""
     add(client, 40)
-    one = reader(server)
-    start = one.initialOffset()
-    first = one.latestOffset(start, TEN)
+    one, _, first = begun(server)
     assert reserved(one) == 10
     [(_, entries)] = client.xreadgroup("g", "bob", {"s": ">"}, count=5)
     assert [int(fields["n"]) for _, fields in entries] == list(range(20, 25))
@@ -137,9 +134,7 @@ def test_entries_that_are_trimmed_before_the_group_comes_to_them_are_noticed(
 
 def test_entries_that_are_deleted_when_they_are_reserved_are_missed(server: Server, client: redis.Redis) -> None:
     ids = add(client, 30)
-    one = reader(server, failOnDataLoss="false")
-    start = one.initialOffset()
-    first = one.latestOffset(start, TEN)
+    one, _, first = begun(server, failOnDataLoss="false")
     assert reserved(one) == 10
     client.xdel("s", *ids[12:15])
     assert drain(one, 10, first) == [[10, 11, *range(15, 20)], list(range(20, 30))]
@@ -148,9 +143,7 @@ def test_entries_that_are_deleted_when_they_are_reserved_are_missed(server: Serv
 
 def test_a_stream_that_vanishes_takes_what_was_reserved_along(server: Server, client: redis.Redis) -> None:
     add(client, 30)
-    one = reader(server, failOnDataLoss="false")
-    start = one.initialOffset()
-    first = one.latestOffset(start, TEN)
+    one, start, first = begun(server, failOnDataLoss="false")
     assert read(one, start, first) == list(range(10))
     assert reserved(one) == 10
     client.delete("s")
@@ -195,9 +188,7 @@ def test_available_now_ends_where_it_began(server: Server, client: redis.Redis) 
 
 def test_without_a_pending_list_a_crash_sets_the_group_back(server: Server, client: redis.Redis) -> None:
     add(client, 40)
-    one = reader(server, noAck="true")
-    start = one.initialOffset()
-    first = one.latestOffset(start, TEN)
+    one, start, first = begun(server, noAck="true")
     assert read(one, start, first) == list(range(10))
     assert reserved(one) == 10
     again = reader(server, noAck="true")
@@ -207,9 +198,7 @@ def test_without_a_pending_list_a_crash_sets_the_group_back(server: Server, clie
 def test_without_a_pending_list_a_group_that_was_moved_is_set_back(server: Server, client: redis.Redis) -> None:
     """And a commit that comes before its time takes nothing along."""
     ids = add(client, 40)
-    one = reader(server, noAck="true")
-    start = one.initialOffset()
-    first = one.latestOffset(start, TEN)
+    one, _, first = begun(server, noAck="true")
     assert reserved(one) == 10
     client.xgroup_setid("s", "g", ids[30])
     second = one.latestOffset(first, TEN)

@@ -229,12 +229,6 @@ def test_an_error_reply_is_an_error() -> None:
         decode_entries(b"-NOGROUP No such key\r\n")
 
 
-@pytest.mark.parametrize("last", [0, 1, 5, 9, 10, 50])
-def test_counting_up_to_an_id(last: int) -> None:
-    page = decode_entries(resp([(b"%d-0" % i, [b"a", b"1"]) for i in range(1, 10)]))
-    assert page.count_up_to(StreamId(last, 0)) == min(last, 9)
-
-
 PENDING = st.lists(
     st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 9999), st.integers(0, 10**9), st.integers(0, 300)), max_size=8
 )
