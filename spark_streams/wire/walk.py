@@ -72,9 +72,9 @@ class Walk:
         try:
             start = self._find_starts()
             finish = self._walk_all()
+            self.counts = self._chain(start, finish, replies)
         except IndexError:  # a length led beyond the reply's end
             raise ShapeError from None
-        self.counts = self._chain(start, finish, replies)
 
     # -- where entries start -----------------------------------------------------------------------------------
 

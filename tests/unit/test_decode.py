@@ -143,6 +143,14 @@ def test_a_reply_that_breaks_off_is_an_error(entries: list[Entry], data: st.Data
         decode_entries(reply[: data.draw(st.integers(0, len(reply) - 1))])
 
 
+def test_a_reply_that_breaks_off_within_a_value_that_holds_entries_is_an_error() -> None:
+    value = resp([(b"0-1", [b"a", b"b"])])[4:] * 4 + b"x" * 5_000
+    reply = resp([(b"%d-0" % i, [b"a", value]) for i in (1, 2)])
+    for length in range(150, len(reply), 37):
+        with pytest.raises(ServerReplyError):
+            decode_entries(reply[:length])
+
+
 def test_large_pages_take_the_vectorised_way_and_small_ones_the_exact() -> None:
     reply = resp([(b"%d-0" % i, [b"year", b"2013", b"carrier", b"U" * (i % 130)]) for i in range(1, 500)])
     page = decode_entries(reply)
