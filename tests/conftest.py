@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.servers import Server, running_engine, running_redis, skip_without_redis
+
+# How long an example takes says how busy the machine is. What once failed is a test of its own, not a file on one disk.
+settings.register_profile("tests", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")
