@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spark_streams.ids import StreamId
 from spark_streams.source.admission import Admission
 from spark_streams.source.group import GroupState, Membership, StreamState, look
 from spark_streams.source.losses import trimmed_unread
@@ -74,10 +75,14 @@ class Ahead:
                 found[run.stream] += run.count
         return found
 
+    def ends(self) -> dict[str, StreamId]:
+        """Where it has left the groups that it has read from."""
+        return {run.stream: run.last for run in self.runs}
+
     def is_untouched(self, states: Mapping[str, GroupState], unsettled: Mapping[str, int]) -> bool:
         """Whether all groups stand as this left them. unsettled: pending entries of the batch before it."""
         ours = Counter(unsettled) + self.pending()
-        ends = {run.stream: run.last for run in self.runs}
+        ends = self.ends()
         return ends.keys() <= states.keys() and all(
             state.ours == ours[stream] and state.last_delivered == ends.get(stream, state.last_delivered)
             for stream, state in states.items()

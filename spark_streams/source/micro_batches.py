@@ -16,6 +16,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, StreamStateError
 from spark_streams.ids import MAX_ID, StreamId
@@ -60,7 +61,7 @@ class MicroBatches:
         self._claimed: dict[str, int] = {}  # entries taken over by this run, per stream
         self._turn = 0  # triggers so far
         self._fresh = True  # nothing is known of what an earlier run left behind
-        self._pinned = self._no_ack  # first positions are kept on the server
+        self._unpinned: set[str] = set()  # streams whose first positions are kept on the server no more
         self._reserved: tuple[Offset, list[Run]] | None = None  # the last batch that was made: its end, what it holds
         self._tried = self._cut = ""  # tokens: the batch whose attempt was counted, the one that was narrowed
 
@@ -158,11 +159,11 @@ class MicroBatches:
         ahead = self._wait_for_beside(server)
         streams = self._streams.of(server, begin, look=self._admission.until is None, at_once=self._fresh)
         self._turn += 1
-        if self._pinned and begin.token:
-            unpin(server, self.member, streams)
-            self._pinned = False
+        if begin.token and (self._no_ack or begin.no_ack):
+            self._unpin(server, begin)
         logged = begin
-        begin, states = self._groups.reconciled(server, self.member, logged, streams, self._fresh)
+        ends = {} if ahead is None else ahead.ends()
+        begin, states = self._groups.reconciled(server, self.member, logged, streams, ends, self._fresh)
         if begin is not logged:
             self._settling.take_notes(server, logged)  # of streams that are gone, too
         # What the batch before this one left pending is known, so settling it can wait until tasks run.
@@ -172,7 +173,10 @@ class MicroBatches:
             ahead = None
             self._begin_afresh()
             if self._no_ack:
-                states = self._groups.alone(server, self.member, begin, states, afresh=True)
+                states = self._groups.alone(server, self.member, begin, states, {}, afresh=True)
+        if self._no_ack:
+            # Of an earlier run with a pending list; the group stands below it by now.
+            settle(server, self.member, [PendingRange(stream, MAX_ID) for stream in states if states[stream].ours])
         expected = Counter(unsettled) if ahead is None else Counter(unsettled) + ahead.pending()
         if self._fresh or any(state.ours > expected[stream] for stream, state in states.items()):
             self._settling.now(server, begin)
@@ -199,7 +203,7 @@ class MicroBatches:
             return None
         self._admission.made()
         self._losses.took(runs)
-        end = begin.after(runs, token, claimed)
+        end = replace(begin.after(runs, token, claimed), no_ack=self._no_ack)
         if claimed:
             size = self._admission.size([one.count for some in claimed.values() for one in some])
             runs += pending_runs(server, self.member, claimed_ranges(claimed), size)
@@ -211,6 +215,11 @@ class MicroBatches:
         if new is not None and not claimed:
             self._reserve_ahead(states, new, most)
         return end
+
+    def _unpin(self, server: Connection, begin: Offset) -> None:
+        """Positions that the checkpoint has are of no more use on the server."""
+        unpin(server, self.member, [stream for stream in begin.positions if stream not in self._unpinned])
+        self._unpinned = set(begin.positions)
 
     def _wait_for_beside(self, server: Connection) -> Ahead | None:
         """Until what was begun beside the tasks is finished; what it has reserved for this batch, if it is of use."""
@@ -316,7 +325,8 @@ class MicroBatches:
     def _again(self, server: Connection, begin: Offset, end: Offset) -> list[Run]:
         self._streams.hold(server, list(end.positions))
         cut = self._cut == end.token
-        return Replay(server, self.member, self._losses, not self._no_ack, self._admission.size, cut).runs(begin, end)
+        listed = not (self._no_ack or end.no_ack)
+        return Replay(server, self.member, self._losses, listed, self._admission.size, cut).runs(begin, end)
 
     def _try(self, server: Connection, begin: Offset, end: Offset) -> None:
         """Count this run's attempt at a batch; where too many have died of it, it is cut."""
@@ -335,7 +345,7 @@ class MicroBatches:
         self._tried = end.token
 
     def _offset(self, positions: Mapping[str, StreamId]) -> Offset:
-        return Offset(self.member.group, self.member.consumer, positions)
+        return Offset(self.member.group, self.member.consumer, positions, no_ack=self._no_ack)
 
     def _check_owner(self, offset: Offset) -> None:
         """Raises OffsetError where an offset belongs to another group or consumer: their pending entries are not ours

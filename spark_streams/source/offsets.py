@@ -9,7 +9,8 @@ smaller one (FACTS S5, S6).
      "streams": {"orders": "1700000000000-0"},                      where each stream stands
      "batch": {"orders": {"count": 1000, "owned": true,             what the batch that ends here took from it,
                           "after": "1690000000000-0"}},             above this id
-     "claimed": {"orders": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 3}]}}   what it took over from others
+     "claimed": {"orders": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 3}]},   what it took over from others
+     "noAck": true}                                                 only where it was delivered without a pending list
 
 Version 1 had no token, no claims and no `after`: it was where the batch before ended.
 """
@@ -51,7 +52,7 @@ class Claimed:
 @dataclass(frozen=True)
 class Offset:
     """group, consumer: whose pending list; positions: per stream; shares, claimed: per stream that the batch took
-    from; token: the batch's name."""
+    from; token: the batch's name; no_ack: it was delivered without a pending list, so the group may stand above it."""
 
     group: str
     consumer: str
@@ -59,6 +60,7 @@ class Offset:
     shares: Mapping[str, Share] = field(default_factory=dict)
     claimed: Mapping[str, Sequence[Claimed]] = field(default_factory=dict)
     token: str = ""
+    no_ack: bool = False
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
@@ -76,13 +78,14 @@ class Offset:
                     for stream, some in value.get("claimed", {}).items()
                 },
                 str(value.get("token", "")),
+                bool(value.get("noAck", False)),
             )
         except (KeyError, AttributeError, TypeError, ValueError, InvalidStreamId) as error:
             raise OffsetError(f"the checkpoint's offset {value!r} cannot be read: {error}") from None
 
     def to_json(self) -> dict[str, Any]:
         """The form above."""
-        return {
+        told = {
             "version": VERSION,
             "group": self.group,
             "consumer": self.consumer,
@@ -98,6 +101,7 @@ class Offset:
                 for stream, some in sorted(self.claimed.items())
             },
         }
+        return {**told, "noAck": True} if self.no_ack else told
 
     def __getitem__(self, stream: str) -> StreamId:
         """Where the stream stands; 0-0 where it is not named."""

@@ -246,3 +246,41 @@ def test_nothing_is_left_to_reserve_after_all(server: Server, client: redis.Redi
     end = one.latestOffset(start, ALL)
     assert reserved(one) == 0
     assert read(one, start, end) == list(range(30))
+
+
+def test_without_a_pending_list_a_stream_that_the_checkpoint_does_not_know_is_set_back(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has appeared since, and its turn has not come when the query dies."""
+    monkeypatch.setattr("spark_streams.source.streams._LOOK_FOR_STREAMS", 0.0)
+    options = {"noAck": "true", "streamsPattern": "o:*"}
+    add(client, 10, "o:1")
+    one = reader(server, **options)
+    start = one.initialOffset()
+    first = one.latestOffset(start, ReadMaxRows(1))
+    add(client, 5, "o:2", first=100)
+    second = one.latestOffset(first, ReadMaxRows(1))
+    assert reserved(one) == 1
+    assert "o:2" not in second["streams"]
+    found = [*read(one, start, first), *read(one, first, second)]
+    found += [n for batch in drain(reader(server, **options), 1, second) for n in batch]
+    assert sorted(found) == [*range(10), *range(100, 105)]
+    assert client.keys("rstream:start*") == []
+
+
+@pytest.mark.parametrize("unfinished", [False, True])
+@pytest.mark.parametrize("before", ["true", "false"])
+def test_a_pending_list_is_done_without_or_taken_up_between_two_runs(
+    server: Server, client: redis.Redis, before: str, unfinished: bool
+) -> None:
+    """What was reserved ahead is read by the next run all the same, and none of it stays pending."""
+    add(client, 40)
+    one = reader(server, noAck=before)
+    start = one.initialOffset()
+    first = one.latestOffset(start, TEN)
+    assert reserved(one) == 10
+    again = reader(server, noAck="false" if before == "true" else "true")
+    if unfinished:
+        assert read(again, start, first) == list(range(10))
+    assert drain(again, 10, first) == [list(range(n, n + 10)) for n in (10, 20, 30)]
+    assert pending_count(client) == 0

@@ -208,6 +208,34 @@ def test_no_ack_killed_before_its_first_checkpoint_starts_at_the_same_place(
     assert client.keys("rstream:start*") == []
 
 
+@pytest.mark.parametrize("how", ["pattern", "named"])
+def test_no_ack_killed_before_a_checkpoint_knows_a_new_stream_starts_it_at_the_same_place(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("spark_streams.source.streams._LOOK_FOR_STREAMS", 0.0)
+    before, after = ({"streamsPattern": "?"}, {"streamsPattern": "?"})
+    if how == "named":
+        before, after = ({"streams": "a"}, {"streams": "a,b"})
+    add(client, 3, "a")
+    one = reader(server, noAck="true", **before)
+    end = one.latestOffset(one.initialOffset(), ALL)
+    add(client, 5, "b", first=100)
+    reader(server, noAck="true", **after).latestOffset(end, ALL)
+    assert drain(reader(server, noAck="true", **after), at=end) == [list(range(100, 105))]
+    assert client.keys("rstream:start*") == []
+
+
+@pytest.mark.usefixtures("never_ahead")
+def test_no_ack_sets_a_group_back_that_somebody_has_moved_on(server: Server, client: redis.Redis) -> None:
+    """By hand, or as a query that has lost its lease and has yet to notice."""
+    ids = add(client, 40)
+    one = reader(server, noAck="true")
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(10))
+    client.xgroup_setid("s", "g", ids[30])
+    assert drain(one, 10, end) == [list(range(n, n + 10)) for n in (10, 20, 30)]
+
+
 def test_spark_asks_for_the_start_again_when_a_batch_has_been_reserved(server: Server, client: redis.Redis) -> None:
     """S2: the second answer may differ where nothing is pending; the batch is known by its end."""
     add(client, 10)
