@@ -55,7 +55,7 @@ class Groups:
             # The run before was without a pending list. Where something is pending, this was done before.
             unlisted = {stream: state for stream, state in found.items() if state is not None and not state.ours}
             found.update(self.alone(server, member, begin, unlisted, {}, afresh=False))
-        if reconcile(server, member, begin, self.heads, found, self._losses):
+        if reconcile(server, member, begin, self.heads, found, self._losses, ends):
             states = self.now(server, member, list(found))
         else:
             states = {stream: state for stream, state in found.items() if state is not None}

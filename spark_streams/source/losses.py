@@ -7,7 +7,7 @@ gone is made again at the checkpoint, and what was lost is logged and told with 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from spark_streams.errors import DataLossError, StreamStateError
@@ -93,8 +93,10 @@ def reconcile(
     heads: Mapping[str, StreamState],
     states: Mapping[str, GroupState | None],
     losses: Losses,
+    ahead: Collection[str] = (),
 ) -> bool:
     """Hold the groups against the checkpoint; whether one was made or moved, so that they must be looked at again.
+    ahead: streams that something was reserved from above it.
 
     Raises DataLossError, GroupMissingError, StreamStateError where something is lost and that is not allowed.
     """
@@ -113,6 +115,7 @@ def reconcile(
             if head.last < at and losses.allowed:
                 losses.vanished(stream)  # it was emptied, and its ids begin anew
             elif made_anew:
+                losses.group_vanished(stream, head, at)
                 moved[stream] = at
             else:
                 raise StreamStateError(
@@ -120,7 +123,7 @@ def reconcile(
                     f"checkpoint's {at}: it was made anew or set back; set it to the checkpoint's position "
                     "(XGROUP SETID), or start with a new checkpoint"
                 )
-        elif stream in begin.shares and not state.known and state.last_delivered > at:
+        elif (stream in begin.shares or stream in ahead) and not state.known and state.last_delivered > at:
             if not losses.allowed:
                 raise DataLossError(
                     f"group {member.group!r} of stream {stream!r} no longer knows consumer {member.consumer!r}: it was "

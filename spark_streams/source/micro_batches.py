@@ -110,6 +110,7 @@ class MicroBatches:
             runs = []
         else:
             runs = self._server.run(lambda server: self._again(server, begin, end))
+            self._reserved = (end, runs)
         size = self._admission.size([run.count for run in runs])
         return Plan(tasks(runs, size, self._options["ordered"]), self._cut == end.token or is_held(end.claimed))
 
@@ -202,7 +203,7 @@ class MicroBatches:
                 self._settling.now(server, begin)
             return None
         self._admission.made()
-        self._losses.took(runs)
+        self._losses.took(new or [])
         end = replace(begin.after(runs, token, claimed), no_ack=self._no_ack)
         if claimed:
             size = self._admission.size([one.count for some in claimed.values() for one in some])

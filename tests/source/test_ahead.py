@@ -248,6 +248,49 @@ def test_nothing_is_left_to_reserve_after_all(server: Server, client: redis.Redi
     assert read(one, start, end) == list(range(30))
 
 
+@pytest.mark.parametrize("crashed", [False, True])
+def test_what_vanishes_after_a_batch_that_was_reserved_ahead_is_counted(
+    server: Server, client: redis.Redis, crashed: bool
+) -> None:
+    """Its entries were read by the group before it was made, and count as read once."""
+    add(client, 30)
+    one = reader(server, failOnDataLoss="false")
+    start = one.initialOffset()
+    first = one.latestOffset(start, TEN)
+    assert reserved(one) == 10
+    if crashed:
+        one = reader(server, failOnDataLoss="false")
+    second = one.latestOffset(first, TEN)
+    assert read(one, first, second) == list(range(10, 20))
+    assert reserved(one) == (0 if crashed else 10)
+    client.delete("s")
+    add(client, 3, first=100)
+    assert drain(one, 10, second) == [[100, 101, 102]]
+    assert one.reportLatestOffset()["lost"] == {"s": 10}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_consumer_that_is_deleted_takes_what_was_reserved_along(
+    server: Server, client: redis.Redis, strict: bool
+) -> None:
+    """Also on a stream that the batch before took nothing from."""
+    add(client, 6, "a")
+    add(client, 6, "b", first=100)
+    one = reader(server, streams="a,b", failOnDataLoss=str(strict).lower())
+    start = one.initialOffset()
+    first = one.latestOffset(start, ReadMaxRows(1))
+    assert reserved(one) == 1
+    found = read(one, start, first)
+    [other] = {"a", "b"} - set(first["batch"])
+    client.xgroup_delconsumer(other, "g", "spark")
+    if strict:
+        with pytest.raises(DataLossError, match="no longer knows consumer 'spark'"):
+            one.latestOffset(first, ReadMaxRows(1))
+    else:
+        found += [n for batch in drain(one, 1, first) for n in batch]
+        assert sorted(found) == [*range(6), *range(100, 106)]
+
+
 def test_without_a_pending_list_a_stream_that_the_checkpoint_does_not_know_is_set_back(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -281,6 +281,21 @@ def test_a_shared_batch_that_lost_pending_entries_is_an_error_not_a_smaller_batc
     assert len(read(reader(server, failOnDataLoss="false"), start, end)) == (0 if "deleted" in what else 11)
 
 
+def test_a_replay_that_is_planned_twice_counts_its_losses_once(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark plans a batch again for each action on it."""
+    ids = add(client, 15)[2:]
+    one = reader(server)
+    start = one.initialOffset()
+    with others_read_first(monkeypatch, client, 2):
+        end = one.latestOffset(start, ALL)
+    client.xack("s", "g", *ids[3:5])
+    again = reader(server, failOnDataLoss="false")
+    assert again.partitions(start, end)[0].task == again.partitions(start, end)[0].task
+    assert again.reportLatestOffset()["lost"] == {"s": 2}
+
+
 def test_a_checkpoint_of_another_consumer_or_group_is_refused(server: Server, client: redis.Redis) -> None:
     add(client, 5)
     one = reader(server)

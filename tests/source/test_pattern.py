@@ -6,6 +6,7 @@ import time
 
 import pytest
 import redis
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.errors import DataLossError
 from tests.servers import Server
@@ -75,6 +76,20 @@ def test_a_stream_that_vanishes_stops_the_query_or_is_counted(server: Server, cl
     add(client, 2, "o:2", first=20)
     add(client, 1, "o:1", first=30)
     assert sorted(drain(lenient, at=end)[0]) == [20, 21, 30]
+
+
+def test_a_stream_that_vanishes_and_is_there_again_at_the_next_look_is_counted(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 20, "o:1")
+    one = reader(server, streamsPattern="o:*", failOnDataLoss="false")
+    at = one.initialOffset()
+    end = one.latestOffset(at, ReadMaxRows(8))
+    assert read(one, at, end) == list(range(8))
+    client.delete("o:1")
+    add(client, 2, "o:1", first=20)
+    assert drain(one, at=end) == [[20, 21]]
+    assert one.reportLatestOffset()["lost"] == {"o:1": 12}
 
 
 @pytest.mark.parametrize("when", ["planned", "read", "settled beside", "at an idle tick", "committed"])
