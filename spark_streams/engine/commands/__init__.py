@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spark_streams.engine.commands import (  # noqa: F401 - imported for what they register
+    clients,
     connection,
     databases,
     dump,

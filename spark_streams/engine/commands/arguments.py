@@ -1,4 +1,4 @@
-"""Reading arguments: numbers, entry ids, with Redis' error texts."""
+"""Reading arguments: numbers, names, entry ids, with Redis' error texts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from spark_streams.ids import U64_MAX
 SYNTAX = "ERR syntax error"
 NOT_INTEGER = "ERR value is not an integer or out of range"
 BAD_ID = "ERR Invalid stream ID specified as stream command argument"
+BAD_NAME = "ERR Client names cannot contain spaces, newlines or special characters."
 
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
@@ -27,6 +28,13 @@ def integer_of(text: bytes, problem: str = NOT_INTEGER) -> int:
         if -(1 << 63) <= value < 1 << 63:
             return value
     raise CommandError(problem)
+
+
+def name_of(text: bytes, problem: str = BAD_NAME) -> bytes:
+    """What a client calls itself: one word in ASCII (`validateClientAttr`). Raises CommandError(problem)."""
+    if any(not 33 <= byte <= 126 for byte in text):
+        raise CommandError(problem)
+    return text
 
 
 def entry_id(text: bytes, missing_seq: int = 0) -> int:

@@ -1,0 +1,270 @@
+"""CLIENT: who is connected, what each calls itself, and letting them wait, go on or go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, Client
+from spark_streams.engine.commands.arguments import help_lines, integer_of, name_of, syntax_error
+from spark_streams.engine.commands.table import command
+from spark_streams.engine.core import Engine
+from spark_streams.engine.replies import NIL, OK, Array, CommandError, Reply, Verbatim, bulk, error, integer, simple
+
+
+@command("client|id", 2)
+def client_id(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT ID"""
+    return integer(client.id)
+
+
+@command("client|setname", 3)
+def client_setname(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT SETNAME name"""
+    client.name = name_of(args[2])
+    return OK
+
+
+@command("client|getname", 2)
+def client_getname(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT GETNAME"""
+    return bulk(client.name) if client.name else NIL
+
+
+@command("client|setinfo", 4)
+def client_setinfo(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT SETINFO LIB-NAME|LIB-VER value"""
+    option = args[2].lower()
+    if option not in (b"lib-name", b"lib-ver"):
+        raise CommandError(b"ERR Unrecognized option '%b'" % args[2])
+    shown = option.decode()
+    value = name_of(args[3], f"ERR {shown} cannot contain spaces, newlines or special characters.")
+    if option == b"lib-name":
+        client.lib_name = value
+    else:
+        client.lib_ver = value
+    return OK
+
+
+def _describe(engine: Engine, client: Client) -> str:
+    """One line of CLIENT LIST."""
+    now = engine.now
+    read, waiting = engine.describe_buffers(client)
+    flags = "b" if client.waiter is not None else ""
+    flags += "x" if client.queue is not None else ""
+    flags += "e" if "no-evict" in client.flags else ""
+    flags += "T" if "no-touch" in client.flags else ""
+    queued = len(client.queue) if client.queue is not None else -1
+    return (
+        f"id={client.id} addr={client.address} laddr={client.laddr} fd=-1 name={client.name.decode()} "
+        f"age={(now - client.created) // 1000} idle={(now - client.last_seen) // 1000} flags={flags or 'N'} "
+        f"db={client.db.number} sub=0 psub=0 ssub=0 multi={queued} watch={len(client.watching)} qbuf={read} "
+        f"omem={waiting} tot-mem={read + waiting} events={'rw' if waiting else 'r'} "
+        f"cmd={client.last_command.decode('utf-8', 'replace').lower() or 'NULL'} user=default redir=-1 "
+        f"resp={client.resp} lib-name={client.lib_name.decode()} lib-ver={client.lib_ver.decode()}"
+    )
+
+
+@command("client|info", 2)
+def client_info(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT INFO"""
+    return Verbatim(_describe(engine, client).encode() + b"\n")
+
+
+@command("client|list", -2)
+def client_list(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT LIST [TYPE type] [ID id …]"""
+    chosen = list(engine.clients.values())
+    if len(args) > 2:
+        if args[2].lower() == b"id" and len(args) > 3:
+            ids = {integer_of(text, "ERR Invalid client ID") for text in args[3:]}
+            chosen = [one for one in chosen if one.id in ids]
+        elif args[2].lower() == b"type" and len(args) == 4:
+            chosen = chosen if _is_normal(args[3]) else []
+        else:
+            raise syntax_error()
+    return Verbatim("".join(_describe(engine, one) + "\n" for one in chosen).encode())
+
+
+def _is_normal(kind: bytes) -> bool:
+    """Whether clients of this type are asked for that there are here. Raises CommandError."""
+    if kind.lower() not in (b"normal", b"master", b"replica", b"slave", b"pubsub"):
+        raise CommandError(b"ERR Unknown client type '%b'" % kind)
+    return kind.lower() == b"normal"
+
+
+@command("client|reply", 3)
+def client_reply(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT REPLY ON|OFF|SKIP"""
+    mode = args[2].lower()
+    if mode == b"on":
+        client.reply_mode = REPLY_ON
+        return OK
+    if mode == b"off":
+        client.reply_mode = REPLY_OFF
+    elif mode == b"skip":
+        if client.reply_mode != REPLY_OFF:
+            client.reply_mode = REPLY_SKIP_NEXT
+    else:
+        raise syntax_error()
+    return b""
+
+
+def _switch(client: Client, args: list[bytes], flag: str) -> Reply:
+    mode = args[2].lower()
+    if mode == b"on":
+        client.flags.add(flag)
+    elif mode == b"off":
+        client.flags.discard(flag)
+    else:
+        raise syntax_error()
+    return OK
+
+
+@command("client|no-evict", 3)
+def client_no_evict(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT NO-EVICT ON|OFF: nothing is ever evicted here; the flag is kept for CLIENT LIST."""
+    return _switch(client, args, "no-evict")
+
+
+@command("client|no-touch", 3)
+def client_no_touch(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT NO-TOUCH ON|OFF: there is no access time to touch; the flag is kept for CLIENT LIST."""
+    return _switch(client, args, "no-touch")
+
+
+@command("client|unblock", -3)
+def client_unblock(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT UNBLOCK id [TIMEOUT|ERROR]"""
+    how = args[3].lower() if len(args) == 4 else b"timeout"
+    if len(args) > 4 or how not in (b"timeout", b"error"):
+        raise CommandError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
+    target = engine.clients.get(integer_of(args[2]))
+    if target is None or target.waiter is None:
+        return integer(0)
+    refused = error(b"UNBLOCKED client unblocked via CLIENT UNBLOCK")
+    engine.waiters.finish(target.waiter, refused if how == b"error" else target.waiter.nothing)
+    return integer(1)
+
+
+@command("client|kill", -3)
+def client_kill(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT KILL address | [ID id] [ADDR a] [LADDR a] [USER u] [TYPE t] [MAXAGE s] [SKIPME yes|no] …"""
+    if len(args) == 3:
+        wanted = args[2].decode("utf-8", "replace")
+        for one in list(engine.clients.values()):
+            if one.address == wanted:
+                _kill(engine, client, one)
+                return OK
+        raise CommandError("ERR No such client")
+    if len(args) % 2:
+        raise syntax_error()
+    tests: list[Callable[[Client], bool]] = []
+    skip_me = True
+    for option, value in zip(args[2::2], args[3::2], strict=True):
+        text = value.decode("utf-8", "replace")
+        match option.lower():
+            case b"id":
+                number = integer_of(value, "ERR client-id should be greater than 0")
+                if number < 1:
+                    raise CommandError("ERR client-id should be greater than 0")
+                tests.append(lambda one, number=number: one.id == number)  # type: ignore[misc]
+            case b"addr":
+                tests.append(lambda one, text=text: one.address == text)  # type: ignore[misc]
+            case b"laddr":
+                tests.append(lambda one, text=text: one.laddr == text)  # type: ignore[misc]
+            case b"user":
+                if value != b"default":
+                    raise CommandError(b"ERR No such user '%b'" % value)
+            case b"type":
+                normal = _is_normal(value)
+                tests.append(lambda one, normal=normal: normal)  # type: ignore[misc]
+            case b"maxage":
+                age = integer_of(value, "ERR maxage is not an integer or out of range")
+                if age < 1:
+                    raise CommandError("ERR maxage should be greater than 0")
+                tests.append(lambda one, age=age: engine.now - one.created >= age * 1000)  # type: ignore[misc]
+            case b"skipme" if value.lower() in (b"yes", b"no"):
+                skip_me = value.lower() == b"yes"
+            case _:
+                raise syntax_error()
+    chosen = [one for one in engine.clients.values() if all(test(one) for test in tests)]
+    chosen = [one for one in chosen if one is not client or not skip_me]
+    for one in chosen:
+        _kill(engine, client, one)
+    return integer(len(chosen))
+
+
+def _kill(engine: Engine, client: Client, target: Client) -> None:
+    if target is client:
+        client.closing = True
+    else:
+        engine.disconnect(target)
+
+
+@command("client|pause", -3)
+def client_pause(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT PAUSE milliseconds [WRITE|ALL]: commands wait; a longer or stricter pause is not cut short."""
+    mode = args[3].lower() if len(args) == 4 else b"all"
+    if len(args) > 4 or mode not in (b"write", b"all"):
+        raise CommandError("ERR CLIENT PAUSE mode must be WRITE or ALL")
+    wait = integer_of(args[2], "ERR timeout is not an integer or out of range")
+    if wait < 0:
+        raise CommandError("ERR timeout is negative")
+    if not engine.paused_until:
+        engine.paused_all = False
+    engine.paused_until = max(engine.paused_until, engine.now + wait)
+    engine.paused_all = engine.paused_all or mode == b"all"
+    return OK
+
+
+@command("client|unpause", 2)
+def client_unpause(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT UNPAUSE"""
+    if engine.paused_until:
+        engine.paused_until = engine.now
+    return OK
+
+
+@command("client|getredir", 2)
+def client_getredir(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT GETREDIR: -1, because nobody is tracked."""
+    return integer(-1)
+
+
+@command("client|tracking", -3)
+def client_tracking(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT TRACKING OFF; ON is refused: this engine tells nobody of changed keys."""
+    if args[2].lower() == b"off" and len(args) == 3:
+        return OK
+    raise CommandError("ERR CLIENT TRACKING is not in this engine: it tells nobody of changed keys")
+
+
+_HELP = """
+GETNAME, SETNAME <name>
+    What this connection calls itself.
+GETREDIR
+    Always -1: nobody is tracked.
+ID, INFO
+    This connection's number, and its line of LIST.
+KILL <address>
+KILL <ADDR|LADDR|ID|USER|TYPE|MAXAGE|SKIPME> <value> [...]
+    Hang up on those to whom all of it applies.
+LIST [TYPE normal | ID <id> ...]
+    A line for each connection.
+NO-EVICT, NO-TOUCH <ON|OFF>
+    Shown in LIST; nothing is evicted here, and no access times are kept.
+PAUSE <milliseconds> [WRITE|ALL], UNPAUSE
+    Let commands wait.
+REPLY <ON|OFF|SKIP>
+    Which replies this connection gets.
+SETINFO <LIB-NAME|LIB-VER> <value>
+    Which library this is.
+UNBLOCK <id> [TIMEOUT|ERROR]
+    End a blocking command of another connection.
+"""
+
+
+@command("client|help", 2)
+def client_help(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """CLIENT HELP"""
+    return Array([simple(line) for line in help_lines("CLIENT", _HELP)])
