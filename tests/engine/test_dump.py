@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from spark_streams.engine.borders import NodeLimits
 from spark_streams.engine.crc64 import crc64
-from spark_streams.engine.dump import BadDataError, WrongVersionError, dump, load
-from spark_streams.engine.packed import pack, unpack
+from spark_streams.engine.dump import dump
+from spark_streams.engine.packed import BadDataError, pack, unpack
+from spark_streams.engine.restore import WrongVersionError, load
 from tests.engine.state import Inside, state
 from tests.engine.test_against_redis import EXAMPLES, GROUPS, Command, commands
 from tests.engine.wire import Failed, Wire, wire

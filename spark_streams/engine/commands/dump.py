@@ -6,9 +6,10 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.dump import BadDataError, WrongVersionError, load
 from spark_streams.engine.dump import dump as payload_of
+from spark_streams.engine.packed import BadDataError
 from spark_streams.engine.replies import NIL, OK, CommandError, Reply, bulk
+from spark_streams.engine.restore import WrongVersionError, load
 
 
 @command("dump", 2, "readonly", (1, 1, 1))

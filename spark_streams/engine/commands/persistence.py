@@ -6,14 +6,18 @@ SAVE and BGSAVE are errors, because nothing would be saved.
 
 from __future__ import annotations
 
+from spark_streams.engine.borders import NodeLimits
 from spark_streams.engine.client import Client
 from spark_streams.engine.commands.arguments import syntax_error
 from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.dump import reloaded
+from spark_streams.engine.dump import dump
+from spark_streams.engine.keyspace import Value
 from spark_streams.engine.loading import CorruptFileError
 from spark_streams.engine.persistence import PersistenceError
 from spark_streams.engine.replies import OK, CommandError, Reply, integer, simple
+from spark_streams.engine.restore import load
+from spark_streams.engine.stream import Stream
 
 _NO_FILE = "ERR this engine keeps everything in memory: start it with --appendonly yes, or CONFIG SET appendonly yes"
 
@@ -75,8 +79,24 @@ def debug_reload(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """DEBUG RELOAD [NOSAVE] …: every value goes through the form that DUMP gives, and comes back from it."""
     for db in engine.databases:
         for key, value in db.values.items():
-            db.values[key] = reloaded(value, engine.node_limits, engine.now)
+            db.values[key] = _reloaded(value, engine.node_limits, engine.now)
     return OK
+
+
+def _reloaded(value: Value, limits: NodeLimits, now: int) -> Value:
+    """The value as it comes back from its payload, with what a payload has no place for carried over."""
+    fresh = load(dump(value, active_times=True), limits, now)
+    if isinstance(value, Stream) and isinstance(fresh, Stream):
+        fresh.idempotence = value.idempotence
+        for name, group in fresh.groups.items():
+            before = value.groups[name]
+            for run in before.nobody.pending.runs:
+                for entry_id in run.id_list(value):
+                    group.pending.take(entry_id, fresh)
+                    group.pending.put(entry_id, group.nobody, run.time, run.deliveries, fresh)
+            if b"" not in before.consumers:
+                group.consumers.pop(b"", None)
+    return fresh
 
 
 @command("debug|loadaof", 2)
