@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from spark_streams.engine.config import Config
-from spark_streams.engine.protocol import split_quoted
+from spark_streams.engine.inline import split_quoted
 from spark_streams.engine.settings import OPTIONS, Option, SettingError
 
 _MOVING = """\

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 from spark_streams.engine.borders import NodeLimits
-from spark_streams.engine.protocol import RequestLimits
 from spark_streams.engine.replies import CommandError
+from spark_streams.engine.requests import RequestLimits
 from spark_streams.engine.settings import NO_LIMITS, OPTIONS, Option, OutputLimit, SettingError
 
 

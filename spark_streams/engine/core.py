@@ -21,8 +21,8 @@ from spark_streams.engine.journal import Journal
 from spark_streams.engine.keyspace import Database
 from spark_streams.engine.memory import MemoryGauge
 from spark_streams.engine.persistence import Persistence
-from spark_streams.engine.protocol import Request, single_commands
 from spark_streams.engine.replies import QUEUED, CommandError, Reply, error
+from spark_streams.engine.requests import Request, single_commands
 from spark_streams.engine.runs import Run, Shapes
 
 if TYPE_CHECKING:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from spark_streams.engine.crc64 import crc64
+from spark_streams.engine.entry import fields_of
 from spark_streams.engine.group import Consumer, Group
 from spark_streams.engine.keyspace import Value
-from spark_streams.engine.node import Node, fields_of
+from spark_streams.engine.node import Node
 from spark_streams.engine.packed import pack
 from spark_streams.engine.pending import Run
 from spark_streams.engine.rdb import (

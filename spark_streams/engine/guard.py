@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from spark_streams.engine.client import Client
     from spark_streams.engine.commands.table import Command
     from spark_streams.engine.core import Engine
-    from spark_streams.engine.protocol import Request
+    from spark_streams.engine.requests import Request
 
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."

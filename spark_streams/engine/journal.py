@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from spark_streams.engine import entryid
-from spark_streams.engine.protocol import fields_wire
+from spark_streams.engine.entry import fields_wire
 from spark_streams.engine.references import Policy
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ import hiredis
 
 from spark_streams.engine import entryid
 from spark_streams.engine.client import Client
-from spark_streams.engine.protocol import fields_wire
+from spark_streams.engine.entry import fields_wire
 from spark_streams.engine.replies import CommandError
 from spark_streams.engine.stream import Stream
 from spark_streams.ids import U64_MAX

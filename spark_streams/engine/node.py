@@ -28,9 +28,6 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
-import hiredis
-
-from spark_streams.engine import entryid
 from spark_streams.engine.idrun import IdRuns
 from spark_streams.engine.listpack import integer_size
 from spark_streams.ids import U64_MAX
@@ -261,17 +258,3 @@ def _opened(packed: bytes) -> bytes:
             del _opened_blobs[next(iter(_opened_blobs))]
         blob = _opened_blobs[packed] = zlib.decompress(packed)
     return blob
-
-
-def fields_of(wire: bytes) -> list[bytes]:
-    """Fields and values, alternating, of an entry's reply bytes."""
-    reader = hiredis.Reader()
-    reader.feed(wire)
-    pairs: list[bytes] = reader.gets()[1]
-    return pairs
-
-
-def entry_wire(entry_id: int, fields: bytes) -> bytes:
-    """The reply bytes of an entry from its id and its field section `*<n>\\r\\n$…`."""
-    text = entryid.text(entry_id)
-    return b"*2\r\n$%d\r\n%b\r\n%b" % (len(text), text, fields)

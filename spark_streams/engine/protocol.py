@@ -3,68 +3,34 @@
 Every connection's parser knows where each command begins, and holds no more of an unfinished one than has arrived:
 
     a run of XADDs         taken as one (runs.py)
-    whole commands, many   hiredis' C reader, four times as fast; used only on what proves to end where a command
-                           does, and never given a count that it would make much room for in advance
+    whole commands, many   hiredis' C reader, four times as fast (pipeline.py)
     one whole command      split at the line ends (`_one_command`)
-    everything else        the strict parser: inline commands, unfinished ones (it goes on where it stopped, so that a
-                           request in single bytes costs its length, not its square), and malformed ones, which it
-                           refuses with Redis' own words
+    everything else        the strict parser: inline commands (inline.py), unfinished ones (it goes on where it stopped,
+                           so that a request in single bytes costs its length, not its square), and malformed ones,
+                           which it refuses with Redis' own words
 
-What hiredis cannot make sense of is parsed again by the strict parser, for the right words. One thing differs between
-them: an argument sent as a simple string (`+`), which no client does, passes in a long pipelined chunk.
-
-Sizes are bounded as in Redis: 2^31-1 arguments, of 512 MB each (proto-max-bulk-len), 64 KB for an inline command, 1 GB
-for an unfinished request (client-query-buffer-limit); and next to nothing before AUTH. Source: the RESP specification,
-Redis' `processInlineBuffer`, `processMultibulkBuffer`.
+Source: the RESP specification, Redis' `processMultibulkBuffer`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import chain
-from typing import Any, TypeAlias
-
-import hiredis
-
+from spark_streams.engine.inline import take_inline
+from spark_streams.engine.pipeline import whole_commands
 from spark_streams.engine.replies import HEADERS
+from spark_streams.engine.requests import (
+    MAX_ARGUMENTS,
+    MAX_INLINE,
+    ProtocolError,
+    Request,
+    RequestLimits,
+    TooLongError,
+)
 from spark_streams.engine.runs import SHORTEST, Run, Shape, Shapes, find_run
 
-Request: TypeAlias = list[bytes] | Run  # one command, or many as one
-
-MAX_ARGUMENTS = 2**31 - 1
-MAX_INLINE = 64 * 1024
 PIPELINED = 4096  # bytes at hand from which on hiredis is worth its while
 _LONG_RUN = 16384  # bytes of a run behind which another one is looked for
 _BETWEEN_RUNS = 8192  # bytes of other commands between two runs
 _PER_ARGUMENT = 50  # bytes that Python takes for each argument, roughly
-
-# hiredis makes room for as many elements as a header promises.
-_MANY = re.compile(rb"\*[0-9]{6}")
-_OTHER_AGGREGATE = re.compile(rb"\n[%~>|](?!\r\n)")
-_OTHER_AGGREGATES = ((37, b"\n%"), (126, b"\n~"), (62, b"\n>"), (124, b"\n|"))
-
-
-class ProtocolError(Exception):
-    """The connection cannot be understood any more: send `-ERR Protocol error: <text>` and close."""
-
-
-class TooLongError(ProtocolError):
-    """An unfinished request is longer than client-query-buffer-limit: close without a word, as Redis does."""
-
-
-@dataclass
-class RequestLimits:
-    """What one connection may ask for."""
-
-    bulk: int = 512 * 1024 * 1024  # bytes of an argument
-    held: int = 1 << 30  # bytes of an unfinished request
-    arguments: int = MAX_ARGUMENTS
-    unauthenticated: bool = False
-
-
-BEFORE_AUTH = RequestLimits(bulk=16384, arguments=10, unauthenticated=True)
 
 
 class RequestParser:
@@ -126,7 +92,7 @@ class RequestParser:
                         break
                 if data[:1] == b"*":
                     if len(data) >= PIPELINED:
-                        start = _whole_commands(data, found, self.limits)
+                        start = whole_commands(data, found, self.limits)
                     elif not self.limits.unauthenticated and (arguments := _one_command(data)) is not None:
                         found.append(arguments)
                         return found
@@ -163,7 +129,7 @@ class RequestParser:
         if border < 0:
             return 0
         few: list[Request] = []
-        if _whole_commands(data[:border], few, self.limits) != border:
+        if whole_commands(data[:border], few, self.limits) != border:
             return 0  # it lies within an argument
         found += few
         return border
@@ -183,7 +149,7 @@ class RequestParser:
                 return at
             if not self._count:
                 if data[at] != 42:
-                    end = _inline(data, at, found)
+                    end = take_inline(data, at, found)
                     if end < 0:
                         self._wanted = 0
                         return at
@@ -246,74 +212,6 @@ class RequestParser:
         return at
 
 
-_BORDER = b"\r\n*"
-_SENTINEL = b"+\r\n"  # read as b"" between commands, and as a part of a command within one
-
-
-def _whole_commands(data: bytes, found: list[Request], limits: RequestLimits) -> int:
-    """As many whole commands as hiredis can read from this pipelined chunk; where they end (0: leave it alone)."""
-    if limits.unauthenticated or _MANY.search(data) is not None:
-        return 0
-    for sign, header in _OTHER_AGGREGATES:
-        # MAXLEN ~ 1000 has a line of nothing but `~`, which is no header.
-        if sign in data and header in data and _OTHER_AGGREGATE.search(data) is not None:
-            return 0
-    # Most chunks end where a command does, be it one with a thousand ids.
-    for end in (len(data) if data.endswith(b"\r\n") else 0, _last_border(data)):
-        commands = _read_whole(data, end) if end >= 2 else None
-        if commands is not None:
-            break
-    else:
-        return 0
-    if end > limits.bulk and max(map(len, chain.from_iterable(commands)), default=0) > limits.bulk:
-        return 0
-    found += commands if all(commands) else [command for command in commands if command]
-    return end
-
-
-def _last_border(data: bytes) -> int:
-    """Where the last command seems to begin: a line `*<digit>…`, which the id `*` of an XADD is not; 1 if nowhere."""
-    at = len(data)
-    while (at := data.rfind(_BORDER, 0, at)) >= 0:
-        if data[at + 3 : at + 4].isdigit():
-            return at + 2
-    return 1
-
-
-def _read_whole(data: bytes, end: int) -> list[list[bytes]] | None:
-    """The commands in data[:end] by hiredis; None if they are not commands, or if the last is not whole."""
-    reader = hiredis.Reader()
-    reader.feed(data, 0, end)
-    reader.feed(_SENTINEL)
-    commands: list[Any] = []
-    gets = reader.gets
-    try:
-        while (command := gets()) is not False:
-            commands.append(command)
-        if not commands or commands.pop() != b"":
-            return None  # what looked like a border lies within an argument
-        if set(map(type, commands)) != {list}:
-            return None
-        # The cheapest test there is that all arguments are byte strings.
-        b"".join(chain.from_iterable(commands))
-    except (hiredis.HiredisError, TypeError):
-        return None
-    return commands
-
-
-def single_commands(requests: Iterable[Request]) -> list[Request]:
-    """The same requests, each Run as its commands."""
-    found: list[Request] = []
-    for request in requests:
-        found += request.commands() if isinstance(request, Run) else [request]
-    return found
-
-
-def size_of(request: Request) -> int:
-    """About the memory that a request takes."""
-    return len(request.raw) * 2 if isinstance(request, Run) else sum(map(len, request)) + 100
-
-
 def _one_command(data: bytes) -> list[bytes] | None:
     """The arguments, if this is exactly one command in canonical form; None says nothing.
 
@@ -332,79 +230,3 @@ def _length(digits: bytes) -> int | None:
     if digits[:1] == b"-" and digits[1:].isdigit() and digits[1] != 48:
         return -1
     return None
-
-
-_PLAIN = re.compile(rb"[^\"'\0\v\f]*")
-
-
-def _inline(data: bytes, start: int, found: list[Request]) -> int:
-    line = data.find(b"\n", start)
-    if line < 0:
-        if len(data) - start > MAX_INLINE:
-            raise ProtocolError("too big inline request")
-        return -1
-    text = data[start:line].removesuffix(b"\r")
-    arguments = text.split() if _PLAIN.fullmatch(text) else split_quoted(text)
-    if arguments is None:
-        raise ProtocolError("unbalanced quotes in request")
-    if arguments:
-        found.append(arguments)
-    return line + 1
-
-
-_ESCAPES = {110: 10, 114: 13, 116: 9, 98: 8, 97: 7}
-
-
-def split_quoted(text: bytes) -> list[bytes] | None:
-    """Words of a line as redis-cli quotes them (`sdssplitargs`); None when a quote is left open."""
-    words: list[bytes] = []
-    at, end = 0, len(text)
-    while True:
-        while at < end and text[at] in b" \t\n\v\f\r\0":
-            at += 1
-        if at >= end:
-            return words
-        word = bytearray()
-        quote = 0
-        while at < end:
-            byte = text[at]
-            if quote == 34 and byte == 92 and text[at + 1 : at + 2] == b"x" and _is_hex(text[at + 2 : at + 4]):
-                word.append(int(text[at + 2 : at + 4], 16))
-                at += 3
-            elif quote == 34 and byte == 92 and at + 1 < end:
-                at += 1
-                word.append(_ESCAPES.get(text[at], text[at]))
-            elif quote == 39 and byte == 92 and text[at + 1 : at + 2] == b"'":
-                at += 1
-                word.append(39)
-            elif quote and byte == quote:
-                if at + 1 < end and text[at + 1] not in b" \t\n\v\f\r":
-                    return None
-                quote = 0
-                at += 1
-                break
-            elif quote:
-                word.append(byte)
-            elif byte in b" \n\r\t\0":
-                break
-            elif byte in (34, 39):
-                quote = byte
-            else:
-                word.append(byte)
-            at += 1
-        if quote:
-            return None
-        words.append(bytes(word))
-
-
-def _is_hex(digits: bytes) -> bool:
-    return len(digits) == 2 and all(digit in b"0123456789abcdefABCDEF" for digit in digits)
-
-
-def fields_wire(pairs: list[bytes]) -> bytes:
-    """`*<n>\\r\\n$<length>\\r\\n<bytes>\\r\\n…`: the field section of an entry. TypeError for anything but bytes."""
-    lines: list[bytes] = [b""] * (2 * len(pairs) + 2)
-    lines[0] = b"*%d" % len(pairs)
-    lines[1:-1:2] = map(HEADERS.__getitem__, map(len, pairs))
-    lines[2:-1:2] = pairs
-    return b"\r\n".join(lines)

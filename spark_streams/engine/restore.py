@@ -7,12 +7,11 @@ from itertools import groupby
 
 from spark_streams.engine.borders import NodeLimits
 from spark_streams.engine.crc64 import crc64
+from spark_streams.engine.entry import entry_wire, fields_wire
 from spark_streams.engine.group import Consumer, Group, distance
 from spark_streams.engine.keyspace import Value
-from spark_streams.engine.node import entry_wire
 from spark_streams.engine.packed import BadDataError, unpack, unpack_intset, unpack_ziplist
 from spark_streams.engine.pending import Run
-from spark_streams.engine.protocol import fields_wire
 from spark_streams.engine.rdb import (
     DELETED,
     HASH,

@@ -27,8 +27,9 @@ from pathlib import Path
 from spark_streams.engine.client import Client
 from spark_streams.engine.core import Engine
 from spark_streams.engine.listeners import Channel, Listener, open_listeners
-from spark_streams.engine.protocol import BEFORE_AUTH, Request, RequestParser, TooLongError, size_of
+from spark_streams.engine.protocol import RequestParser
 from spark_streams.engine.replies import Reply, encode, error
+from spark_streams.engine.requests import BEFORE_AUTH, Request, TooLongError, size_of
 
 READ_SIZE = 256 * 1024
 READ_LITTLE = 64 * 1024  # unless the last read was as much: room for more costs system calls of its own

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from spark_streams.engine import entryid
+from spark_streams.engine.entry import fields_wire
 from spark_streams.engine.journal import claim_command, number, xadd_head
 from spark_streams.engine.keyspace import Database, Value
-from spark_streams.engine.protocol import fields_wire
 from spark_streams.engine.stream import Stream
 
 _PER_COMMAND = 10_000  # ids

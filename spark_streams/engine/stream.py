@@ -28,10 +28,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from spark_streams.engine.borders import NodeLimits, cut_head
+from spark_streams.engine.entry import fields_of
 from spark_streams.engine.group import Group
 from spark_streams.engine.idempotence import Idempotence
 from spark_streams.engine.listpack import NodeSize
-from spark_streams.engine.node import Node, fields_of
+from spark_streams.engine.node import Node
 
 # An inexact node is closed at this many bytes on the wire, so that offsets fit in 32 bits.
 _MAX_WIRE_BYTES = 1 << 20

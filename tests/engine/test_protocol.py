@@ -9,16 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.engine.protocol import (
-    PIPELINED,
-    Request,
-    RequestLimits,
-    RequestParser,
-    TooLongError,
-    _whole_commands,
-    fields_wire,
-    split_quoted,
-)
+from spark_streams.engine.entry import fields_wire
+from spark_streams.engine.inline import split_quoted
+from spark_streams.engine.pipeline import whole_commands
+from spark_streams.engine.protocol import PIPELINED, RequestParser
+from spark_streams.engine.requests import Request, RequestLimits, TooLongError
 from tests.engine.wire import Wire, command, wire
 from tests.servers import Server
 
@@ -165,7 +160,7 @@ def test_a_chunk_that_ends_within_an_xadd_is_read_at_once_up_to_its_last_border(
     command = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nf\r\n$2\r\nvv\r\n"
     for cut in range(1, len(command)):
         found: list[Request] = []
-        end = _whole_commands(command * 200 + command[:cut], found, RequestLimits())
+        end = whole_commands(command * 200 + command[:cut], found, RequestLimits())
         # A border whose count has not arrived is not one yet.
         assert end == (199 if cut == 1 else 200) * len(command)
         assert len(found) * len(command) == end

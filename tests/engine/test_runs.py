@@ -102,7 +102,7 @@ others = st.sampled_from(
         command("XREADGROUP", "GROUP", "g", "c", "COUNT", "9", "STREAMS", "s", ">"), command("SET", "text", "x"),
     ]
 )  # fmt: skip
-# Not a simple string as an argument: in a long chunk of single commands it passes (engine/protocol.py).
+# Not a simple string as an argument: in a long chunk of single commands it passes (engine/pipeline.py).
 spoilt = st.sampled_from(
     [
         PREFIX + b"$1\r\nf\r\n$04\r\nabcd\r\n", PREFIX + b"$1\r\nf\r\n$3\r\nabcd\r\n",

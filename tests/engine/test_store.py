@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from spark_streams.engine import entryid
 from spark_streams.engine.borders import NodeLimits
+from spark_streams.engine.entry import entry_wire, fields_wire
 from spark_streams.engine.group import Consumer, Group
 from spark_streams.engine.listpack import string_size
-from spark_streams.engine.node import entry_wire
-from spark_streams.engine.protocol import fields_wire
 from spark_streams.engine.references import Policy, remove, trim
 from spark_streams.engine.stream import Stream
 

@@ -10,10 +10,10 @@ from spark_streams.engine.commands.addoptions import AddOptions, parse_add_or_tr
 from spark_streams.engine.commands.arguments import entry_id, integer_of, interval, syntax_error
 from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
+from spark_streams.engine.entry import fields_wire
 from spark_streams.engine.idempotence import message_of
 from spark_streams.engine.keyspace import Database
 from spark_streams.engine.listpack import MAX_NODE_BYTES
-from spark_streams.engine.protocol import fields_wire
 from spark_streams.engine.references import Policy
 from spark_streams.engine.replies import EMPTY_ARRAY, NIL, NIL_ARRAY, CommandError, Pieces, Reply, Typed, bulk, integer
 from spark_streams.engine.stream import Slice, Stream
