@@ -13,8 +13,9 @@ from pathlib import Path
 from spark_streams.engine.commandline import configure
 from spark_streams.engine.config import Config
 from spark_streams.engine.core import Engine
-from spark_streams.engine.persistence import CorruptFileError, PersistenceError
+from spark_streams.engine.loading import CorruptFileError
 from spark_streams.engine.server import Server
+from spark_streams.engine.writing import PersistenceError
 
 _LEVELS = {"debug": 10, "verbose": 10, "notice": 20, "warning": 30, "nothing": 100}
 

@@ -279,7 +279,7 @@ class Engine:
     def commit(self) -> None:
         """What has changed so far may be told to clients after this. Raises PersistenceError."""
         if self.journal is not None and self.journal.parts:
-            self.persistence.commit()
+            self.persistence.writer.commit()
 
     def _expired(self, db: Database, key: bytes) -> None:
         self.keys_expired += 1

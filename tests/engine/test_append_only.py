@@ -54,11 +54,11 @@ def rewrite(inside: Inside) -> None:
     """BGREWRITEAOF, waited for."""
     assert inside.call("BGREWRITEAOF") == b"Background append only file rewriting started"
     deadline = time.monotonic() + 10
-    while inside.engine.persistence.rewriting:
+    while inside.engine.persistence.rewriter.busy:
         assert time.monotonic() < deadline
         time.sleep(0.002)
         inside.engine.persistence.cron()
-    assert inside.engine.persistence.rewrite_ok
+    assert inside.engine.persistence.rewriter.ok
 
 
 def pipe(redis: Wire, data: bytes) -> None:

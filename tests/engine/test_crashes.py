@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from spark_streams.engine import EngineStartError, LocalEngine
 from spark_streams.engine.loading import CorruptFileError
-from spark_streams.engine.persistence import PersistenceError
+from spark_streams.engine.writing import PersistenceError
 from tests.engine.state import Inside, state
 from tests.engine.test_against_redis import EXAMPLES
 from tests.engine.wire import Wire, wire
@@ -274,7 +274,7 @@ def test_a_full_disk_refuses_writes_until_there_is_room(tmp_path: Path, monkeypa
         raise full
 
     with monkeypatch.context() as patch:
-        patch.setattr(inside.engine.persistence._file, "append", fail)
+        patch.setattr(inside.engine.persistence.writer.file, "append", fail)
         assert inside.call("SET", "a", 1) == b"OK"
         refused = inside.call("SET", "b", 1)
         assert refused == "MISCONF Errors writing to the AOF file: No space left on device"
@@ -286,7 +286,7 @@ def test_a_full_disk_refuses_writes_until_there_is_room(tmp_path: Path, monkeypa
     again = Inside(tmp_path)
     assert again.call("MGET", "a", "b") == [b"1", b"2"]
     again.call("CONFIG", "SET", "appendfsync", "always")
-    monkeypatch.setattr(again.engine.persistence._file, "append", fail)
+    monkeypatch.setattr(again.engine.persistence.writer.file, "append", fail)
     with pytest.raises(PersistenceError, match="cannot write"):
         again.call("SET", "c", 1)
 

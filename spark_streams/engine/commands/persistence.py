@@ -14,10 +14,10 @@ from spark_streams.engine.core import Engine
 from spark_streams.engine.dump import dump
 from spark_streams.engine.keyspace import Value
 from spark_streams.engine.loading import CorruptFileError
-from spark_streams.engine.persistence import PersistenceError
 from spark_streams.engine.replies import OK, CommandError, Reply, integer, simple
 from spark_streams.engine.restore import load
 from spark_streams.engine.stream import Stream
+from spark_streams.engine.writing import PersistenceError
 
 _NO_FILE = "ERR this engine keeps everything in memory: start it with --appendonly yes, or CONFIG SET appendonly yes"
 
@@ -31,10 +31,10 @@ def _need_file(engine: Engine) -> None:
 def bgrewriteaof(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """BGREWRITEAOF"""
     _need_file(engine)
-    if engine.persistence.rewriting:
+    if engine.persistence.rewriter.busy:
         raise CommandError("ERR Background append only file rewriting already in progress")
     try:
-        engine.persistence.rewrite()
+        engine.persistence.rewriter.begin()
     except PersistenceError as problem:
         raise CommandError(f"ERR {problem}") from None
     return simple("Background append only file rewriting started")
