@@ -42,7 +42,8 @@ def reserve(
     states: the group of each wanted stream, read just before. no_ack: without a pending list; then the group must be
     ours alone. Raises GroupMissingError, GroupSharedError, DataLossError, ServerError.
     """
-    now = dict(states)
+    now = dict(states)  # where the run that follows begins
+    reached = {stream: states[stream].last_delivered for stream in wanted}
     left = {stream: want.most for stream, want in wanted.items()}
     runs: dict[str, list[Run]] = {stream: [] for stream in wanted}
     while left:
@@ -56,13 +57,16 @@ def reserve(
             if no_ack:
                 require_alone(member, stream, after)
             run = _unlisted_run(stream, now[stream], after, count) if no_ack else _run(stream, now[stream], after)
-            now[stream] = after
+            reached[stream] = after.last_delivered
             left[stream] -= run.count
             if run.count:
+                now[stream] = after
                 runs[stream].append(run)
+            # Without a count the step may have delivered as much as others claimed from us meanwhile. The next run
+            # begins before it then, or, where there is none, it is found pending above the batch.
             if run.count == 0 or left[stream] <= 0 or after.last_delivered >= wanted[stream].until:
                 finished.add(stream)
-        for stream in [s for s in finished if not runs[s] and now[s].last_delivered < wanted[s].until]:
+        for stream in [s for s in finished if not runs[s] and reached[s] < wanted[s].until]:
             run = _ask_aloud(server, member, stream, now[stream], no_ack)
             if run.count:
                 runs[stream].append(run)

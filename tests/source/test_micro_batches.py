@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 from pyspark.sql.streaming.datasource import ReadMaxRows
@@ -14,8 +16,9 @@ from spark_streams.errors import (
     StreamStateError,
     WrongKeyTypeError,
 )
+from spark_streams.source import ahead
 from tests.servers import Server
-from tests.source.driving import ALL, add, others_read_first, pending_count, read, reader
+from tests.source.driving import ALL, add, drain, others_read_first, pending_count, read, reader
 
 
 def test_a_batch_is_read_and_settled_when_the_next_one_is_asked_for(server: Server, client: redis.Redis) -> None:
@@ -431,3 +434,28 @@ def test_a_stream_that_vanished_is_named(server: Server, client: redis.Redis) ->
     client.delete("s")
     with pytest.raises(DataLossError, match="stream 's' at .* is gone"):
         one.latestOffset(start, ALL)
+
+
+@pytest.mark.usefixtures("never_ahead")
+@pytest.mark.parametrize("taken", [20, 30, 50])
+def test_what_others_claim_from_us_meanwhile_hides_nothing(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    """Somebody claims entries of the batch before, as many as a step delivers or more: the step seems to deliver
+    nothing, and what it delivered is read all the same."""
+    ids = add(client, 200)
+    one = reader(server, entriesPerPartition="20")
+    start = one.initialOffset()
+    first = one.latestOffset(start, ReadMaxRows(50))
+    assert read(one, start, first) == list(range(50))
+    honest = ahead.reserve
+
+    def race(*arguments: Any) -> Any:
+        client.xclaim("s", "g", "bob", 0, ids[:taken])
+        monkeypatch.setattr(ahead, "reserve", honest)
+        return honest(*arguments)
+
+    monkeypatch.setattr(ahead, "reserve", race)
+    found = [n for batch in drain(one, 60, first) for n in batch]
+    assert found == list(range(50, 200))
+    assert pending_count(client) == taken  # bob's
