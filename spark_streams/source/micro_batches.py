@@ -35,7 +35,7 @@ from spark_streams.source.pending import PendingRange, pending_runs, settle
 from spark_streams.source.plan import Plan, Run, share, tasks
 from spark_streams.source.replay import Replay, claimed_ranges
 from spark_streams.source.settling import Settling
-from spark_streams.source.start import first_positions, pin, unpin
+from spark_streams.source.start import first_positions, pin, pinned, unpin
 from spark_streams.source.streams import Streams
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.patient import PatientConnection
@@ -61,7 +61,8 @@ class MicroBatches:
         self._claimed: dict[str, int] = {}  # entries taken over by this run, per stream
         self._turn = 0  # triggers so far
         self._fresh = True  # nothing is known of what an earlier run left behind
-        self._unpinned: set[str] = set()  # streams whose first positions are kept on the server no more
+        self._pinned = self._no_ack  # some first positions are kept on the server
+        self._unpinned: set[str] = set()  # those of these streams are kept no more
         self._reserved: tuple[Offset, list[Run]] | None = None  # the last batch that was made: its end, what it holds
         self._tried = self._cut = ""  # tokens: the batch whose attempt was counted, the one that was narrowed
 
@@ -142,8 +143,11 @@ class MicroBatches:
     def _first(self, server: Connection) -> Offset:
         self._streams.join(server)
         positions = first_positions(server, self.member)
-        # Without a pending list the group's position moves on before the checkpoint knows a first one.
-        return self._offset(pin(server, self.member, positions) if self._no_ack else positions)
+        # Without a pending list the group's position moves on before the checkpoint knows a first one: that of a run
+        # which came to no checkpoint holds, whatever this one has.
+        kept = pin(server, self.member, positions) if self._no_ack else pinned(server, self.member, list(positions))
+        self._pinned = bool(kept)
+        return replace(self._offset({**positions, **kept}), no_ack=self._pinned)
 
     def _until_now(self, server: Connection) -> None:
         self._streams.find(server)
@@ -160,7 +164,8 @@ class MicroBatches:
         ahead = self._wait_for_beside(server)
         streams = self._streams.of(server, begin, look=self._admission.until is None, at_once=self._fresh)
         self._turn += 1
-        if begin.token and (self._no_ack or begin.no_ack):
+        self._pinned |= begin.no_ack
+        if self._pinned and begin.token:
             self._unpin(server, begin)
         logged = begin
         ends = {} if ahead is None else ahead.ends()
@@ -346,7 +351,7 @@ class MicroBatches:
         self._tried = end.token
 
     def _offset(self, positions: Mapping[str, StreamId]) -> Offset:
-        return Offset(self.member.group, self.member.consumer, positions, no_ack=self._no_ack)
+        return Offset(self.member.group, self.member.consumer, positions)
 
     def _check_owner(self, offset: Offset) -> None:
         """Raises OffsetError where an offset belongs to another group or consumer: their pending entries are not ours

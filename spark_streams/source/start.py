@@ -91,14 +91,23 @@ def first_positions(server: Connection, member: Membership) -> dict[str, StreamI
 
 def pin(server: Connection, member: Membership, positions: Mapping[str, StreamId]) -> dict[str, StreamId]:
     """Keep first positions on the server until a checkpoint has them; the positions that were kept first."""
-    keys = [_pin_key(stream, member) for stream in positions]
-    values = [str(at) for at in positions.values()]
-    replies = server.pipeline([("SET", key, value, "NX") for key, value in zip(keys, values, strict=True)])
-    kept = server.pipeline([("GET", key) for key in keys])
-    for key, reply in zip([*keys, *keys], [*replies, *kept], strict=True):
+    commands = [("SET", _pin_key(stream, member), str(at), "NX") for stream, at in positions.items()]
+    for command, reply in zip(commands, server.pipeline(commands), strict=True):
         if isinstance(reply, ReplyError):
-            raise server.error_of(reply, ("SET", key))
-    return {stream: StreamId.parse(value) for stream, value in zip(positions, kept, strict=True)}
+            raise server.error_of(reply, command)
+    return pinned(server, member, list(positions))
+
+
+def pinned(server: Connection, member: Membership, streams: Sequence[str]) -> dict[str, StreamId]:
+    """The first positions that are kept on the server, of those streams that have one."""
+    commands = [("GET", _pin_key(stream, member)) for stream in streams]
+    found: dict[str, StreamId] = {}
+    for stream, command, reply in zip(streams, commands, server.pipeline(commands), strict=True):
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
+        if reply is not None:
+            found[stream] = StreamId.parse(reply)
+    return found
 
 
 def unpin(server: Connection, member: Membership, streams: Sequence[str]) -> None:

@@ -208,6 +208,20 @@ def test_no_ack_killed_before_its_first_checkpoint_starts_at_the_same_place(
     assert client.keys("rstream:start*") == []
 
 
+def test_no_ack_that_is_turned_off_before_its_first_checkpoint_starts_at_the_same_place(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 30)
+    one = reader(server, noAck="true")
+    one.latestOffset(one.initialOffset(), ReadMaxRows(15))
+    again = reader(server)
+    assert drain(again, 20) == [list(range(20)), list(range(20, 30))]
+    assert pending_count(client) == 0
+    add(client, 1, first=30)
+    assert drain(again, at=again.initialOffset()) == [[30]]
+    assert client.keys("rstream:start*") == []
+
+
 @pytest.mark.parametrize("how", ["pattern", "named"])
 def test_no_ack_killed_before_a_checkpoint_knows_a_new_stream_starts_it_at_the_same_place(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, how: str
