@@ -108,6 +108,9 @@ class Lease(ABC):
         """Take a lease that a dead process of this machine left. Raises TakenError where it lives."""
         server.execute("WATCH", key)
         held = server.execute("GET", key)
+        if held == self._value:  # the connection broke before we heard that it is ours
+            server.execute("UNWATCH")
+            return True
         alive = is_alive(held)
         if held is not None and alive:
             server.execute("UNWATCH")

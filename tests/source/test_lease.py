@@ -135,3 +135,23 @@ def test_live_consumers_are_those_with_a_lease_of_a_living_process(
     assert live_consumers(server_connection, "g", asked) == set()
     left_behind(client, 60_000, space="elsewhere")
     assert live_consumers(server_connection, "g", asked) == {("s", "spark")}
+
+
+def test_a_lease_that_was_taken_when_the_connection_broke_is_ours(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(client, 3)
+    one = reader(server)
+    send = Connection.send
+
+    def breaking(self: Connection, data: bytes) -> None:
+        send(self, data)
+        if b"NX" in data:
+            monkeypatch.undo()
+            self.execute("PING")
+            raise self.lost(None)
+
+    monkeypatch.setattr(Connection, "send", breaking)
+    assert drain(one) == [[0, 1, 2]]
+    one.stop()
+    assert not client.exists(KEY)
