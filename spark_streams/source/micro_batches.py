@@ -29,6 +29,7 @@ from spark_streams.source.group import GroupState, Membership, look, stream_stat
 from spark_streams.source.groups import Groups
 from spark_streams.source.losses import Losses
 from spark_streams.source.narrow import Narrowing, is_held, next_piece
+from spark_streams.source.notes import void
 from spark_streams.source.offsets import Claimed, Offset
 from spark_streams.source.overdue import Overdue, bury
 from spark_streams.source.pending import PendingRange, pending_runs, settle
@@ -329,21 +330,22 @@ class MicroBatches:
     # -- a batch again -------------------------------------------------------------------------------------------
 
     def _again(self, server: Connection, begin: Offset, end: Offset) -> list[Run]:
-        self._streams.hold(server, list(end.positions))
+        self._streams.hold(server, end.streams)
+        void(server, self.member, end.streams)
         cut = self._cut == end.token
         listed = not (self._no_ack or end.no_ack)
         return Replay(server, self.member, self._losses, listed, self._admission.size, cut).runs(begin, end)
 
     def _try(self, server: Connection, begin: Offset, end: Offset) -> None:
         """Count this run's attempt at a batch; where too many have died of it, it is cut."""
-        self._streams.hold(server, list(end.positions))
+        self._streams.hold(server, end.streams)
         most = self._options["maxDeliveries"]
         try:
             cut = Narrowing(server, self.member, most, self._bury).attempt(begin, end)
         except (GroupMissingError, DataLossError):
             if not self._losses.allowed:
                 raise
-            _, states = look(server, self.member, list(end.positions))
+            _, states = look(server, self.member, end.streams)
             gone = [stream for stream, state in states.items() if state is None]
             cut = Narrowing(server, self.member, most, self._bury, gone).attempt(begin, end)
         if cut:

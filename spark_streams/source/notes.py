@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import hiredis
 
 from spark_streams.deadletter.letter import LETTERS_A_TRANSACTION, Letter, now, post
-from spark_streams.errors import DecodeError
+from spark_streams.errors import DecodeError, InvalidOptionError
 from spark_streams.ids import StreamId
 from spark_streams.source.dead import Dead
 from spark_streams.source.group import Membership
@@ -80,7 +80,8 @@ def collect(
 ) -> Collected:
     """Take the notes of the batch with this token, which is committed; what other batches left is void.
 
-    Raises ServerError; then the notes that were not yet taken are still there.
+    Raises ServerError, InvalidOptionError where there are letters and nothing says where they go; then the notes that
+    were not yet taken are still there.
     """
     lost: dict[str, int] = {}
     letters: dict[str, int] = {}
@@ -95,11 +96,23 @@ def collect(
             letters[stream] = letters.get(stream, 0) + len(found)
             forget: list[Argument] = ["HDEL", key, *page]
             if found:
-                assert letters_to is not None, "only mode DEADLETTER leaves letters"
+                if letters_to is None:
+                    raise InvalidOptionError(
+                        f"stream {stream!r}: entries of the last batch were set aside in mode=DEADLETTER and are not "
+                        "in a dead-letter stream yet; set mode=DEADLETTER and deadLetterStream again for one more run"
+                    )
                 post(server, letters_to, member.group, found, also=[forget])
             else:
                 server.execute(*forget)
     return Collected(lost, letters)
+
+
+def void(server: Connection, member: Membership, streams: Sequence[str]) -> None:
+    """The batch is read again: what tasks of an earlier run noted counts no more. They may have had another schema,
+    another mode, other runs; and the notes of the batch before this one were taken when this one was made."""
+    keys = [notes_key(stream, member) for stream in streams]
+    if keys:
+        server.execute("DEL", *keys)
 
 
 def _pages(server: Connection, key: bytes) -> Iterator[dict[bytes, bytes]]:

@@ -107,6 +107,11 @@ class Offset:
         """Where the stream stands; 0-0 where it is not named."""
         return self.positions.get(stream, MIN_ID)
 
+    @property
+    def streams(self) -> list[str]:
+        """All that it speaks of. A batch may have claims on a stream that the query has read nothing of yet."""
+        return sorted({*self.positions, *self.claimed})
+
     def after(
         self, runs: Iterable[Run], token: str = "", claimed: Mapping[str, Sequence[Claimed]] | None = None
     ) -> Offset:

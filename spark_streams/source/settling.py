@@ -82,9 +82,10 @@ class Settling:
 
     def take_notes(self, server: Connection, up_to: Offset) -> None:
         """Dead letters and losses that the tasks of the batch that ends here have noted."""
-        if not self._noted or self.is_done(up_to):
+        # An earlier run may have had other options.
+        if self.is_done(up_to) or not (self._noted or self._done is None):
             return
-        notes = collect(server, self._member, list(up_to.positions), up_to.token, self._letters_to)
+        notes = collect(server, self._member, up_to.streams, up_to.token, self._letters_to)
         for stream, count in notes.lost.items():
             self._losses.add(stream, count, "trimmed or deleted while they were pending")
         for stream, count in notes.letters.items():

@@ -57,7 +57,7 @@ class Streams:
         if self.by_pattern:
             if look and (at_once or self._now() - self._found >= _LOOK_FOR_STREAMS):
                 self.find(server)
-            streams = tuple(sorted({*self.member.streams, *begin.positions}))
+            streams = tuple(sorted({*self.member.streams, *begin.streams}))
         else:
             # Streams that the query was given since; the others' groups must be there, or something is lost.
             streams = self.member.streams

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
+import pyarrow as pa
 import pytest
 import redis
 
+from spark_streams.errors import InvalidOptionError
 from spark_streams.ids import StreamId
 from spark_streams.source.notes import notes_key
 from tests.servers import Server
-from tests.source.driving import ALL, add, drain, pending_count, read, reader
+from tests.source.driving import ALL, add, drain, pending_count, read, reader, rows
 
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "dead"}
 
@@ -130,3 +134,49 @@ def test_letters_that_cannot_be_written_stop_the_query_and_nothing_is_acknowledg
     client.delete("dead")
     assert drain(reader(server, **LETTERS), at=end) == []
     assert client.xlen("dead") == 1
+
+
+def test_what_an_earlier_run_noted_of_a_batch_is_void(server: Server, client: redis.Redis) -> None:
+    """The run that gets the batch committed has another schema, and another mode: everything fits."""
+    some_bad(client, 6)
+    crashed = reader(server, **LETTERS)
+    start = crashed.initialOffset()
+    end = crashed.latestOffset(start, ALL)
+    read(crashed, start, end)
+    text = pa.schema([("n", pa.string())])
+    again = reader(server, text, failOnDataLoss="false")
+    assert sorted(row["n"] for row in rows(again, start, end)) == ["1", "2", "4", "5", "bad 0", "bad 3"]
+    assert drain(again, at=end) == []
+    assert not client.exists("dead")
+    assert not client.keys("rstream:notes*")
+    assert pending_count(client) == 0
+
+
+def test_letters_of_a_committed_batch_are_posted_whatever_the_mode_is_now(server: Server, client: redis.Redis) -> None:
+    some_bad(client, 6)
+    crashed = reader(server, **LETTERS)
+    start = crashed.initialOffset()
+    end = crashed.latestOffset(start, ALL)
+    assert read(crashed, start, end) == [1, 2, 4, 5]
+    with pytest.raises(InvalidOptionError, match="stream 's': entries of the last batch .* set mode=DEADLETTER"):
+        reader(server).latestOffset(end, ALL)
+    assert pending_count(client) == 6
+    elsewhere = reader(server, maxDeliveries="3", deadLetterStream="dead")
+    assert drain(elsewhere, at=end) == []
+    assert sorted(fields["n"] for _, fields in client.xrange("dead")) == ["bad 0", "bad 3"]
+    assert pending_count(client) == 0
+
+
+def test_letters_of_a_stream_that_the_query_has_only_claimed_from(server: Server, client: redis.Redis) -> None:
+    one = reader(server, streamsPattern="s*", claimIdle="1ms", **LETTERS)
+    start = one.initialOffset()
+    some_bad(client, 6)
+    client.xgroup_create("s", "g", id="0")
+    client.xreadgroup("g", "bob", {"s": ">"})
+    time.sleep(0.01)
+    end = one.latestOffset(start, ALL)
+    assert end["streams"] == {}
+    assert read(one, start, end) == [1, 2, 4, 5]
+    assert drain(one, at=end) == []
+    assert sorted(fields["n"] for _, fields in client.xrange("dead")) == ["bad 0", "bad 3"]
+    assert pending_count(client) == 0

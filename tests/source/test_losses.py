@@ -161,3 +161,18 @@ def test_a_stream_that_vanishes_at_any_round_trip_takes_only_itself(
     assert [n for n in first + found if n < 100] == list(range(10))
     assert len(set(first + found)) == len(first + found)
     assert pending_count(client, "a") == 0
+
+
+def test_losses_of_a_batch_that_is_read_again_in_other_runs_are_counted_once(
+    server: Server, client: redis.Redis
+) -> None:
+    ids = add(client, 20)
+    crashed = reader(server, entriesPerPartition="1", **LENIENT)
+    start = crashed.initialOffset()
+    end = crashed.latestOffset(start, ALL)
+    client.xdel("s", *ids[3:18:4])
+    read(crashed, start, end)
+    again = reader(server, **LENIENT)
+    assert read(again, start, end) == [n for n in range(20) if n not in (3, 7, 11, 15)]
+    assert drain(again, at=end) == []
+    assert again.reportLatestOffset()["lost"] == {"s": 4}
