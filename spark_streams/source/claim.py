@@ -14,29 +14,37 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from spark_streams.ids import MAX_ID, MIN_ID
 from spark_streams.source.group import GroupState, Membership, OtherConsumer
 from spark_streams.source.lease import live_consumers
 from spark_streams.source.offsets import Claimed, Offset
 from spark_streams.source.overdue import Overdue
+from spark_streams.source.pending import PendingRange, pending_runs
 from spark_streams.wire.connection import Connection, ReplyError, pack
-from spark_streams.wire.pending import PendingPage, decode_pending
+from spark_streams.wire.pending import PendingPage, arguments_of, decode_pending, texts_of
 from spark_streams.wire.replies import pairs
 
 _MARK = "~claim~"
 _OURS = re.compile("~(?:claim|held)~")  # what follows a query's name in those of its own consumers
 _PAGE = 1_000  # entries that are claimed with one command
+_ENDLESS = 1 << 62  # deliveries
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
 
 
 @dataclass(frozen=True)
 class Rules:
     """idle: milliseconds that an entry must have been left alone, None: nothing is claimed; most: deliveries after
-    which an entry is dead, None: any number; bury: what to do with those."""
+    which an entry is dead, None: any number; bury: what to do with those; lost: told of a stream and how many entries
+    were gone from it before they could be claimed."""
 
     idle: int | None
     most: int | None
     bury: Callable[[Overdue], None]
+    lost: Callable[[str, int], None]
 
 
 def claim_consumer(consumer: str, token: str) -> str:
@@ -61,18 +69,26 @@ def take_over(
     left = limit if limit is None else limit - sum(one.count for some in claimed.values() for one in some)
     if rules.idle is None or (left is not None and left <= 0):
         return claimed
+    ours = claim_consumer(member.consumer, token)
     for stream, dead in _dead_consumers(server, member, states).items():
+        asked: list[bytes] = []
         taken = 0
         for consumer in dead:
             room = None if left is None else left - taken
             if room is None or room > 0:
-                taken += _claim(server, member, stream, consumer, claim_consumer(member.consumer, token), rules, room)
+                ids, count = _claim(server, member, stream, consumer, ours, rules, room)
+                asked += ids
+                taken += count
         if taken:
             # Others may have acknowledged or claimed in between: what counts is what is pending for it now.
-            held = _held_by(server, member, stream, claim_consumer(member.consumer, token))
+            held = _held_by(server, member, stream, ours)
             if held:
-                claimed.setdefault(stream, []).append(Claimed(claim_consumer(member.consumer, token), held))
+                claimed.setdefault(stream, []).append(Claimed(ours, held))
+            else:
+                delete_claim_consumers(server, member, {stream: [Claimed(ours, 0)]})
             left = None if left is None else left - held
+            if held < taken:
+                rules.lost(stream, _gone(server, member, stream, ours, asked))
     return claimed
 
 
@@ -135,9 +151,10 @@ def _owner(consumer: str) -> str:
 
 def _claim(
     server: Connection, member: Membership, stream: str, consumer: str, to: str, rules: Rules, limit: int | None
-) -> int:
-    """Claim from one consumer, a page at a time; how many entries were asked for."""
+) -> tuple[list[bytes], int]:
+    """Claim from one consumer, a page at a time; the entries that were asked for (as `PendingPage.ids`), how many."""
     assert rules.idle is not None
+    ids: list[bytes] = []
     asked, start = 0, MIN_ID
     while limit is None or asked < limit:
         count = _PAGE if limit is None else min(_PAGE, limit - asked)
@@ -148,32 +165,45 @@ def _claim(
             raise server.error_of(page, question[:3])
         if page.last is None:
             break
-        asked += page.count - _bury(stream, consumer, page, rules)
-        _send_claim(server, member, stream, to, rules.idle, page)
+        left, packed = _bury(stream, consumer, page, rules)
+        if left:
+            _send_claim(server, member, stream, to, rules.idle, left, packed)
+            ids.append(packed)
+            asked += left
         if page.count < count or page.last == MAX_ID:
             break
         start = page.last.next()
-    return asked
+    return ids, asked
 
 
-def _bury(stream: str, consumer: str, page: PendingPage, rules: Rules) -> int:
-    """Hand over the entries of a page that were delivered too often; how many. They are pending no more then, so the
-    claim of the whole page does not take them."""
-    if rules.most is None:
-        return 0
-    over = [at for at, count in enumerate(page.deliveries.tolist()) if count >= rules.most]
-    if over:
-        ids = page.parsed_ids()
-        deliveries = [int(page.deliveries[at]) for at in over]
-        rules.bury(Overdue(stream, consumer, [ids[at] for at in over], deliveries))
-    return len(over)
+def _bury(stream: str, consumer: str, page: PendingPage, rules: Rules) -> tuple[int, bytes]:
+    """Hand over the entries of a page that were delivered too often; the others: how many, and their packed ids."""
+    over = page.deliveries >= (_ENDLESS if rules.most is None else rules.most)
+    if not over.any():
+        return page.count, page.ids
+    ids = page.parsed_ids()
+    rules.bury(Overdue(stream, consumer, [ids[at] for at in np.flatnonzero(over)], page.deliveries[over].tolist()))
+    left = arguments_of(page.ids).filter(pa.array(~over))
+    return len(left), b"".join(left.to_pylist())
 
 
-def _send_claim(server: Connection, member: Membership, stream: str, to: str, idle: int, page: PendingPage) -> None:
-    """XCLAIM of a page with its reply suppressed. The idle time is checked again by the server."""
+def _send_claim(
+    server: Connection, member: Membership, stream: str, to: str, idle: int, count: int, packed: bytes
+) -> None:
+    """XCLAIM of so many ids with its reply suppressed. The idle time is checked again by the server."""
     server.require_silence()
     head = pack("XCLAIM", stream, member.group, to, idle).split(b"\r\n", 1)[1]
-    server.send(b"%b*%d\r\n%b%b" % (_SKIP, 5 + page.count, head, page.ids))
+    server.send(b"%b*%d\r\n%b%b" % (_SKIP, 5 + count, head, packed))
+
+
+def _gone(server: Connection, member: Membership, stream: str, to: str, asked: Sequence[bytes]) -> int:
+    """How many of the entries that a claim asked for are no longer in the stream: the server has dropped them then.
+    What it does not have for any other reason, others have acknowledged or claimed."""
+    runs = pending_runs(server, member, [PendingRange(stream, MAX_ID, consumer=to)], _PAGE, keep_ids=True)
+    held = texts_of(b"".join([run.ids for run in runs]))
+    ids = texts_of(b"".join(asked))
+    missed = ids.filter(pc.invert(pc.is_in(ids, value_set=held))).to_pylist()
+    return server.pipeline([("XRANGE", stream, one, one) for one in missed]).count([])
 
 
 def _held_by(server: Connection, member: Membership, stream: str, consumer: str) -> int:

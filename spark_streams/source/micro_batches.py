@@ -102,7 +102,8 @@ class MicroBatches:
         self._check_owner(end)
         if begin == end:
             return Plan([], narrowed=False)
-        if self._options["maxDeliveries"] is not None and self._tried != end.token:
+        is_new = self._reserved is not None and self._reserved[0] == end
+        if self._tried != end.token and not (is_new and self._options["maxDeliveries"] is None):
             # Once a run: Spark plans a batch again for each action on it.
             self._server.run(lambda server: self._try(server, begin, end))
         if self._reserved is not None and self._reserved[0] == end:
@@ -237,7 +238,6 @@ class MicroBatches:
             # A stream or group is gone: the look that follows says which, and whether that is allowed.
             self._begin_afresh()
             return None
-        self._settling.finished(server)
         return None if ahead is None or not ahead.runs or self._fresh else ahead
 
     def _reserve_ahead(self, states: Mapping[str, GroupState], new: Sequence[Run], most: int | None) -> None:
@@ -277,9 +277,7 @@ class MicroBatches:
     def _claim(
         self, server: Connection, begin: Offset, states: Mapping[str, GroupState], token: str, most: int | None
     ) -> dict[str, list[Claimed]]:
-        rules = Rules(self._options["claimIdle"], self._options["maxDeliveries"], self._bury)
-        if self._at_once:
-            return {}
+        rules = Rules(self._options["claimIdle"], self._options["maxDeliveries"], self._bury, self._lose)
         claimed = take_over(server, self.member, states, begin, token, rules, most)
         for stream, some in claimed.items():
             self._claimed[stream] = self._claimed.get(stream, 0) + sum(one.count for one in some)
@@ -291,6 +289,16 @@ class MicroBatches:
         posted, gone = bury(self._server.get(), self.member.group, overdue, to)
         self._settling.count_letters(overdue.stream, posted)
         self._losses.add(overdue.stream, gone, "deleted while they were pending")
+
+    def _lose(self, stream: str, count: int) -> None:
+        """Entries of dead consumers were gone before we claimed them."""
+        if count and not self._losses.allowed:
+            raise DataLossError(
+                f"stream {stream!r}: {count} entries that other consumers of group {self.member.group!r} had left "
+                "pending were trimmed or deleted before they were claimed; they are pending no more, and the next run "
+                "goes on without them"
+            )
+        self._losses.add(stream, count, "trimmed or deleted before they were claimed")
 
     def _leftovers(
         self,
@@ -322,9 +330,10 @@ class MicroBatches:
         entries along, since the pending list will not have them."""
         kept: list[Run] = []
         for run in runs:
-            ours = PendingRange(run.stream, run.last, run.after)
+            ours = PendingRange(run.stream, run.last, run.after, run.consumer)
             kept += [run] if run.owned else pending_runs(server, self.member, [ours], run.count, keep_ids=True)
-        settle(server, self.member, [PendingRange(stream, end[stream]) for stream in end.shares])
+        shares = [PendingRange(stream, end[stream]) for stream in end.shares]
+        settle(server, self.member, [*shares, *claimed_ranges(end.claimed)])
         return kept
 
     # -- a batch again -------------------------------------------------------------------------------------------
@@ -341,13 +350,13 @@ class MicroBatches:
         self._streams.hold(server, end.streams)
         most = self._options["maxDeliveries"]
         try:
-            cut = Narrowing(server, self.member, most, self._bury).attempt(begin, end)
+            cut = Narrowing(server, self.member, most, self._bury, self._losses).attempt(begin, end)
         except (GroupMissingError, DataLossError):
             if not self._losses.allowed:
                 raise
             _, states = look(server, self.member, end.streams)
             gone = [stream for stream, state in states.items() if state is None]
-            cut = Narrowing(server, self.member, most, self._bury, gone).attempt(begin, end)
+            cut = Narrowing(server, self.member, most, self._bury, self._losses, gone).attempt(begin, end)
         if cut:
             self._cut = end.token
         self._tried = end.token

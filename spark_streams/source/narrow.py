@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spark_streams.ids import StreamId
+from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.source.group import GroupState, Membership
+from spark_streams.source.losses import Losses
 from spark_streams.source.offsets import Claimed, Offset
 from spark_streams.source.overdue import Overdue
 from spark_streams.source.pending import PendingRange, pending_runs
@@ -75,62 +77,75 @@ def next_piece(member: Membership, states: Mapping[str, GroupState], begin: Offs
 
 
 class Narrowing:
-    """One query's attempts at a batch. most: runs that a whole batch may kill; bury: what to do with the entry; gone:
-    streams of the batch whose group has vanished, and with it what was pending."""
+    """One query's attempts at a batch. most: runs that a whole batch may kill, None: any number; bury: what to do with
+    the entry; losses: told of entries that are gone before they can be moved; gone: streams of the batch whose group
+    has vanished, and with it what was pending."""
 
     def __init__(
         self,
         server: Connection,
         member: Membership,
-        most: int,
+        most: int | None,
         bury: Callable[[Overdue], None],
+        losses: Losses,
         gone: Sequence[str] = (),
     ) -> None:
         self._server = server
         self._member = member
         self._most = most
         self._bury = bury
+        self._losses = losses
         self._gone = gone
 
     def attempt(self, begin: Offset, end: Offset) -> bool:
-        """Count this run's attempt at a batch, and cut it where too many have died of it; whether it is cut by now.
+        """Count this run's attempt at a batch, and cut it where too many have died of it; whether it is cut by now,
+        by this run or an earlier one.
 
         To be called once in a run, and again where it has raised. Raises GroupMissingError, ServerError.
         """
         before = self._known(end)
+        if self._most is None:
+            return before.narrowed
         ranges = ranges_of(begin, end.without(self._gone)) if before.runs else []
         ours = pending_runs(self._server, self._member, ranges, _PAGE)
         self._remember(end, replace(before, runs=before.runs + 1))
         if not before.runs:
             return before.narrowed
         count = sum(run.count for run in ours)
-        if before.runs < self._allowed(before, end, count) or not count:
+        if before.runs < self._allowed(before, end, count, self._most) or not count:
             return before.narrowed
         if count == 1:
             self._give_up(end, ours[0])
         else:
             _log.warning("a batch of %d entries has killed its query %d times and is cut", count, before.runs)
-            self._cut(ranges, end, count)
+            self._cut(ranges, end, ours)
         return True
 
-    def _allowed(self, before: Attempts, end: Offset, count: int) -> int:
-        """How many runs a batch of `count` entries may kill."""
+    @staticmethod
+    def _allowed(before: Attempts, end: Offset, count: int, most: int) -> int:
+        """How many runs a batch of `count` entries may kill; most: if it is whole."""
         if before.narrowed or is_held(end.claimed):
             return _ALONE if count == 1 else 1
-        return self._most
+        return most
 
-    def _cut(self, ranges: Sequence[PendingRange], end: Offset, count: int) -> None:
-        """Leave the batch its first piece, and move the rest of its `count` entries to consumers of their own."""
+    def _cut(self, ranges: Sequence[PendingRange], end: Offset, ours: Sequence[Run]) -> None:
+        """Leave the batch its first piece, and move the rest of `ours`, its entries, to consumers of their own."""
         self._remember(end, Attempts(end.token, 1, narrowed=True))
-        size = -(-count // PIECES)
+        size = -(-sum(run.count for run in ours) // PIECES)
         kept = False
+        pieces: list[PendingRange] = []
         for one in ranges:
             after = one.after
             if not kept:
                 first = pending_runs(self._server, self._member, [replace(one, most=size)], size)
                 kept = bool(first)
                 after = first[-1].last if first else after
-            self._move(replace(one, after=after), size)
+            pieces += self._move(replace(one, after=after), size)
+        # XCLAIM drops what is no longer in the stream.
+        gone = _per_stream(ours)
+        gone.subtract(_per_stream(pending_runs(self._server, self._member, [*ranges, *pieces], _PAGE)))
+        for stream, count in gone.items():
+            self._losses.add(stream, max(0, count), "trimmed or deleted before their batch was cut")
 
     def _give_up(self, end: Offset, run: Run) -> None:
         """The entry that kills the query, found."""
@@ -142,7 +157,9 @@ class Narrowing:
         _log.warning("stream %r: entry %s kills the query and is given up: %s", run.stream, run.last, message)
         self._bury(Overdue(run.stream, consumer, [run.last], deliveries, "query", "poison", failure.error, message))
 
-    def _move(self, rest: PendingRange, size: int) -> None:
+    def _move(self, rest: PendingRange, size: int) -> list[PendingRange]:
+        """Move these entries to consumers, `size` to each; what these hold."""
+        pieces: list[PendingRange] = []
         name, room, after = "", 0, rest.after
         while True:
             most = min(_PAGE, room or size)
@@ -153,11 +170,12 @@ class Narrowing:
                 if not room:
                     first = StreamId.parse(run.ids.split(b"\r\n", 2)[1])
                     name, room = f"{self._member.consumer}{MARK}{first.ms:020d}-{first.seq:020d}", size
+                    pieces.append(PendingRange(run.stream, MAX_ID, consumer=name))
                 self._claim(run, name)
                 room = max(0, room - run.count)
                 after = run.last
             if not page:
-                return
+                return pieces
 
     def _claim(self, run: Run, to: str) -> None:
         self._server.require_silence()
@@ -166,7 +184,7 @@ class Narrowing:
 
     def _failure(self, end: Offset) -> Failure:
         """What somebody noted about the query's end."""
-        text = self._server.execute("GET", failure_key(min(end.positions), self._member.group, self._member.consumer))
+        text = self._server.execute("GET", failure_key(_first(end), self._member.group, self._member.consumer))
         return Failure(**json.loads(text)) if text is not None else Failure()
 
     def _known(self, end: Offset) -> Attempts:
@@ -176,7 +194,7 @@ class Narrowing:
         return known if known.token == end.token else Attempts(end.token)
 
     def _key(self, end: Offset) -> bytes:
-        return key_beside(min(end.positions), "attempts", self._member.group, self._member.consumer)
+        return key_beside(_first(end), "attempts", self._member.group, self._member.consumer)
 
     def _remember(self, end: Offset, attempts: Attempts) -> None:
         told = {"token": attempts.token, "runs": attempts.runs, "narrowed": attempts.narrowed}
@@ -192,6 +210,14 @@ def ranges_of(begin: Offset, end: Offset) -> list[PendingRange]:
     return [*ours, *claimed_ranges(end.claimed)]
 
 
+def _per_stream(runs: Sequence[Run]) -> Counter[str]:
+    """How many entries these runs have."""
+    found: Counter[str] = Counter()
+    for run in runs:
+        found[run.stream] += run.count
+    return found
+
+
 def tell_the_sink(server: Connection, query: str, batch: str) -> None:
     """A task of a piece says so before its first row: what an earlier run wrote of the other pieces is theirs."""
     if query:
@@ -203,8 +229,13 @@ def failure_key(stream: str, group: str, consumer: str) -> bytes:
     return key_beside(stream, "failure", group, consumer)
 
 
+def _first(offset: Offset) -> str:
+    """The stream that keys about the whole query stand beside."""
+    return min(offset.positions or offset.streams)
+
+
 def note_failure(server: Connection, offset: Offset, failure: Failure) -> None:
     """Note why a query ended, for the letter of the entry that killed it. offset: any of the query's offsets."""
-    if offset.positions:
-        key = failure_key(min(offset.positions), offset.group, offset.consumer)
+    if offset.streams:
+        key = failure_key(_first(offset), offset.group, offset.consumer)
         server.execute("SET", key, json.dumps({"error": failure.error, "message": failure.message[:2000]}))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from spark_streams.ids import StreamId
 from spark_streams.options import Options
 from spark_streams.source.beside import Beside
@@ -11,7 +9,7 @@ from spark_streams.source.claim import delete_claim_consumers
 from spark_streams.source.group import Membership
 from spark_streams.source.losses import Losses
 from spark_streams.source.notes import collect
-from spark_streams.source.offsets import Claimed, Offset
+from spark_streams.source.offsets import Offset
 from spark_streams.source.pending import PendingRange, settle
 from spark_streams.source.replay import claimed_ranges
 from spark_streams.wire.connection import Connection
@@ -32,7 +30,6 @@ class Settling:
         self._letters_to: str | None = options["deadLetterStream"]
         self._settled: dict[str, StreamId] = {}
         self._done: Offset | None = None  # the last one that was settled, or is being settled
-        self._spent: Mapping[str, Sequence[Claimed]] = {}  # claims whose consumers go when the settler has finished
         self.letters: dict[str, int] = {}  # posted by this run, per stream
 
     def is_done(self, up_to: Offset) -> bool:
@@ -46,23 +43,19 @@ class Settling:
         """
         self.take_notes(server, up_to)
         settle(server, self._member, self._ranges(up_to))
-        delete_claim_consumers(server, self._member, up_to.claimed)
+        self._close_claims(server, up_to)
         self._settled.update(up_to.positions)
         self._done = up_to
 
     def beside(self, server: Connection, up_to: Offset) -> None:
-        """The same, with the acknowledging in the background."""
+        """The same, with the acknowledging in the background; but claims are closed at once: the next offset does not
+        name them, and after a crash they would be taken for some that no offset names."""
         self.take_notes(server, up_to)
+        self._close_claims(server, up_to)
         if ranges := self._ranges(up_to):
             self._beside.submit(lambda server: settle(server, self._member, ranges))
         self._settled.update(up_to.positions)
-        self._spent = up_to.claimed
         self._done = up_to
-
-    def finished(self, server: Connection) -> None:
-        """What was settled beside has gone well."""
-        delete_claim_consumers(server, self._member, self._spent)
-        self._spent = {}
 
     def count_letters(self, stream: str, count: int) -> None:
         """So many letters were posted."""
@@ -78,7 +71,11 @@ class Settling:
         if not self._listed:
             return []
         moved = [(stream, at) for stream, at in up_to.positions.items() if self._settled.get(stream) != at]
-        return [PendingRange(stream, at) for stream, at in moved] + claimed_ranges(up_to.claimed)
+        return [PendingRange(stream, at) for stream, at in moved]
+
+    def _close_claims(self, server: Connection, up_to: Offset) -> None:
+        settle(server, self._member, claimed_ranges(up_to.claimed))
+        delete_claim_consumers(server, self._member, up_to.claimed)
 
     def take_notes(self, server: Connection, up_to: Offset) -> None:
         """Dead letters and losses that the tasks of the batch that ends here have noted."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,10 +11,12 @@ import redis
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.errors import DataLossError
+from spark_streams.source import claim
 from tests.servers import Server
 from tests.source.driving import ALL, SCHEMA, add, another_reader, drain, pending_count, read, reader, rows
 
 IDLE = "50ms"
+TWO = ReadMaxRows(2)
 WITH_COUNT = SCHEMA.append(pa.field("_deliveries", pa.int64()))
 
 
@@ -173,3 +176,78 @@ def test_claimed_entries_that_vanish_before_a_replay_are_an_error_or_counted(
     lenient = reader(server, claimIdle=IDLE, failOnDataLoss="false")
     assert read(lenient, start, end) == [2, 3, 4]
     assert lenient.reportLatestOffset()["lost"] == {"s": 2}
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["the next batch is replayed", "it is committed"])
+def test_a_claim_is_settled_before_the_next_batch_is_logged(
+    server: Server, client: redis.Redis, group: str, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """A crash cuts off what goes on beside the next batch: the run after it must not find the claim."""
+    add(client, 4)
+    left_by_bob(client, 2)
+    crashed = reader(server, claimIdle=IDLE)
+    start = crashed.initialOffset()
+    first = crashed.latestOffset(start, TWO)
+    assert read(crashed, start, first) == [0, 1]
+    left_by_bob(client, 2)
+    monkeypatch.setattr(crashed.batches._beside, "submit", lambda job: None)
+    second = crashed.latestOffset(first, TWO)
+    again = reader(server, claimIdle=IDLE)
+    if not committed:
+        assert read(again, first, second) == [2, 3]
+    assert drain(again, at=second) == []
+    assert consumers(client) == {"bob": 0}
+
+
+def test_a_claim_that_takes_nothing_leaves_no_consumer(
+    server: Server, client: redis.Redis, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All entries are dead, or another client was quicker."""
+    add(client, 4)
+    ids = left_by_bob(client, 2)
+    one = reader(server, claimIdle=IDLE, maxDeliveries="1", deadLetterStream="dead")
+    assert drain(one, 2) == [[2, 3]]
+    assert client.xlen("dead") == 2
+    assert consumers(client) == {"bob": 0, "spark": 0}
+    add(client, 2)
+    ids = left_by_bob(client, 2)
+    honest = claim._send_claim
+
+    def quicker(*given: Any) -> None:
+        honest(*given)
+        client.xack("s", "g", *ids)
+
+    monkeypatch.setattr(claim, "_send_claim", quicker)
+    assert drain(reader(server, claimIdle=IDLE), 2) == []
+    assert consumers(client) == {"bob": 0, "spark": 0}
+
+
+def test_entries_that_were_deleted_before_they_could_be_claimed_are_an_error_once_or_counted(
+    server: Server, client: redis.Redis, group: str
+) -> None:
+    """The server drops them from the pending list when they are claimed."""
+    ids = add(client, 8)
+    left_by_bob(client, 4)
+    client.xdel("s", ids[1], ids[2])
+    lenient = reader(server, claimIdle=IDLE, failOnDataLoss="false")
+    assert drain(lenient, 4) == [[4, 5, 0, 3], [6, 7]]
+    assert lenient.reportLatestOffset()["lost"] == {"s": 2}
+    ids = add(client, 4, first=8)
+    left_by_bob(client, 4)
+    client.xdel("s", ids[0])
+    strict = reader(server, claimIdle=IDLE)
+    at = strict.initialOffset()
+    with pytest.raises(DataLossError, match="1 entries that other consumers of group 'g' had left"):
+        strict.latestOffset(at, ALL)
+    assert drain(reader(server, claimIdle=IDLE), at=at) == [[9, 10, 11]]
+    assert consumers(client) == {"bob": 0, "spark": 0}
+
+
+def test_at_most_once_begins_with_what_a_claim_has_left(server: Server, client: redis.Redis, group: str) -> None:
+    add(client, 5)
+    left_by_bob(client, 5)
+    crashed = reader(server, claimIdle=IDLE)
+    start = crashed.initialOffset()
+    crashed.latestOffset(start, ALL)
+    assert drain(reader(server, delivery="at-most-once"), at=start) == [[0, 1, 2, 3, 4]]
+    assert consumers(client) == {"bob": 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from spark_streams.source.offsets import Offset
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
-from tests.source.driving import ALL, add, pending_count, read, reader
+from tests.source.driving import ALL, add, drain, pending_count, read, reader
 
 OPTIONS = {"maxDeliveries": "2", "deadLetterStream": "dead"}
 
@@ -121,3 +122,73 @@ def test_without_a_limit_a_batch_stays_whole(server: Server, client: redis.Redis
     end = one.latestOffset(start, ALL)
     for _ in range(5):
         assert read(reader(server), start, end) == list(range(30))
+
+
+def cut(server: Server, client: redis.Redis, **options: str) -> list[dict[str, Any]]:
+    """A batch of 32 entries that has been cut to the first two: where it begins and ends."""
+    add(client, 32)
+    one = reader(server, **OPTIONS, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    one.partitions(start, end)
+    assert read(reader(server, **OPTIONS, **options), start, end) == list(range(32))
+    assert read(reader(server, **OPTIONS, **options), start, end) == [0, 1]
+    return [start, end]
+
+
+def test_a_committed_piece_whose_settling_a_crash_cut_off_is_not_read_again(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets = cut(server, client)
+    one = reader(server, **OPTIONS)
+    offsets.append(one.latestOffset(offsets[-1], ALL))
+    monkeypatch.setattr(one.batches._beside, "submit", lambda job: None)
+    offsets.append(one.latestOffset(offsets[-1], ALL))
+    again = reader(server, **OPTIONS)
+    assert read(again, *offsets[-2:]) == [4, 5]
+    assert [n for batch in drain(again, at=offsets[-1]) for n in batch] == list(range(6, 32))
+
+
+def test_a_cut_batch_stays_cut_without_a_limit(server: Server, client: redis.Redis) -> None:
+    offsets = cut(server, client)
+    again = reader(server)
+    assert read(again, *offsets) == [0, 1]
+    assert [n for batch in drain(again, at=offsets[-1]) for n in batch] == list(range(2, 32))
+    assert pending_count(client) == 0
+
+
+def test_at_most_once_reads_the_pieces_of_a_cut_batch(server: Server, client: redis.Redis) -> None:
+    offsets = cut(server, client)
+    again = reader(server, delivery="at-most-once")
+    assert [n for batch in drain(again, at=offsets[-1]) for n in batch] == list(range(2, 32))
+    assert {one["name"]: one["pending"] for one in client.xinfo_consumers("s", "g")} == {"spark": 0}
+
+
+def test_entries_that_were_deleted_before_their_batch_is_cut_are_counted_once(
+    server: Server, client: redis.Redis
+) -> None:
+    """XCLAIM drops them."""
+    lenient = {**OPTIONS, "failOnDataLoss": "false"}
+    ids = add(client, 32)
+    one = reader(server, **lenient)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    one.partitions(start, end)
+    client.xdel("s", ids[0], *ids[10:13])
+    read(reader(server, **lenient), start, end)
+    again = reader(server, **lenient)
+    assert read(again, start, end) == [1]
+    assert [n for batch in drain(again, at=end) for n in batch] == [n for n in range(2, 32) if n not in (10, 11, 12)]
+    assert again.reportLatestOffset()["lost"] == {"s": 4}
+
+
+def test_a_query_that_has_only_claimed_so_far_is_narrowed_too(server: Server, client: redis.Redis) -> None:
+    one = reader(server, streamsPattern="p:*", claimIdle="1ms", **OPTIONS)
+    start = one.initialOffset()
+    add(client, 3, "p:1")
+    client.xgroup_create("p:1", "g", id="0")
+    client.xreadgroup("g", "bob", {"p:1": ">"})
+    time.sleep(0.01)
+    end = one.latestOffset(start, ALL)
+    assert end["streams"] == {}
+    assert read(one, start, end) == [0, 1, 2]
