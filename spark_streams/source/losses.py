@@ -123,7 +123,11 @@ def reconcile(
                     f"checkpoint's {at}: it was made anew or set back; set it to the checkpoint's position "
                     "(XGROUP SETID), or start with a new checkpoint"
                 )
-        elif (stream in begin.shares or stream in ahead) and not state.known and state.last_delivered > at:
+        elif (
+            not state.known
+            and state.last_delivered > at
+            and (stream in begin.shares or stream in ahead or (stream in begin.positions and not state.others))
+        ):
             if not losses.allowed:
                 raise DataLossError(
                     f"group {member.group!r} of stream {stream!r} no longer knows consumer {member.consumer!r}: it was "

@@ -82,6 +82,29 @@ def test_a_stream_that_is_gone_stops_a_strict_query(server: Server, client: redi
         reader(server).latestOffset(end, ALL)
 
 
+@pytest.mark.parametrize("read_before", [True, False])
+def test_a_group_that_was_made_anew_ahead_of_what_it_has_yet_to_read_stops_a_strict_query(
+    server: Server, client: redis.Redis, read_before: bool
+) -> None:
+    """It was destroyed while the query was down, and its stream had nothing in the last batch. A query that begins
+    makes sure of its groups."""
+    options = {"streams": "a,b", "startingOffsets": "latest"}
+    one = reader(server, **options)
+    at = one.initialOffset()
+    for stream in ["b", "a"] if read_before else ["a"]:
+        add(client, 3, stream)
+        start, at = at, one.latestOffset(at, ALL)
+        assert read(one, start, at) == [0, 1, 2]
+    assert one.latestOffset(at, ALL) == at
+    add(client, 3, "b", first=10)
+    client.xgroup_destroy("b", "g")
+    again = reader(server, **options)
+    again.initialOffset()
+    with pytest.raises(DataLossError, match="group 'g' of stream 'b' no longer knows consumer 'spark'"):
+        again.latestOffset(at, ALL)
+    assert drain(reader(server, **options, **LENIENT), at=at) == [[10, 11, 12]]
+
+
 def test_a_key_of_another_type_is_an_error_either_way(server: Server, client: redis.Redis) -> None:
     add(client, 5)
     one = reader(server, **LENIENT)
