@@ -10,7 +10,7 @@ from spark_streams.source.group import GroupState, Membership, StreamState, look
 from spark_streams.source.losses import Losses, check_trimmed, reconcile
 from spark_streams.source.offsets import Offset
 from spark_streams.source.reserve import require_alone
-from spark_streams.source.start import pin, set_groups_to
+from spark_streams.source.start import create_consumers, pin, set_groups_to
 from spark_streams.wire.connection import Connection
 
 
@@ -59,6 +59,7 @@ class Groups:
             states = self.now(server, member, list(found))
         else:
             states = {stream: state for stream, state in found.items() if state is not None}
+        create_consumers(server, member, [stream for stream, state in states.items() if not state.known])
         check_trimmed(member, self.heads, states, self._losses)
         self._losses.remember(self.heads, states)
         return begin, states

@@ -65,6 +65,14 @@ def create_groups_at(server: Connection, member: Membership, positions: Mapping[
     _create(server, [("XGROUP", "CREATE", s, member.group, at, "MKSTREAM") for s, at in positions.items()])
 
 
+def create_consumers(server: Connection, member: Membership, streams: Sequence[str]) -> None:
+    """Enter our consumer in the groups of these streams. A group that does not know it was made anew since."""
+    commands = [("XGROUP", "CREATECONSUMER", stream, member.group, member.consumer) for stream in streams]
+    for command, reply in zip(commands, server.pipeline(commands), strict=True):
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
+
+
 def set_groups_to(server: Connection, member: Membership, positions: Mapping[str, StreamId]) -> None:
     """XGROUP SETID on each of these streams."""
     commands = [("XGROUP", "SETID", stream, member.group, str(at)) for stream, at in positions.items()]

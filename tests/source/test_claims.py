@@ -102,7 +102,7 @@ def test_a_claim_that_was_not_logged_is_the_next_batch_of_this_query(
     end = again.latestOffset(start, ALL)
     assert read(again, start, end) == list(range(5))
     assert drain(again, at=end) == []
-    assert consumers(client) == {"bob": 0}
+    assert consumers(client) == {"bob": 0, "spark": 0}
 
 
 @pytest.mark.usefixtures("never_ahead")
@@ -196,7 +196,7 @@ def test_a_claim_is_settled_before_the_next_batch_is_logged(
     if not committed:
         assert read(again, first, second) == [2, 3]
     assert drain(again, at=second) == []
-    assert consumers(client) == {"bob": 0}
+    assert consumers(client) == {"bob": 0, "spark": 0}
 
 
 def test_a_claim_that_takes_nothing_leaves_no_consumer(
@@ -250,4 +250,4 @@ def test_at_most_once_begins_with_what_a_claim_has_left(server: Server, client: 
     start = crashed.initialOffset()
     crashed.latestOffset(start, ALL)
     assert drain(reader(server, delivery="at-most-once"), at=start) == [[0, 1, 2, 3, 4]]
-    assert consumers(client) == {"bob": 0}
+    assert consumers(client) == {"bob": 0, "spark": 0}

@@ -105,6 +105,20 @@ def test_a_group_that_was_made_anew_ahead_of_what_it_has_yet_to_read_stops_a_str
     assert drain(reader(server, **options, **LENIENT), at=at) == [[10, 11, 12]]
 
 
+def test_a_consumer_that_read_all_there_was_and_left_is_no_group_made_anew(server: Server, client: redis.Redis) -> None:
+    """Nothing of the stream has come to the query yet."""
+    client.xgroup_create("s", "g", id="0", mkstream=True)
+    one = reader(server)
+    at = one.initialOffset()
+    assert one.latestOffset(at, ALL) == at
+    add(client, 3)
+    [(_, entries)] = client.xreadgroup("g", "bob", {"s": ">"})
+    client.xack("s", "g", *[entry for entry, _ in entries])
+    client.xgroup_delconsumer("s", "g", "bob")
+    add(client, 2, first=3)
+    assert drain(reader(server), at=at) == [[3, 4]]
+
+
 def test_a_key_of_another_type_is_an_error_either_way(server: Server, client: redis.Redis) -> None:
     add(client, 5)
     one = reader(server, **LENIENT)
