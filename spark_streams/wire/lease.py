@@ -58,7 +58,11 @@ class Lease(ABC):
         known = set(self._streams.values())
         new = {self.key_of(stream): stream for stream in streams if stream not in known}
         if new:
-            self._take(server, new)
+            try:
+                self._take(server, new)
+            except TakenError:
+                self._give_back(server, list(new))
+                raise
             with self._lock:
                 self._streams = {**self._streams, **new}
                 self._renewed = self._renewed or time.monotonic()
@@ -78,9 +82,12 @@ class Lease(ABC):
         self._stop = None
         keys, self._streams = list(self._streams), {}
         with contextlib.suppress(RStreamError), Connection(self._address) as server:
-            mine = [key for key in keys if server.execute("GET", key) == self._value]
-            if mine:
-                server.execute("DEL", *mine)
+            self._give_back(server, keys)
+
+    def _give_back(self, server: Connection, keys: Sequence[bytes]) -> None:
+        mine = [key for key in keys if server.execute("GET", key) == self._value]
+        if mine:
+            server.execute("DEL", *mine)
 
     # -- taking it -----------------------------------------------------------------------------------------------
 

@@ -155,3 +155,13 @@ def test_a_lease_that_was_taken_when_the_connection_broke_is_ours(
     assert drain(one) == [[0, 1, 2]]
     one.stop()
     assert not client.exists(KEY)
+
+
+def test_a_query_that_is_refused_on_one_stream_keeps_none_of_the_others(server: Server, client: redis.Redis) -> None:
+    add(client, 3)
+    other = another_reader(server, streams="t")
+    other.initialOffset()
+    refused = another_reader(server, streams="s,t")
+    with pytest.raises(ConsumerTakenError, match="stream 't'"):
+        refused.initialOffset()
+    assert drain(another_reader(server)) == [[0, 1, 2]]
