@@ -65,6 +65,7 @@ class MicroBatches:
         self._pinned = self._no_ack  # some first positions are kept on the server
         self._unpinned: set[str] = set()  # those of these streams are kept no more
         self._reserved: tuple[Offset, list[Run]] | None = None  # the last batch that was made: its end, what it holds
+        self._run = secrets.token_hex(6)
         self._tried = self._cut = ""  # tokens: the batch whose attempt was counted, the one that was narrowed
 
     @property
@@ -350,13 +351,13 @@ class MicroBatches:
         self._streams.hold(server, end.streams)
         most = self._options["maxDeliveries"]
         try:
-            cut = Narrowing(server, self.member, most, self._bury, self._losses).attempt(begin, end)
+            cut = Narrowing(server, self.member, self._run, most, self._bury, self._losses).attempt(begin, end)
         except (GroupMissingError, DataLossError):
             if not self._losses.allowed:
                 raise
             _, states = look(server, self.member, end.streams)
             gone = [stream for stream, state in states.items() if state is None]
-            cut = Narrowing(server, self.member, most, self._bury, self._losses, gone).attempt(begin, end)
+            cut = Narrowing(server, self.member, self._run, most, self._bury, self._losses, gone).attempt(begin, end)
         if cut:
             self._cut = end.token
         self._tried = end.token

@@ -16,7 +16,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.source.group import GroupState, Membership
@@ -42,10 +42,11 @@ _SKIP = pack("CLIENT", "REPLY", "SKIP")
 @dataclass(frozen=True)
 class Attempts:
     """What the server remembers of the batch that is being tried: its token, how many runs have planned it as it is
-    now, whether it has been narrowed."""
+    now, the last one's name, whether the batch has been narrowed."""
 
     token: str = ""
     runs: int = 0
+    run: str = ""
     narrowed: bool = False
 
 
@@ -77,14 +78,15 @@ def next_piece(member: Membership, states: Mapping[str, GroupState], begin: Offs
 
 
 class Narrowing:
-    """One query's attempts at a batch. most: runs that a whole batch may kill, None: any number; bury: what to do with
-    the entry; losses: told of entries that are gone before they can be moved; gone: streams of the batch whose group
-    has vanished, and with it what was pending."""
+    """One query's attempts at a batch. run: the name of this run; most: runs that a whole batch may kill, None: any
+    number; bury: what to do with the entry; losses: told of entries that are gone before they can be moved; gone:
+    streams of the batch whose group has vanished, and with it what was pending."""
 
     def __init__(
         self,
         server: Connection,
         member: Membership,
+        run: str,
         most: int | None,
         bury: Callable[[Overdue], None],
         losses: Losses,
@@ -92,6 +94,7 @@ class Narrowing:
     ) -> None:
         self._server = server
         self._member = member
+        self._run = run
         self._most = most
         self._bury = bury
         self._losses = losses
@@ -101,14 +104,16 @@ class Narrowing:
         """Count this run's attempt at a batch, and cut it where too many have died of it; whether it is cut by now,
         by this run or an earlier one.
 
-        To be called once in a run, and again where it has raised. Raises GroupMissingError, ServerError.
+        To be called again where it has raised. Raises GroupMissingError, ServerError.
         """
         before = self._known(end)
+        if before.run == self._run:  # the connection broke in the midst of it
+            before = replace(before, runs=before.runs - 1)
         if self._most is None:
             return before.narrowed
         ranges = ranges_of(begin, end.without(self._gone)) if before.runs else []
         ours = pending_runs(self._server, self._member, ranges, _PAGE)
-        self._remember(end, replace(before, runs=before.runs + 1))
+        self._remember(end, replace(before, runs=before.runs + 1, run=self._run))
         if not before.runs:
             return before.narrowed
         count = sum(run.count for run in ours)
@@ -130,7 +135,7 @@ class Narrowing:
 
     def _cut(self, ranges: Sequence[PendingRange], end: Offset, ours: Sequence[Run]) -> None:
         """Leave the batch its first piece, and move the rest of `ours`, its entries, to consumers of their own."""
-        self._remember(end, Attempts(end.token, 1, narrowed=True))
+        self._remember(end, Attempts(end.token, 1, self._run, narrowed=True))
         size = -(-sum(run.count for run in ours) // PIECES)
         kept = False
         pieces: list[PendingRange] = []
@@ -152,6 +157,8 @@ class Narrowing:
         consumer, entry = run.consumer or self._member.consumer, bytes(run.last)
         question = ("XPENDING", run.stream, self._member.group, entry, entry, 1, consumer)
         deliveries = [int(one[3]) for one in self._server.execute(*question)]
+        if not deliveries:
+            return  # somebody else has acknowledged it, or claimed it
         failure = self._failure(end)
         message = failure.message or "the query ended each time that it read this entry"
         _log.warning("stream %r: entry %s kills the query and is given up: %s", run.stream, run.last, message)
@@ -197,8 +204,7 @@ class Narrowing:
         return key_beside(_first(end), "attempts", self._member.group, self._member.consumer)
 
     def _remember(self, end: Offset, attempts: Attempts) -> None:
-        told = {"token": attempts.token, "runs": attempts.runs, "narrowed": attempts.narrowed}
-        self._server.execute("SET", self._key(end), json.dumps(told))
+        self._server.execute("SET", self._key(end), json.dumps(asdict(attempts)))
 
 
 def ranges_of(begin: Offset, end: Offset) -> list[PendingRange]:

@@ -90,9 +90,13 @@ def _round(left: Mapping[str, int], step: int) -> list[tuple[str, int]]:
 def require_alone(member: Membership, stream: str, state: GroupState) -> None:
     """Raises GroupSharedError where a noAck query is not alone in its group."""
     if state.others:
+        other = state.others[0].name
+        todo = "use a group of its own, or remove that consumer (XGROUP DELCONSUMER)"
+        if other.startswith(f"{member.consumer}~"):
+            todo = "it holds entries that an earlier run of this query has yet to read: run it without noAck first"
         raise GroupSharedError(
-            f"stream {stream!r}: consumer {state.others[0].name!r} is in group {member.group!r} too, and with noAck "
-            "nobody can tell whose an entry is; use a group of its own, or remove that consumer (XGROUP DELCONSUMER)"
+            f"stream {stream!r}: consumer {other!r} is in group {member.group!r} too, and with noAck nobody can tell "
+            f"whose an entry is; {todo}"
         )
 
 

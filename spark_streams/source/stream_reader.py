@@ -29,6 +29,7 @@ from spark_streams.source.offsets import Offset
 from spark_streams.source.plan import Run, Task
 from spark_streams.source.read import read_task
 from spark_streams.wire.connection import Connection
+from spark_streams.wire.patient import PatientConnection
 from spark_streams.worker import leave_interrupts_to_the_driver
 
 
@@ -102,22 +103,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RunPartition)
         member = Membership(self._options["streams"] or (), self._options["group"], self._options["consumer"])
-        notes: Writer | None = None
-
-        def writer() -> Writer:
-            # Its own connection: the one that reads has replies on their way. Rarely needed.
-            nonlocal notes
-            if notes is None:
-                notes = Writer(Connection(self._options.address), member, partition.token, *_task_names())
-            return notes
+        # Its own connection: the one that reads has replies on their way. Rarely needed. A note may be written twice.
+        notes = PatientConnection(self._options.address, f"notes of group {member.group!r}", lambda: None)
 
         def lost(run: Run, count: int) -> None:
-            writer().lost(run, count)
+            notes.run(lambda server: Writer(server, member, partition.token, *_task_names()).lost(run, count))
 
         def unreadable(streams: str | pa.Array, dead: Dead) -> None:
             rows = dead.rows.tolist()
             of_rows = [streams] * len(rows) if isinstance(streams, str) else streams.take(pa.array(rows)).to_pylist()
-            writer().dead(of_rows, dead)
+            notes.run(lambda server: Writer(server, member, partition.token, *_task_names()).dead(of_rows, dead))
 
         try:
             with Connection(self._options.address) as server:
@@ -126,8 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 fail = self._options["failOnDataLoss"]
                 yield from read_task(server, member, partition.task, self._columns, fail, lost, unreadable)
         finally:
-            if notes is not None:
-                notes.server.close()
+            notes.close()
 
 
 def _task_names() -> tuple[str, str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import redis
 
-from spark_streams.errors import InvalidOptionError
+from spark_streams.errors import InvalidOptionError, ServerUnreachableError
 from spark_streams.ids import StreamId
-from spark_streams.source.notes import notes_key
+from spark_streams.source.notes import Writer, notes_key
 from tests.servers import Server
 from tests.source.driving import ALL, add, drain, pending_count, read, reader, rows
 
@@ -23,6 +24,26 @@ def some_bad(client: redis.Redis, count: int) -> list[str]:
     for n in range(count):
         pipe.xadd("s", {"n": f"bad {n}" if n % 3 == 0 else n, "other": "x\r\ny"})
     return [str(i) for i in pipe.execute()]
+
+
+def test_a_connection_that_breaks_while_a_task_leaves_a_note_is_made_again(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some_bad(client, 9)
+    one = reader(server, **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    honest = Writer.dead
+
+    def breaks(self: Writer, *given: Any) -> None:
+        honest(self, *given)
+        monkeypatch.setattr(Writer, "dead", honest)
+        raise ServerUnreachableError("it closed the connection")
+
+    monkeypatch.setattr(Writer, "dead", breaks)
+    assert read(one, start, end) == [1, 2, 4, 5, 7, 8]
+    assert one.latestOffset(end, ALL) == end
+    assert client.xlen("dead") == 3
 
 
 def test_an_entry_that_does_not_fit_becomes_one_letter_with_its_fields_untouched(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 import pytest
 import redis
 
-from spark_streams.source.narrow import Failure, note_failure
+from spark_streams.errors import ServerUnreachableError
+from spark_streams.source.narrow import Failure, Narrowing, note_failure
 from spark_streams.source.offsets import Offset
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
@@ -59,6 +61,26 @@ class Supervised:
             raise PoisonError
         self.rows += found
         self.committed = len(self.log)
+
+
+def test_a_connection_that_breaks_while_a_run_is_counted_counts_it_once(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(client, 3)
+    one = reader(server, **OPTIONS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    honest = Narrowing._remember
+
+    def breaks(self: Narrowing, *given: Any) -> None:
+        honest(self, *given)
+        monkeypatch.setattr(Narrowing, "_remember", honest)
+        raise ServerUnreachableError("it closed the connection")
+
+    monkeypatch.setattr(Narrowing, "_remember", breaks)
+    assert read(one, start, end) == [0, 1, 2]
+    [key] = client.keys("rstream:attempts*")
+    assert json.loads(str(client.get(key)))["runs"] == 1
 
 
 @pytest.mark.parametrize("poison", [set(), {0}, {137}, {299}, {5, 6, 250}])

@@ -179,7 +179,11 @@ def test_no_ack_is_refused_where_others_read_from_the_group(server: Server, clie
     one = reader(server, noAck="true")
     start = one.initialOffset()
     client.xreadgroup("g", "bob", {"s": ">"}, count=3)
-    with pytest.raises(Exception, match="RSTREAM_GROUP_SHARED.*consumer 'bob' is in group 'g' too"):
+    with pytest.raises(Exception, match="RSTREAM_GROUP_SHARED.*consumer 'bob' is in group 'g' too.*DELCONSUMER"):
+        one.latestOffset(start, ALL)
+    client.xgroup_delconsumer("s", "g", "bob")
+    client.xgroup_createconsumer("s", "g", "spark~held~1-0")
+    with pytest.raises(Exception, match="'spark~held~1-0' is in group 'g' too.*: run it without noAck first"):
         one.latestOffset(start, ALL)
 
 
