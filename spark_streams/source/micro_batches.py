@@ -6,7 +6,8 @@ above `start`, then what it may claim from dead consumers, then new entries. A b
 same run is settled in the background, beside the tasks of its successor; at an idle tick it is settled before the
 answer. Where much is left, the batch after it is reserved there, too (source.ahead).
 
-State that lives here is a convenience: all that a restart needs is in the offset and on the server.
+State that lives here is a convenience: all that a restart needs is in the offset and on the server. It is one file,
+because what Spark asks and what a trigger does go by the same few things that are known of this run.
 """
 
 from __future__ import annotations
