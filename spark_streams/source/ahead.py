@@ -16,7 +16,7 @@ from spark_streams.ids import StreamId
 from spark_streams.source.admission import Admission
 from spark_streams.source.group import GroupState, Membership, StreamState, look
 from spark_streams.source.losses import trimmed_unread
-from spark_streams.source.plan import Run, share
+from spark_streams.source.plan import Run, per_stream, share
 from spark_streams.source.reserve import STEP, Wanted, reserve
 from spark_streams.wire.connection import Connection
 
@@ -69,11 +69,7 @@ class Ahead:
 
     def pending(self) -> Counter[str]:
         """How many entries are pending for it, per stream."""
-        found: Counter[str] = Counter()
-        if not self.reserving.no_ack:
-            for run in self.runs:
-                found[run.stream] += run.count
-        return found
+        return Counter() if self.reserving.no_ack else per_stream(self.runs)
 
     def ends(self) -> dict[str, StreamId]:
         """Where it has left the groups that it has read from."""

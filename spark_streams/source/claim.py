@@ -167,7 +167,7 @@ def _claim(
             break
         left, packed = _bury(stream, consumer, page, rules)
         if left:
-            _send_claim(server, member, stream, to, rules.idle, left, packed)
+            send_claim(server, member, stream, to, rules.idle, left, packed)
             ids.append(packed)
             asked += left
         if page.count < count or page.last == MAX_ID:
@@ -187,7 +187,7 @@ def _bury(stream: str, consumer: str, page: PendingPage, rules: Rules) -> tuple[
     return len(left), b"".join(left.to_pylist())
 
 
-def _send_claim(
+def send_claim(
     server: Connection, member: Membership, stream: str, to: str, idle: int, count: int, packed: bytes
 ) -> None:
     """XCLAIM of so many ids with its reply suppressed. The idle time is checked again by the server."""

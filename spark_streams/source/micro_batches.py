@@ -34,7 +34,7 @@ from spark_streams.source.notes import void
 from spark_streams.source.offsets import Claimed, Offset
 from spark_streams.source.overdue import Overdue, bury
 from spark_streams.source.pending import PendingRange, pending_runs, settle
-from spark_streams.source.plan import Plan, Run, share, tasks
+from spark_streams.source.plan import Plan, Run, per_stream, share, tasks
 from spark_streams.source.replay import Replay, claimed_ranges
 from spark_streams.source.settling import Settling
 from spark_streams.source.start import first_positions, pin, pinned, unpin
@@ -250,8 +250,7 @@ class MicroBatches:
         if any(state.others for state in states.values()):
             return
         left = Counter(self._admission.backlog(self._groups.heads, states))
-        for run in new:
-            left[run.stream] -= run.count
+        left.subtract(per_stream(new))
         if is_worth_it(self._admission, left, most):
             self._ahead = Ahead(self._reserving, list(states), most, self._turn + 1)
             self._beside.submit(self._ahead.work)

@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.source.claim import send_claim
 from spark_streams.source.group import GroupState, Membership
 from spark_streams.source.losses import Losses
 from spark_streams.source.offsets import Claimed, Offset
 from spark_streams.source.overdue import Overdue
 from spark_streams.source.pending import PendingRange, pending_runs
-from spark_streams.source.plan import Run
+from spark_streams.source.plan import Run, per_stream
 from spark_streams.source.replay import claimed_ranges
-from spark_streams.wire.connection import Connection, pack
+from spark_streams.wire.connection import Connection
 from spark_streams.wire.slots import key_beside, narrowed_key
 
 _log = logging.getLogger("spark_streams.source")
@@ -36,7 +36,6 @@ PIECES = 16
 _PAGE = 10_000  # entries that are moved with one command
 _ALONE = 2  # runs that an entry alone may kill: the first could have died of something else
 _TOLD_SECONDS = 7 * 86_400
-_SKIP = pack("CLIENT", "REPLY", "SKIP")
 
 
 @dataclass(frozen=True)
@@ -147,8 +146,8 @@ class Narrowing:
                 after = first[-1].last if first else after
             pieces += self._move(replace(one, after=after), size)
         # XCLAIM drops what is no longer in the stream.
-        gone = _per_stream(ours)
-        gone.subtract(_per_stream(pending_runs(self._server, self._member, [*ranges, *pieces], _PAGE)))
+        gone = per_stream(ours)
+        gone.subtract(per_stream(pending_runs(self._server, self._member, [*ranges, *pieces], _PAGE)))
         for stream, count in gone.items():
             self._losses.add(stream, max(0, count), "trimmed or deleted before their batch was cut")
 
@@ -178,16 +177,11 @@ class Narrowing:
                     first = StreamId.parse(run.ids.split(b"\r\n", 2)[1])
                     name, room = f"{self._member.consumer}{MARK}{first.ms:020d}-{first.seq:020d}", size
                     pieces.append(PendingRange(run.stream, MAX_ID, consumer=name))
-                self._claim(run, name)
+                send_claim(self._server, self._member, run.stream, name, 0, run.count, run.ids)
                 room = max(0, room - run.count)
                 after = run.last
             if not page:
                 return pieces
-
-    def _claim(self, run: Run, to: str) -> None:
-        self._server.require_silence()
-        head = pack("XCLAIM", run.stream, self._member.group, to, 0).split(b"\r\n", 1)[1]
-        self._server.send(b"%b*%d\r\n%b%b" % (_SKIP, 5 + run.count, head, run.ids))
 
     def _failure(self, end: Offset) -> Failure:
         """What somebody noted about the query's end."""
@@ -214,14 +208,6 @@ def ranges_of(begin: Offset, end: Offset) -> list[PendingRange]:
         for stream, held in sorted(end.shares.items())
     ]
     return [*ours, *claimed_ranges(end.claimed)]
-
-
-def _per_stream(runs: Sequence[Run]) -> Counter[str]:
-    """How many entries these runs have."""
-    found: Counter[str] = Counter()
-    for run in runs:
-        found[run.stream] += run.count
-    return found
 
 
 def tell_the_sink(server: Connection, query: str, batch: str) -> None:

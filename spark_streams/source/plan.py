@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -105,6 +106,14 @@ def _alike(before: Run, run: Run) -> bool:
         (before.stream, before.last, before.owned, before.consumer, before.counted)
         == (run.stream, run.after, run.owned, run.consumer, run.counted)
     ) and bool(before.ids) == bool(run.ids)
+
+
+def per_stream(runs: Iterable[Run]) -> Counter[str]:
+    """How many entries these runs have, per stream."""
+    found: Counter[str] = Counter()
+    for run in runs:
+        found[run.stream] += run.count
+    return found
 
 
 def share(limit: int, backlog: Mapping[str, int], turn: int = 0) -> dict[str, int]:

@@ -67,18 +67,12 @@ def create_groups_at(server: Connection, member: Membership, positions: Mapping[
 
 def create_consumers(server: Connection, member: Membership, streams: Sequence[str]) -> None:
     """Enter our consumer in the groups of these streams. A group that does not know it was made anew since."""
-    commands = [("XGROUP", "CREATECONSUMER", stream, member.group, member.consumer) for stream in streams]
-    for command, reply in zip(commands, server.pipeline(commands), strict=True):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command)
+    server.execute_all([("XGROUP", "CREATECONSUMER", stream, member.group, member.consumer) for stream in streams])
 
 
 def set_groups_to(server: Connection, member: Membership, positions: Mapping[str, StreamId]) -> None:
     """XGROUP SETID on each of these streams."""
-    commands = [("XGROUP", "SETID", stream, member.group, str(at)) for stream, at in positions.items()]
-    for command, reply in zip(commands, server.pipeline(commands), strict=True):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command)
+    server.execute_all([("XGROUP", "SETID", stream, member.group, str(at)) for stream, at in positions.items()])
 
 
 def first_positions(server: Connection, member: Membership) -> dict[str, StreamId]:
@@ -99,23 +93,14 @@ def first_positions(server: Connection, member: Membership) -> dict[str, StreamI
 
 def pin(server: Connection, member: Membership, positions: Mapping[str, StreamId]) -> dict[str, StreamId]:
     """Keep first positions on the server until a checkpoint has them; the positions that were kept first."""
-    commands = [("SET", _pin_key(stream, member), str(at), "NX") for stream, at in positions.items()]
-    for command, reply in zip(commands, server.pipeline(commands), strict=True):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command)
+    server.execute_all([("SET", _pin_key(stream, member), str(at), "NX") for stream, at in positions.items()])
     return pinned(server, member, list(positions))
 
 
 def pinned(server: Connection, member: Membership, streams: Sequence[str]) -> dict[str, StreamId]:
     """The first positions that are kept on the server, of those streams that have one."""
-    commands = [("GET", _pin_key(stream, member)) for stream in streams]
-    found: dict[str, StreamId] = {}
-    for stream, command, reply in zip(streams, commands, server.pipeline(commands), strict=True):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command)
-        if reply is not None:
-            found[stream] = StreamId.parse(reply)
-    return found
+    replies = server.execute_all([("GET", _pin_key(stream, member)) for stream in streams])
+    return {stream: StreamId.parse(reply) for stream, reply in zip(streams, replies, strict=True) if reply is not None}
 
 
 def unpin(server: Connection, member: Membership, streams: Sequence[str]) -> None:

@@ -150,6 +150,14 @@ class Connection:
         self.send(b"".join([pack(*command) for command in commands]))
         return self.replies(len(commands))
 
+    def execute_all(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
+        """The same where none may fail. Raises the named error of the first reply that is one."""
+        replies = self.pipeline(commands)
+        for command, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, ReplyError):
+                raise self.error_of(reply, command)
+        return replies
+
     def request(self, *commands: bytes) -> None:
         """Send packed commands whose replies `receive` will hand over as one run of bytes."""
         self.send(b"".join([*commands, self._end_request]))

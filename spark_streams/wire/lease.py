@@ -96,11 +96,7 @@ class Lease(ABC):
         deadline = time.monotonic() + 2 * self._ttl / 1000 + 5
         left_before: dict[bytes, int] = {}
         while waiting:
-            sets = [("SET", key, self._value, "PX", self._ttl, "NX") for key in waiting]
-            replies = server.pipeline(sets)
-            for command, reply in zip(sets, replies, strict=True):
-                if isinstance(reply, ReplyError):
-                    raise server.error_of(reply, command)
+            replies = server.execute_all([("SET", key, self._value, "PX", self._ttl, "NX") for key in waiting])
             waiting = [key for key, reply in zip(waiting, replies, strict=True) if reply is None]
             waiting = [key for key in waiting if not self._take_over(server, key, streams[key])]
             for key in waiting:

@@ -211,13 +211,13 @@ def test_a_claim_that_takes_nothing_leaves_no_consumer(
     assert consumers(client) == {"bob": 0, "spark": 0}
     add(client, 2)
     ids = left_by_bob(client, 2)
-    honest = claim._send_claim
+    honest = claim.send_claim
 
     def quicker(*given: Any) -> None:
         honest(*given)
         client.xack("s", "g", *ids)
 
-    monkeypatch.setattr(claim, "_send_claim", quicker)
+    monkeypatch.setattr(claim, "send_claim", quicker)
     assert drain(reader(server, claimIdle=IDLE), 2) == []
     assert consumers(client) == {"bob": 0, "spark": 0}
 
