@@ -23,8 +23,9 @@ from bench.row import Row
 from bench.servers import Running, running
 from bench.spark import session
 from spark_streams.options import SINK, parse_options
+from spark_streams.sink.batch import Batch
 from spark_streams.sink.fields import text_columns
-from spark_streams.sink.ledger import Batch, new_run
+from spark_streams.sink.runs import begin_run
 from spark_streams.sink.write import Task, append
 from spark_streams.wire.encode import encode_xadd
 
@@ -114,7 +115,8 @@ def task_rate(server: Running, exactly_once: bool, **options: str) -> float:
     given = {"url": f"redis://127.0.0.1:{server.port}/0", "stream": "s", "maxlen": str(_KEEP), **options}
     checked = parse_options(given, SINK, "sink")
     begun = time.perf_counter()
-    written = append(batches, checked, Task(Batch("bench", 0, new_run(), expires=False)) if exactly_once else None)
+    task = Task(Batch("bench", 0, begin_run(checked.address), expires=False)) if exactly_once else None
+    written = append(batches, checked, task)
     rate = written.rows / (time.perf_counter() - begun)
     _check(server, written.rows)
     return rate

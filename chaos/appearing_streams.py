@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import time
 
+from pyspark.sql.streaming.query import StreamingQuery
+
+from chaos.checker import check
 from chaos.history import Place, id_key
+from chaos.query import Query
 from chaos.scene import Outcome, Scene
 
 STEPS = {"add": 50, "create": 16, "delete": 10, "wait": 20, "restart": 4}  # how often each, in a hundred
@@ -69,3 +73,95 @@ def _let_the_clock_pass(scene: Scene, gone: set[Place]) -> None:
     last = max(id_key(entry)[0] for _, entry in gone)
     while scene.client.time()[0] * 1000 + scene.client.time()[1] // 1000 <= last:
         time.sleep(0.001)
+
+
+def none_at_the_start(scene: Scene) -> Outcome:
+    """A query with `latest` begins while no stream matches its pattern: those that appear are read from their first
+    entry."""
+    query = _of_pattern(scene)
+    running = scene.start(query)
+    scene.wait_for(lambda: query.sign("up").exists(), "the query to look for streams", running)
+    time.sleep(scene.random.random())
+    return _appear(scene, query, running)
+
+
+def all_rotated_away(scene: Scene) -> Outcome:
+    """All streams that it has read are deleted; new ones come before it looks again, with entries in them."""
+    query = _of_pattern(scene)
+    gone = _read_some(scene, query)
+    running = scene.start(query)
+    _delete_all(scene)
+    time.sleep(scene.random.random())
+    return _appear(scene, query, running, gone)
+
+
+def while_down(scene: Scene) -> Outcome:
+    """All streams that it has read are deleted while it is down, and new ones are there when it comes back."""
+    query = _of_pattern(scene)
+    gone = _read_some(scene, query)
+    _delete_all(scene)
+    return _appear(scene, query, None, gone)
+
+
+def letters_match(scene: Scene) -> Outcome:
+    """Its dead-letter stream, and the one where letters are parked, match the pattern: they are no input."""
+    query = _of_pattern(scene, startingOffsets="earliest", mode="DEADLETTER", deadLetterStream=f"{scene.name}:dead")
+    bad = set()
+    for n in range(2):
+        stream = f"{scene.name}:{n}"
+        scene.producer.add(stream, 20)
+        bad.add((stream, scene.client.xadd(stream, {"p": "bad", "n": "no number"})))
+    parked = {"p": "parked", "n": 7, "dl.stream": f"{scene.name}:0", "dl.id": "1-1", "dl.reason": "decode"}
+    scene.client.xadd(f"{scene.name}:dead:parked", parked)
+    for _ in range(2):  # the letters of a run's last batch are there for the next one
+        scene.drain(query)
+        scene.producer.add(f"{scene.name}:0", 10)
+    scene.drain(query)
+    outcome = scene.outcome(query, bad=bad)
+    outcome.expect("letters", sorted(outcome.history.letters), sorted(bad))
+    for dead in (f"{scene.name}:dead", f"{scene.name}:dead:parked"):
+        outcome.expect(f"groups of {dead}", scene.client.xinfo_groups(dead), [])
+    scene.client.delete(f"{scene.name}:dead", f"{scene.name}:dead:parked")
+    return outcome
+
+
+def _of_pattern(scene: Scene, **options: str) -> Query:
+    given = {"streamsPattern": f"{scene.name}:*", "startingOffsets": "latest", "failOnDataLoss": "false", **options}
+    return scene.query(None, **given)
+
+
+def _read_some(scene: Scene, query: Query) -> set[Place]:
+    """What the query has read before its streams go."""
+    running = scene.start(query)
+    scene.wait_for(lambda: query.sign("up").exists(), "the query to look for streams", running)
+    streams = [f"{scene.name}:{n}" for n in range(2)]
+    for stream in streams:
+        scene.client.xgroup_create(stream, query.group, id="0", mkstream=True)
+        scene.producer.add(stream, 20)
+    scene.wait_for(lambda: all(scene.is_settled(query, stream) for stream in streams), "all to be settled", running)
+    running.processAllAvailable()
+    running.stop()
+    return {one.place for one in scene.producer.added if one.place is not None}
+
+
+def _delete_all(scene: Scene) -> None:
+    scene.client.delete(*{one.stream for one in scene.producer.added})
+
+
+def _appear(scene: Scene, query: Query, running: StreamingQuery | None, gone: set[Place] | None = None) -> Outcome:
+    """New streams, each with entries from the first moment on, some more later."""
+    new = [f"{scene.name}:new-{n}" for n in range(scene.random.randint(1, 3))]
+    for stream in new:
+        scene.producer.add(stream, scene.random.randint(5, 30))
+    if running is None:
+        running = scene.start(query)
+    scene.wait_for(lambda: all(scene.is_settled(query, stream) for stream in new), "all to be settled", running)
+    for stream in new:
+        scene.producer.add(stream, 5)
+    scene.wait_for(lambda: all(scene.is_settled(query, stream) for stream in new), "all to be settled", running)
+    running.processAllAvailable()
+    running.stop()
+    outcome = scene.outcome(query, gone=gone or set())
+    outcome.history.forgotten = gone or set()
+    outcome.report = check(outcome.history)
+    return outcome

@@ -8,6 +8,7 @@ from chaos.history import Added, Place
 from chaos.job import error_of
 from chaos.query import Fault
 from chaos.scene import Outcome, Scene, told
+from chaos.servers import other_database
 
 BATCH = 40  # entries
 LENIENT = {"failOnDataLoss": "false"}
@@ -79,8 +80,14 @@ def flushed(scene: Scene) -> Outcome:
     """FLUSHALL between batches. The same."""
 
     def flush() -> list[Place]:
-        scene.client.flushall()
+        if scene.sink == "stream":
+            scene.client.flushdb()
+        else:
+            scene.client.flushall()
         return places(scene.producer.added)[BATCH:]
+
+    if scene.sink == "stream":  # in a database of its own, and not flushed with it
+        scene.out_url = other_database(scene.url)
 
     return _taken_from_under(scene, flush, "RSTREAM_DATA_LOSS")
 

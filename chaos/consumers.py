@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from chaos.checker import check
 from chaos.history import Place
 from chaos.job import error_of
-from chaos.query import Fault
+from chaos.query import Fault, Query
 from chaos.scene import Outcome, Scene, told
 
 
@@ -40,10 +43,33 @@ def dead_consumer(scene: Scene) -> Outcome:
     return outcome
 
 
+def ordered_claims(scene: Scene) -> Outcome:
+    """With ordered=true the ids of a batch ascend, also where some were taken over from a dead consumer."""
+    scene.producer.add(scene.name, scene.random.randint(20, 30))
+    scene.client.xgroup_create(scene.name, "g", id="0")
+    rogue = take(scene, scene.random.randint(5, 15))
+    options = {"ordered": "true", "claimIdle": "200ms"}
+    query = scene.query(None, maxEntriesPerTrigger=str(scene.random.choice([15, 200])), **options)
+    # More of the same: what the dead one holds lies between what the query reads itself.
+    scene.drain(query)
+    scene.producer.add(scene.name, scene.random.randint(5, 10))
+    rogue += take(scene, scene.random.randint(1, 10))
+    scene.producer.add(scene.name, scene.random.randint(20, 30))
+    scene.wait_for(lambda: _idle(scene) >= 200, "the entries to be idle")
+    running = scene.start(query)
+    scene.wait_for(lambda: scene.is_settled(query), "all to be settled", running)
+    running.processAllAvailable()
+    running.stop()
+    outcome = scene.outcome(query, unordered=rogue)
+    outcome.history.ordered = True
+    outcome.report = check(outcome.history)
+    return outcome
+
+
 def _idle(scene: Scene) -> int:
     """Milliseconds since the rogue's entries were last delivered."""
-    pending = scene.client.xpending_range(scene.name, "g", "-", "+", 1, consumername="rogue")
-    return int(pending[0]["time_since_delivered"])
+    pending = scene.client.xpending_range(scene.name, "g", "-", "+", 1000, consumername="rogue")
+    return min(int(one["time_since_delivered"]) for one in pending)
 
 
 def living_consumer(scene: Scene) -> Outcome:
@@ -57,7 +83,7 @@ def living_consumer(scene: Scene) -> Outcome:
         committed = query.committed()
         scene.producer.add(scene.name, scene.random.randint(10, 40))
         theirs += take(scene, scene.random.randint(1, 15))
-        scene.wait_for(lambda before=committed: query.committed() > before or _all_read(scene), "a batch", running)
+        scene.wait_for(partial(_has_more, scene, query, committed), "a batch", running)
     scene.wait_for(lambda: _all_read(scene) and not _ours(scene), "all to be settled", running)
     running.processAllAvailable()
     running.stop()
@@ -65,6 +91,10 @@ def living_consumer(scene: Scene) -> Outcome:
     pending = scene.client.xpending_range(scene.name, "g", "-", "+", 1000, consumername="rogue")
     outcome.expect("pending for the other", len(pending), len(theirs))
     return outcome
+
+
+def _has_more(scene: Scene, query: Query, committed: int) -> bool:
+    return query.committed() > committed or _all_read(scene)
 
 
 def _all_read(scene: Scene) -> bool:

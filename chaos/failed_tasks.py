@@ -15,20 +15,20 @@ from chaos.gather import gather
 from chaos.history import History
 from chaos.process import Job
 from chaos.producer import Producer
-from chaos.query import Fault, Query
+from chaos.query import SINKS, Fault, Query, into_a_stream
 from chaos.scene import Outcome, Scene
 
 # name: (what happens, in which stage of the task)
 FAULTS = {
-    "raises while reading": ("raise", "read"),
-    "raises while writing": ("raise", "write"),
-    "Python killed while reading": ("kill", "read"),
-    "Python killed while writing": ("kill", "write"),
+    "raises while reading": ("raise", "reading"),
+    "raises while writing": ("raise", "writing"),
+    "Python killed while reading": ("kill", "reading"),
+    "Python killed while writing": ("kill", "writing"),
 }
 # These want executors that are processes of their own.
 EXECUTOR_FAULTS = {
     "executor killed": ("hold", "reading"),
-    "speculative twin": ("wait", "read"),
+    "speculative twin": ("wait", "reading"),
 }
 
 
@@ -43,7 +43,7 @@ class Failed:
     struck: bool = False
 
 
-def case(folder: Path, fault: str, kind: str, url: str, random_: random.Random) -> Failed:
+def case(folder: Path, fault: str, kind: str, url: str, random_: random.Random, sink: str) -> Failed:
     """A query that is about to meet the fault in one of its batches."""
     happens, stage = (FAULTS | EXECUTOR_FAULTS)[fault]
     name = f"{fault} {kind}".replace(" ", "-")
@@ -56,8 +56,8 @@ def case(folder: Path, fault: str, kind: str, url: str, random_: random.Random) 
         "entriesPerPartition": str(random_.randint(20, 50)),
     }
     meets = Fault(happens, 0, stage, rows=random_.randint(0, 20))
-    query = Query(name, str(folder / name), url, options, available_now=True, fault=meets, ahead=1)
-    return Failed(query, producer)
+    query = Query(name, str(folder / name), url, options, trigger="now", fault=meets, ahead=1)
+    return Failed(into_a_stream(query, random_) if sink == "stream" else query, producer)
 
 
 def judge(failed: Failed) -> None:
@@ -72,9 +72,9 @@ def scene_of(fault: str) -> Callable[[Scene], Outcome]:
     """One of FAULTS as a scene."""
 
     def scene(there: Scene) -> Outcome:
-        failed = case(there.folder, fault, there.kind, there.url, there.random)
+        failed = case(there.folder, fault, there.kind, there.url, there.random, there.sink)
         there.producer.added = failed.producer.added
-        error, _ = there.run(failed.query)
+        error, _ = there.run(failed.query, failed.query.trigger)
         judge(failed)
         outcome = Outcome(failed.history, failed.report)
         outcome.expect("error", error, "")
@@ -86,12 +86,19 @@ def scene_of(fault: str) -> Callable[[Scene], Outcome]:
 
 
 def run_on_executors(
-    folder: Path, servers: Mapping[str, str], seed: int, faults: Iterable[str] = tuple(EXECUTOR_FAULTS)
+    folder: Path,
+    servers: Mapping[str, str],
+    seed: int,
+    faults: Iterable[str] = tuple(EXECUTOR_FAULTS),
+    sink: str | None = None,
 ) -> dict[str, Failed]:
-    """The faults that want executors, in one small cluster; the result's keys are `fault, kind`."""
+    """The faults that want executors, in one small cluster; sink: None: by chance; the result's keys are
+    `fault, kind`."""
     random_ = random.Random(seed)
     cases = {
-        f"{fault}, {kind}": case(folder, fault, kind, servers[kind], random_) for fault in faults for kind in servers
+        f"{fault}, {kind}": case(folder, fault, kind, servers[kind], random_, sink or random_.choice(SINKS))
+        for fault in faults
+        for kind in servers
     }
     conf = {
         "spark.executor.memory": "512m",
@@ -106,7 +113,7 @@ def run_on_executors(
             fault = one.query.fault
             if fault is not None and fault.kind == "hold":
                 job.wait_for(one.query.held, f"the kill point of {one.query.name}")
-                _kill_executor_of(job, int((one.query.path / "held").read_text()))
+                _kill_executor_of(job, int(one.query.sign("held").read_text()))
         job.finish()
     for one in cases.values():
         judge(one)

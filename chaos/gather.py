@@ -21,6 +21,7 @@ def gather(query: Query, added: Iterable[Added], foreign: Iterable[str] = ()) ->
         rows=rows_of(query),
         acknowledged=acknowledgements(query),
         pending=[place for stream in streams for place in pending(query, stream, foreign)],
+        letters=letters(query),
     )
 
 
@@ -43,3 +44,12 @@ def pending(query: Query, stream: str, foreign: Iterable[str] = ()) -> list[Plac
                 return []
             raise
     return [(stream, one["message_id"]) for one in found if one["consumer"] not in set(foreign)]
+
+
+def letters(query: Query) -> list[Place]:
+    """The originals of the query's dead letters."""
+    to = query.options.get("deadLetterStream")
+    if to is None:
+        return []
+    with redis.Redis.from_url(query.url, protocol=2, decode_responses=True) as client:
+        return [(fields["dl.stream"], fields["dl.id"]) for _, fields in client.xrange(to)]

@@ -43,6 +43,10 @@ class Row:
 
     position: the row's number within what this task attempt wrote; kept: whether the sink's own record of the batch
     names this attempt (others failed, were overtaken by a twin, or were cut off by a crash).
+
+    lane: where tasks write side by side into one stream, `position` is the row's number in that, and rows have an
+    order only within a lane and from batch to batch: the stream's name, and two partitions (chaos.sink). None: a
+    partition is a file.
     """
 
     place: Place
@@ -52,6 +56,7 @@ class Row:
     attempt: int
     position: int
     kept: bool = True
+    lane: tuple[str, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,10 @@ class History:
     unordered: entries that reached the query out of turn and rightly so (claimed from a dead consumer);
     forgotten: entries whose pending list went with their group: nobody can acknowledge them;
     taken: entries that other consumers of the group were given; the query must not have them;
-    pending: what the group still holds for the query's consumers at the end; letters: originals of dead letters.
+    either: entries that the query may have or not: somebody else has them in hand, too;
+    pending: what the group still holds for the query's consumers at the end;
+    letters: originals of dead letters; bad: entries that ought to become letters;
+    ordered: within a batch the entries of a stream must ascend, whatever is in `unordered`;
     acks_seen: False where nobody recorded acknowledgements.
     """
 
@@ -81,13 +89,16 @@ class History:
     unordered: set[Place] = field(default_factory=set)
     forgotten: set[Place] = field(default_factory=set)
     taken: set[Place] = field(default_factory=set)
+    either: set[Place] = field(default_factory=set)
     pending: list[Place] = field(default_factory=list)
     letters: list[Place] = field(default_factory=list)
+    bad: set[Place] = field(default_factory=set)
+    ordered: bool = False
     acks_seen: bool = True
 
     def kept(self) -> list[Row]:
-        """The rows that count, in the order that the sink promises: batch, partition, position."""
-        return sorted((row for row in self.rows if row.kept), key=lambda row: (row.batch, row.partition, row.position))
+        """The rows that count, in the order of the sink: batch, partition, position, or as they stand in a stream."""
+        return sorted((row for row in self.rows if row.kept), key=_order)
 
     def places(self, outcome: Outcome = Outcome.OK) -> list[Place]:
         """Where the entries with this outcome are."""
@@ -99,6 +110,10 @@ class History:
         for row in self.kept():
             found.setdefault(row.batch, set()).add(row.place)
         return found
+
+
+def _order(row: Row) -> tuple[str, int, int, int]:
+    return ("", row.batch, row.partition, row.position) if row.lane is None else (row.lane[0], 0, 0, row.position)
 
 
 def id_key(entry: str) -> tuple[int, int]:

@@ -9,13 +9,12 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
-from chaos.query import SCHEMA, Query
-from chaos.sink import sink_of
+from chaos.query import SCHEMA, TRIGGERS, Query
+from chaos.sink import write_to_sink
 from chaos.source import ChaosDataSource
 from spark_streams.errors import find_in_text
 
@@ -52,6 +51,7 @@ def session(master: str, conf: dict[str, str]) -> SparkSession:
 def add_worker(spark: SparkSession, host: str) -> None:
     """One more worker of a local-cluster, under another host name: Spark runs no twin of a task on the same host."""
     jvm, context = spark.sparkContext._jvm, spark.sparkContext._jsc.sc()
+    assert jvm is not None
     backend = context.schedulerBackend()
     masters = backend.getClass().getDeclaredField("masters")
     masters.setAccessible(True)
@@ -68,13 +68,13 @@ def add_worker(spark: SparkSession, host: str) -> None:
 
 def start(spark: SparkSession, query: Query) -> StreamingQuery:
     """Start one query."""
-    (query.path / "ended").unlink(missing_ok=True)
+    query.sign("ended").unlink(missing_ok=True)
     given = {"url": query.url, "group": query.group, "startingOffsets": "earliest", **query.options}
-    source = spark.readStream.format("rstream-chaos").schema(SCHEMA).options(**given, chaos=json.dumps(query.to_json()))
-    writer = source.load().writeStream.foreachBatch(sink_of(query)).queryName(query.name)
+    fault = {"chaos": json.dumps(query.to_json())}
+    source = spark.readStream.format("rstream-chaos").schema(SCHEMA).options(**given, **fault)
+    writer = write_to_sink(source.load(), query, fault).queryName(query.name)
     writer = writer.option("checkpointLocation", str(query.path / "checkpoint"))
-    when: dict[str, Any] = {"availableNow": True} if query.available_now else {"processingTime": "0 seconds"}
-    return writer.trigger(**when).start()
+    return writer.trigger(**TRIGGERS[query.trigger]).start()
 
 
 def error_of(running: StreamingQuery) -> str:
@@ -92,19 +92,19 @@ def main(file: str) -> None:
         add_worker(spark, plan["second_host"])
     running: list[tuple[Query, StreamingQuery]] = []
     while waiting or running:
-        while waiting and sum(not (query.path / "up").exists() for query, _ in running) < STARTING_AT_ONCE:
+        while waiting and sum(not query.sign("up").exists() for query, _ in running) < STARTING_AT_ONCE:
             if running and plan["in_turn"]:
                 break
             query = waiting.pop(0)
             running.append((query, start(spark, query)))
         for query, one in list(running):
-            if not one.isActive and not (query.path / "up").exists() and _TOO_SLOW in error_of(one):
+            if not one.isActive and not query.sign("up").exists() and _TOO_SLOW in error_of(one):
                 waiting.append(query)
                 running.remove((query, one))
             elif not one.isActive:
-                (query.path / "ended").write_text(error_of(one))
+                query.sign("ended").write_text(error_of(one))
                 running.remove((query, one))
-            elif (query.path / "stop").exists():
+            elif query.sign("stop").exists():
                 one.stop()
         time.sleep(0.02)
     spark.stop()

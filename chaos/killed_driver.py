@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from chaos.checker import Report, check
@@ -16,17 +17,20 @@ from chaos.gather import gather, pending
 from chaos.history import Added, History, Place
 from chaos.process import Job
 from chaos.producer import Producer
-from chaos.query import Fault, Query
+from chaos.query import SINKS, Fault, Query, into_a_stream
 from spark_streams.source.ahead import LEAST
 
-# name: (kill point, sink, startingOffsets). With `latest`, and with claims, it is batch 0 that is killed.
+# name: (kill point, sink if it is files, startingOffsets). With `latest`, and with claims, batch 0 is killed.
 POINTS = {
     "started": ("started", "parquet", "latest"),
+    "looked": ("looked", "parquet", "earliest"),
     "reserved": ("reserved", "parquet", "earliest"),
     "logged": ("logged", "parquet", "earliest"),
     "logged with claims": ("logged", "parquet", "earliest"),
     "logged first": ("logged", "parquet", "latest"),
     "reading": ("reading", "attempts", "earliest"),
+    "writing": ("writing", "attempts", "earliest"),
+    "closing": ("closing", "attempts", "earliest"),
     "written": ("written", "attempts", "earliest"),
     "written to Parquet": ("written", "parquet", "earliest"),
     "commit entry lost": ("", "parquet", "earliest"),
@@ -58,24 +62,28 @@ class Killed:
         return self.query.fault.batch if self.query.fault else self.committed + 1
 
 
-def run(folder: Path, servers: Mapping[str, str], seed: int, points: Iterable[str] = POINTS) -> dict[str, Killed]:
-    """One round. servers: kind → URL; the result's keys are `point, kind`."""
-    random_ = random.Random(seed)
+def run(
+    folder: Path, servers: Mapping[str, str], seed: int, points: Iterable[str] = POINTS, sink: str | None = None
+) -> dict[str, Killed]:
+    """One round. servers: kind → URL; sink: `stream`, or `attempts` for any kind of files, None: by chance; the
+    result's keys are `point, kind`."""
+    random_, points = random.Random(seed), list(points)
     cases = {
-        f"{point}, {kind}": _case(folder, point, kind, url, random_)
+        f"{point}, {kind}": _case(folder, point, kind, url, random_, sink or random_.choice(SINKS))
         for point in points
         for kind, url in servers.items()
     }
-    with Job(folder, [case.query for case in cases.values()]) as job:
+    standing = sum(POINTS[point][0] in ("reading", "writing") for point in points) * len(servers)
+    with Job(folder, [case.query for case in cases.values()], f"local[{4 + standing}]") as job:
         for case in cases.values():
             if case.query.options["startingOffsets"] == "latest":
                 # The group is what says where the query begins.
-                job.wait_for(lambda case=case: _group_is_made(case), f"the group of {case.query.name}")
+                job.wait_for(partial(_group_is_made, case), f"the group of {case.query.name}")
                 if case.query.fault and case.query.fault.stage != "started":
                     _add(case, random_)
-                    (case.query.path / "go").touch()
+                    case.query.sign("go").touch()
         for case in cases.values():
-            job.wait_for(lambda case=case: _is_ready(case), f"the kill point of {case.query.name}")
+            job.wait_for(partial(_is_ready, case), f"the kill point of {case.query.name}")
         for case in cases.values():
             _add(case, random_)
             case.at_kill = [place for stream in case.streams for place in pending(case.query, stream)]
@@ -88,7 +96,7 @@ def run(folder: Path, servers: Mapping[str, str], seed: int, points: Iterable[st
     # Not the streams, but who starts again after the crash decides what a batch may hold now.
     again = [
         replace(
-            case.query, fault=None, available_now=True,
+            case.query, fault=None, trigger="now",
             options={**case.query.options, "maxEntriesPerTrigger": str(random_.randint(100, 800))},
         )
         for case in cases.values()
@@ -102,8 +110,8 @@ def run(folder: Path, servers: Mapping[str, str], seed: int, points: Iterable[st
     return cases
 
 
-def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random) -> Killed:
-    stage, sink, starting = POINTS[point]
+def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random, sink: str) -> Killed:
+    stage, files, starting = POINTS[point]
     name = f"{point} {kind}".replace(" ", "-")
     streams = [f"{name}:{n}" for n in range(random_.randint(1, 2))]
     options = {
@@ -116,9 +124,11 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random)
     claims = point == "logged with claims"
     if claims:
         options["claimIdle"] = "1ms"
-    batch = 0 if starting == "latest" or claims else random_.randint(1, 2)
+    batch = 0 if starting == "latest" or claims else 1 if stage == "looked" else random_.randint(1, 2)
     fault = Fault("hold", batch, stage, rows=random_.randint(1, 15)) if stage else None
-    query = Query(name, str(folder / name), url, options, sink, fault=fault, ahead=random_.choice([1, LEAST]))
+    query = Query(name, str(folder / name), url, options, files, fault=fault, ahead=random_.choice([1, LEAST]))
+    if sink == "stream":
+        query = into_a_stream(query, random_)
     case = Killed(query, Producer(url), streams)
     if starting == "latest":
         for stream in streams:

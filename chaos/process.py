@@ -43,7 +43,7 @@ class Job:
         )
         for query in queries:
             for left in ("up", "held", "ended", "stop", "go"):
-                (query.path / left).unlink(missing_ok=True)
+                query.sign(left).unlink(missing_ok=True)
         self._log = folder / f"log-{number}.txt"
         environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_HOME", "SPARK_CONF_DIR")}
         environment |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}

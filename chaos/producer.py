@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
@@ -19,7 +20,7 @@ class Producer:
 
     def __init__(self, url: str, name: str = "p", patience: float | None = None) -> None:
         # A retry inside the client would hide an unknown outcome, and send a number twice.
-        self.client = redis.Redis.from_url(
+        self.client: Any = redis.Redis.from_url(
             url, protocol=2, decode_responses=True, retry=Retry(NoBackoff(), 0), socket_timeout=patience
         )
         self.name = name

@@ -3,7 +3,7 @@
 Everything about it is in one folder:
 
     checkpoint/     Spark's
-    rows/           one file of JSON lines per task attempt of the sink (chaos.sink)
+    rows/           one file of JSON lines per task attempt of the sink (chaos.attempts)
     batches/        one JSON file per batch that the sink keeps: the names of the attempts that count
     acks.jsonl      every XACK as it was sent, with the last batch of the commit log just before it
     up              made when the source's Python process on the driver is there
@@ -11,14 +11,19 @@ Everything about it is in one folder:
     go              made when a query that has paused may go on; or when one that begins at `latest` may build its first
                     batch, if its fault is in that
     struck          made when a fault in a task has happened; `twin`: when the task's twin has written meanwhile
+    asleep, wake    made when a zombie stands still; made when it is to go on; `zombie`: what became of it
     ended           made when the query has ended: the error's text, or nothing
     stop            makes the job stop the query
+
+The files without an ending are signs between the query and the test. The names of those of a second driver begin with
+its own, so that two can have one folder.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+import random
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +34,21 @@ SCHEMA = "p STRING, n LONG, _stream STRING, _id STRING"
 # Where a query can be made to stand still, to be killed there. `batch` of the fault says in which batch.
 KILL_POINTS = {
     "started": "the group is made, nothing is reserved yet (batch 0 only)",
+    "looked": "the group was looked at, the batch is about to be reserved",
     "reserved": "entries are reserved, the offset log has not the batch yet",
     "logged": "the offset log has the batch, nothing is read yet",
-    "reading": "a task has read half of its rows",
+    "reading": "a task has read so many rows",
+    "writing": "a task has handed so many rows to the sink",
+    "closing": "all tasks have written, the sink has not closed the batch",
     "written": "the sink has the batch, the commit log has not",
     "committed": "the commit log has the batch, nothing of it is acknowledged",
     "acknowledging": "the first XACK of the batch is sent, its reply not read",
+}
+SINKS = ("attempts", "stream")  # that any fault can be put under
+TRIGGERS: dict[str, dict[str, Any]] = {
+    "always": {"processingTime": "0 seconds"},
+    "now": {"availableNow": True},
+    "once": {"once": True},
 }
 
 
@@ -43,8 +57,10 @@ class Fault:
     """What happens in `batch`.
 
     kind: `hold` at a kill point for ever, or `pause` there until `go` is made; or in the task that meets it first
-    `raise`, `kill` (its Python process) or `wait` (until a twin of it has written), after `rows` rows;
-    stage: the kill point, or whether the task reads or writes.
+    `raise`, `kill` (its Python process), `wait` (until a twin of it has written) or `zombie` (the attempt fails, its
+    process lives on and writes when `wake` is made), after `rows` rows; or `crash`: every task, in every attempt; or
+    `orphan`: the first one a zombie, all others crash;
+    stage: the kill point.
     """
 
     kind: str
@@ -55,17 +71,27 @@ class Fault:
 
 @dataclass(frozen=True)
 class Query:
-    """folder: see above; sink: `attempts` or `parquet`; available_now: run to the end of what is there and end;
-    ahead: from how many entries on the next batch is reserved ahead (source.ahead)."""
+    """folder: see above; trigger: of TRIGGERS; ahead: from how many entries on the next batch is reserved ahead
+    (source.ahead).
+
+    sink: `attempts`, `parquet` or `stream`: format("rstream"), exactly once, into stream `out` of out_url (where the
+    source is, unless said), or routed: into one such stream for each that is read. out_options: of that sink; patience:
+    seconds that its tasks wait for a server; driver: '', or the name of a second one that runs the same query.
+    """
 
     name: str
     folder: str
     url: str
     options: dict[str, str] = field(default_factory=dict)
     sink: str = "attempts"
-    available_now: bool = False
+    trigger: str = "always"
     fault: Fault | None = None
     ahead: int = LEAST
+    out_url: str = ""
+    out_options: dict[str, str] = field(default_factory=dict)
+    routed: bool = False
+    patience: float | None = None
+    driver: str = ""
 
     def __post_init__(self) -> None:
         Path(self.folder).mkdir(parents=True, exist_ok=True)
@@ -79,6 +105,20 @@ class Query:
     def group(self) -> str:
         """The consumer group that it reads through."""
         return self.options.get("group", "g")
+
+    @property
+    def out(self) -> str:
+        """The stream that it writes to, or what the names of these streams begin with."""
+        return f"out:{self.name}"
+
+    @property
+    def out_at(self) -> str:
+        """The address of the server that it writes to."""
+        return self.out_url or self.url
+
+    def sign(self, name: str) -> Path:
+        """A file that says something by being there."""
+        return self.path / f"{self.driver}{name}"
 
     def to_json(self) -> dict[str, Any]:
         """For the job's command line and for the options of the data source."""
@@ -108,12 +148,18 @@ class Query:
 
     def held(self) -> bool:
         """Whether it stands at its kill point."""
-        return (self.path / "held").exists()
+        return self.sign("held").exists()
 
     def ended(self) -> str | None:
         """None while it runs; then the text of the error that ended it, '' where there was none."""
-        file = self.path / "ended"
+        file = self.sign("ended")
         return file.read_text() if file.exists() else None
+
+
+def into_a_stream(query: Query, random_: random.Random) -> Query:
+    """The same query with the product's own sink."""
+    chunk = str(random_.choice([3, 10, 5000]))
+    return replace(query, sink="stream", routed=random_.random() < 0.3, out_options={"chunkSize": chunk})
 
 
 def _last(folder: Path) -> int:

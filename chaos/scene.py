@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import redis
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from chaos.checker import Report, check
 from chaos.gather import gather
 from chaos.history import History, Place
 from chaos.job import error_of, start
 from chaos.producer import Producer
-from chaos.query import Fault, Query
+from chaos.query import Fault, Query, into_a_stream
 from spark_streams.source.ahead import LEAST
 
 PATIENCE = 120.0  # seconds that anything may take on a busy machine
@@ -25,11 +27,12 @@ PATIENCE = 120.0  # seconds that anything may take on a busy machine
 
 @dataclass
 class Outcome:
-    """What became of a query: the history, the judgement, and what else was not as it should be."""
+    """What became of a query: the history, the judgement, what else was not as it should be, and what chance chose."""
 
     history: History
     report: Report
     wrong: list[str] = field(default_factory=list)
+    chosen: str = ""
 
     def expect(self, what: str, found: object, wanted: object) -> None:
         """Note it where it is not so."""
@@ -46,12 +49,14 @@ class Outcome:
         return bool(self.history.kept()) and not self.wrong and not self.report
 
     def __str__(self) -> str:
-        return "\n".join([*self.wrong, str(self.report)] + ([] if self.history.kept() else ["no row has arrived"]))
+        chosen = [f"({self.chosen})"] if self.chosen else []
+        return "\n".join(chosen + [*self.wrong, str(self.report)] + ([] if self.history.kept() else ["no row arrived"]))
 
 
 @dataclass
 class Scene:
-    """kind: `engine` or `redis`; url: of the server; name: of this scene's streams and folder."""
+    """kind: `engine` or `redis`; url: of the server; name: of this scene's streams and folder; sink: of its queries;
+    out_url: the server that they write to, if it is another one."""
 
     spark: SparkSession
     folder: Path
@@ -59,32 +64,35 @@ class Scene:
     url: str
     name: str
     random: random.Random
+    sink: str = "attempts"
+    out_url: str = ""
 
     def __post_init__(self) -> None:
         self.producer = Producer(self.url)
         self.client = self.producer.client
         self._running: list[StreamingQuery] = []
 
-    def query(self, fault: Fault | None = None, suffix: str = "", **options: str) -> Query:
+    def query(self, fault: Fault | None = None, /, suffix: str = "", **options: str) -> Query:
         """A query of this scene, over the stream that is named after it unless the options say otherwise."""
         given = {"group": "g", **options}
         if "streamsPattern" not in given:
             given.setdefault("streams", self.name)
         name = self.name + suffix
         ahead = self.random.choice([1, LEAST])
-        return Query(name, str(self.folder / name), self.url, given, fault=fault, ahead=ahead)
+        query = Query(name, str(self.folder / name), self.url, given, fault=fault, ahead=ahead, out_url=self.out_url)
+        return into_a_stream(query, self.random) if self.sink == "stream" else query
 
     def start(self, query: Query) -> StreamingQuery:
         """Start it here."""
-        for left in ("up", "held", "go"):
-            (query.path / left).unlink(missing_ok=True)
+        for left in ("up", "held", "go", "struck", "asleep", "wake", "zombie"):
+            query.sign(left).unlink(missing_ok=True)
         running = start(self.spark, query)
         self._running.append(running)
         return running
 
-    def run(self, query: Query, available_now: bool = True) -> tuple[str, StreamingQuery]:
+    def run(self, query: Query, trigger: str = "now") -> tuple[str, StreamingQuery]:
         """Run it to the end of what is there: the error that ended it, or ''."""
-        running = self.start(replace(query, available_now=available_now))
+        running = self.start(replace(query, trigger=trigger))
         self.wait_for(lambda: not running.isActive, f"the end of {query.name}")
         return error_of(running), running
 
@@ -107,20 +115,29 @@ class Scene:
 
     def let_go(self, query: Query) -> None:
         """End its pause."""
-        (query.path / "go").touch()
+        query.sign("go").touch()
+
+    @contextlib.contextmanager
+    def elsewhere(self, url: str, out_url: str = "") -> Iterator[Scene]:
+        """The same scene on another server, which is left at the end."""
+        with contextlib.closing(replace(self, url=url, out_url=out_url)) as there:
+            yield there
 
     def close(self) -> None:
         """Stop what still runs, and leave no stream behind."""
         for running in self._running:
             if running.isActive:
                 running.stop()
-        for stream in {one.stream for one in self.producer.added}:
-            self.client.delete(stream)
+        with contextlib.suppress(redis.RedisError):  # a server that is gone has no streams
+            for stream in {one.stream for one in self.producer.added} | set(self.client.scan_iter(f"out:{self.name}*")):
+                self.client.delete(stream)
         self.client.close()
 
     def outcome(self, query: Query, foreign: Iterable[str] = (), **known: Iterable[Place]) -> Outcome:
         """Judge the query. foreign: other consumers of its group; known: the sets of History that the scene knows."""
-        history = replace(gather(query, self.producer.added, foreign), **{name: set(of) for name, of in known.items()})
+        history = gather(query, self.producer.added, foreign)
+        for name, of in known.items():
+            setattr(history, name, set(of))
         return Outcome(history, check(history))
 
     def is_settled(self, query: Query, stream: str | None = None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,10 +61,28 @@ class KeptServer:
             self.process.kill()
             self.process.wait()
 
+    def save_to(self, folder: Path) -> None:
+        """Stop, copy all that it keeps, and start again."""
+        self.kill()
+        shutil.copytree(self.folder, folder)
+        self.start()
+
+    def restore_from(self, folder: Path) -> None:
+        """Stop, put what it kept once in the place of what it keeps now, and start again."""
+        self.kill()
+        shutil.rmtree(self.folder)
+        shutil.copytree(folder, self.folder)
+        self.start()
+
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
         assert self.process is not None
         self.process.send_signal(number)
+
+
+def other_database(url: str) -> str:
+    """Another database of the server at this address, which is that of database 0."""
+    return f"{url}?db=1" if url.startswith("unix:") else f"{url.removesuffix('/0')}/1"
 
 
 @contextlib.contextmanager

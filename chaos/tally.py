@@ -11,29 +11,32 @@ from rich.table import Table
 
 from chaos.checker import Report
 
-_COLUMNS = ("lost", "duplicated", "reordered", "pending")
+_COLUMNS = ("lost", "duplicated", "reordered", "early", "pending")
 
 
 @dataclass
 class Verdict:
-    """One run: how many of each kind of wrong; wrong: what else; failed: why the run itself did not come to its end."""
+    """One run: how many of each kind of wrong; wrong: what else; failed: why the run itself did not come to its end;
+    chosen: what chance chose in it."""
 
     counts: dict[str, int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     failed: str = ""
     text: str = ""
+    chosen: str = ""
 
     @classmethod
-    def of(cls, report: Report, wrong: Sequence[str] = ()) -> Verdict:
+    def of(cls, report: Report, wrong: Sequence[str] = (), chosen: str = "") -> Verdict:
         """Of a run that came to its end."""
-        return cls(report.faults(), list(wrong), text=str(report) if report else "")
+        return cls(report.faults(), list(wrong), text=str(report) if report else "", chosen=chosen)
 
     def __bool__(self) -> bool:
         """Whether anything is wrong."""
         return bool(self.counts or self.wrong or self.failed)
 
     def __str__(self) -> str:
-        return "; ".join(part for part in (*self.wrong, self.text, self.failed[:500]) if part)
+        chosen = f"({self.chosen})" if self.chosen else ""
+        return "; ".join(part for part in (chosen, *self.wrong, self.text, self.failed[:500]) if part)
 
 
 class Tally:

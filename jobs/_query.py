@@ -15,6 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams import watch
+from spark_streams.deadletter.inputs import Inputs, own_letters
 from spark_streams.errors import ConfigError
 from spark_streams.monitor.bar import Bar
 from spark_streams.monitor.groups import view_streams
@@ -63,7 +64,7 @@ class Query:
         if source["streams"] is None and source["streamsPattern"] is None:
             raise ConfigError("source.streams is missing (or source.streamsPattern): say which streams to read")
         with Connection(source.address) as server:
-            self.streams: list[str] = list(source["streams"] or matching_streams(server, source["streamsPattern"], ()))
+            self.streams: list[str] = list(source["streams"] or _inputs(server, source))
             views = view_streams(server, self.streams)
         self.waiting: int | None = 0
         for view in views:
@@ -147,6 +148,12 @@ class Query:
             raise error
 
 
+def _inputs(server: Connection, source: Options) -> list[str]:
+    """The streams that a pattern finds and that the query would read now."""
+    but = own_letters(source["deadLetterStream"])
+    return Inputs().among(server, matching_streams(server, source["streamsPattern"], but))
+
+
 def foreach_batch(rows: DataFrame, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:
     """A writer that hands each micro-batch to the function."""
     return rows.writeStream.foreachBatch(function)
@@ -168,12 +175,11 @@ def _last(query: StreamingQuery) -> object:
 
 
 def _trigger(job: Job) -> Mapping[str, Any]:
-    """`job.trigger`: "available-now" (the default), "once", or an interval such as "10 seconds". Raises ConfigError."""
+    """`job.trigger`: "available-now" (the default; "once" is another word for it), or an interval such as "10 seconds".
+    Raises ConfigError."""
     wanted = str(job.get("job.trigger", "available-now"))
     if wanted not in ("available-now", "once") and not _INTERVAL.match(wanted):
         raise ConfigError(f'job.trigger must be "available-now", "once" or like "10 seconds", not {wanted!r}')
-    if wanted == "available-now":
+    if wanted in ("available-now", "once"):
         return {"availableNow": True}
-    if wanted == "once":
-        return {"once": True}
     return {"processingTime": wanted}

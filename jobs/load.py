@@ -20,8 +20,8 @@ from spark_streams.errors import ConfigError, RStreamError
 from spark_streams.monitor.bar import Bar
 from spark_streams.monitor.groups import view_streams
 from spark_streams.options import SINK
+from spark_streams.sink.counts import Count, counts_of, forget_counts
 from spark_streams.sink.load_writer import LoadDataSource, check_loadable
-from spark_streams.sink.loading import Count, counts_of, forget_counts
 from spark_streams.wire.connection import Connection
 
 SHAPE = {

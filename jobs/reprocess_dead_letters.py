@@ -63,9 +63,12 @@ def body(job: Job) -> None:
     kinds = facts.pop("by")
     for kind in kinds:
         what = {"move": "would move" if dry_run else "moved", "park": "would park" if dry_run else "parked"}
+        what["stay"] = "would leave" if dry_run else "left"
         job.console.print(f"  {what[kind['action']]} {kind['letters']:,} × {kind['reason'] or '-'} → {kind['to']}")
-    told = ("stream", "dry_run", "moved", "parked", "left", "bound", "goes_on", "stopped", "letters_per_second")
-    job.say(**{name: facts[name] for name in told})
+    if report.homeless:
+        job.console.print(f"  {report.homeless:,} letters name no stream to go to, or {orders.stream}: set redrive.to")
+    told = ("stream", "dry_run", "moved", "parked", "left", "homeless")
+    job.say(**{name: facts[name] for name in (*told, "bound", "goes_on", "stopped", "letters_per_second")})
 
 
 def _plan(job: Job, orders: Orders, dry_run: bool) -> None:

@@ -10,7 +10,8 @@
     │   ├── ServerReplyError            the server answered with an error
     │   ├── RetriesExhaustedError       what should have passed by itself (OOM, LOADING, a lost server …) did not
     │   ├── ReplicationError            fewer replicas than waitReplicas have what was written
-    │   └── WrongKeyTypeError           the key holds something that is not a stream
+    │   ├── WrongKeyTypeError           the key holds something that is not a stream
+    │   └── IdsExhaustedError           the stream has given out its last possible id, or is about to
     ├── StreamStateError                the streams are not as the query left them
     │   ├── DataLossError               entries that belong to the query are gone
     │   ├── GroupMissingError           the consumer group was destroyed under the query
@@ -18,11 +19,12 @@
     │   │   ├── ConsumerTakenError      another running query has this group and consumer
     │   │   └── RedriveTakenError       another process moves or purges the letters of this stream
     │   ├── GroupSharedError            noAck wants a group of its own, and others read from it
-    │   ├── LedgerError                 rows that were written before are not those of this attempt, or another run's
+    │   ├── LedgerError                 rows that were written before are not those of this attempt, or are lost
     │   └── OffsetError                 a checkpoint's offset cannot be read
     ├── TransformError                  a function that was to repair dead letters
     ├── SchemaError                     a declared column cannot be filled, or a row cannot be written
     │   ├── EntryIdError                a row's `_id` is no entry id, or not above the last one of its stream
+    │   ├── RowTooLargeError            a row is larger than the server takes
     │   └── DecodeError                 a value does not fit the declared type (mode=FAILFAST)
     └── UnsupportedError                known, and not available here; the message says what to do instead
 
@@ -83,15 +85,30 @@ class ServerError(RStreamError):
 
 
 class ServerUnreachableError(ServerError):
-    """Nothing answers at the address, or the connection broke and could not be made again."""
+    """Nothing answers at the address, or the connection broke and could not be made again.
+
+    passes: whether that may pass by itself; what is wrong with the address itself does not.
+    """
 
     condition = "RSTREAM_SERVER_UNREACHABLE"
 
+    def __init__(self, message: str, passes: bool = True) -> None:
+        super().__init__(message)
+        self.passes = passes
+
 
 class ServerReplyError(ServerError):
-    """The server answered a command with an error."""
+    """The server answered a command with an error.
+
+    code: the first word of what it said (`OOM`, `LOADING`, `ERR` …), by which wire.retry tells what passes by itself;
+    empty where that is not known.
+    """
 
     condition = "RSTREAM_SERVER_REPLY"
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class RetriesExhaustedError(ServerError):
@@ -110,6 +127,12 @@ class WrongKeyTypeError(ServerError):
     """The key holds something that is not a stream."""
 
     condition = "RSTREAM_WRONG_KEY_TYPE"
+
+
+class IdsExhaustedError(ServerError):
+    """The stream has given out its last possible id (2^64−1-2^64−1), or has too few left: nothing can be added."""
+
+    condition = "RSTREAM_IDS_EXHAUSTED"
 
 
 class StreamStateError(RStreamError):
@@ -155,7 +178,7 @@ class GroupSharedError(StreamStateError):
 
 
 class LedgerError(StreamStateError):
-    """What the sink's ledger says was written cannot be proved equal to what this attempt has, or is not its own."""
+    """What the sink's ledger says was written is lost, not this run's, or cannot be proved equal to what it has."""
 
     condition = "RSTREAM_LEDGER"
 
@@ -176,6 +199,12 @@ class EntryIdError(SchemaError):
     """A row's `_id` is no entry id, or not above the last id of its stream."""
 
     condition = "RSTREAM_ENTRY_ID"
+
+
+class RowTooLargeError(SchemaError):
+    """A row has a value, or is one, beyond what the server takes in one argument or request."""
+
+    condition = "RSTREAM_ROW_TOO_LARGE"
 
 
 class DecodeError(SchemaError):

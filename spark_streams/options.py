@@ -98,7 +98,8 @@ SOURCE: tuple[Option, ...] = (
         _PATTERN,
         shown="this or `streams`",
         doc="Read every stream whose name matches this Redis pattern (`orders:*`). Streams that appear while the query "
-        "runs, or while it is down, are read from their first entry.",
+        "runs, or while it is down, or that get their first entry then, are read from their first entry. Streams whose "
+        "first entry is a dead letter are not among them, whoever wrote it: name those in `streams` to read letters.",
     ),
     Option("group", text, REQUIRED, "", "The consumer group; it is created on first use and keeps the position."),
     Option("consumer", text, "spark", "`spark`", "This query's name within the group; one running query a name."),
@@ -116,7 +117,11 @@ SOURCE: tuple[Option, ...] = (
     Option("maxTriggerDelay", duration, 900_000, "`15m`", "How long `minEntriesPerTrigger` may hold entries back."),
     _PER_PARTITION,
     _MIN_PARTITIONS,
-    _ORDERED,
+    replace(
+        _ORDERED,
+        doc="One task for each stream, so that its rows come in stream order. Entries that `claimIdle` takes over come "
+        "in order with the others of their micro-batch, and after later ones that were read before.",
+    ),
     Option(
         "delivery",
         one_of("at-least-once", "at-most-once"),
@@ -163,7 +168,8 @@ SOURCE: tuple[Option, ...] = (
         count,
         None,
         "unlimited",
-        "An entry that was delivered more often than this without being acknowledged moves to `deadLetterStream`.",
+        "An entry that was delivered more often than this without being acknowledged moves to `deadLetterStream`. A "
+        "batch that has killed its query this often is cut until the entry that does it is found.",
     ),
     Option(
         "deadLetterStream",
@@ -177,7 +183,11 @@ SOURCE: tuple[Option, ...] = (
 BATCH_SOURCE: tuple[Option, ...] = (
     _URL,
     _STREAMS,
-    replace(_PATTERN, shown="this or `streams`", doc="Read every stream whose name matches this Redis pattern."),
+    replace(
+        _PATTERN,
+        shown="this or `streams`",
+        doc="Read every stream whose name matches this Redis pattern, but those whose first entry is a dead letter.",
+    ),
     replace(
         _STARTING,
         parse=positions("0", "earliest"),

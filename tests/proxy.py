@@ -2,7 +2,11 @@
 
 with Proxy(server.url) as proxy:
     proxy.cut("down", 100)          the next connection ends when 100 bytes of replies have passed
+    proxy.cut("late", 100)          it ends for the client when 100 bytes of requests have come; they arrive later
+    proxy.refuse = True             nobody gets through any more
+    proxy.meanwhile = act           act("up") is called before each piece is passed on
     proxy.piece = 1                 everything arrives byte by byte
+    proxy.away(2.0)                 no connection for two seconds, as when the server is started again
     Connection(Address.parse(proxy.url))
 """
 
@@ -14,6 +18,7 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -31,32 +36,73 @@ class Proxy:
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
+        self._returning: threading.Timer | None = None  # while it is away
         self._closing = False
         self.piece = _READ  # bytes that are passed on at once
         self.delay = 0.0  # seconds before each piece
         self.connections = 0  # so far
         self.cut_so_far = 0
+        self.late = 0.01  # seconds until requests of a connection that was cut arrive
+        self._under_way = 0  # connections whose requests have yet to arrive
+        self.refuse = False
+        self.when_cut: Callable[[], None] = lambda: None
+        self.meanwhile: Callable[[str], None] = lambda direction: None
+        self.passed: list[dict[str, list[int]]] = []  # per connection and direction: bytes so far, piece by piece
+        self.requests = bytearray()  # of the newest connection
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
 
     def __enter__(self) -> Self:
-        self._start(self._accept)
+        self._start(self._accept, self._listener)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self._stop_listening()
         self.cut_all()
         for thread in self._threads:
             thread.join(5)
 
     def cut(self, direction: str, after: int) -> None:
-        """A connection to come is cut when so many bytes have passed: `up` to the server, `down` from it. Each cut is
+        """A connection to come is cut when so many bytes have passed: `up` to the server, `down` from it; `late`: up,
+        and what has come by then arrives a moment after the client was told that the connection is gone. Each cut is
         for one connection, in the order in which they were asked for."""
         self._cuts.append((direction, after))
+
+    def lead_to(self, url: str) -> None:
+        """As after a failover: every connection is cut, and those to come lead to this server."""
+        self._target = urlsplit(url)
+        self.cut_all()
+
+    def forget_cuts(self) -> None:
+        """Cuts that no connection has come for yet."""
+        self._cuts.clear()
+
+    def wait_for_late(self) -> None:
+        """Until requests that are late have been carried out."""
+        while self._under_way:
+            time.sleep(self.late / 2)
+
+    def away(self, seconds: float) -> None:
+        """Cut every connection, and refuse new ones until the time is over."""
+        self._stop_listening()
+        self.cut_all()
+        self._returning = threading.Timer(seconds, self._listen_again)
+        self._returning.start()
+
+    def _stop_listening(self) -> None:
+        if self._returning is not None:
+            self._returning.cancel()
+            self._returning.join()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _listen_again(self) -> None:
+        if not self._closing:
+            self._listener = socket.create_server(("127.0.0.1", urlsplit(self.url).port or 0))
+            self._start(self._accept, self._listener)
 
     def cut_all(self) -> None:
         """Cut every connection now."""
@@ -70,12 +116,15 @@ class Proxy:
         self._threads.append(thread)
         thread.start()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         while not self._closing:
             try:
-                client, _ = self._listener.accept()
+                client, _ = listener.accept()
             except OSError:
                 return
+            if self.refuse:
+                _reset(client)
+                continue
             try:
                 server = self._connect()
             except OSError:
@@ -88,8 +137,13 @@ class Proxy:
                 self._sockets += [client, server]
                 self.connections += 1
                 direction, after = self._cuts.popleft() if self._cuts else ("", 0)
-            self._start(self._pass_on, client, server, after if direction == "up" else None)
-            self._start(self._pass_on, server, client, after if direction == "down" else None)
+            passed: dict[str, list[int]] = {"up": [0], "down": [0]}
+            self.passed.append(passed)
+            self.requests = requests = bytearray()
+            up = after if direction in ("up", "late") else None
+            down = after if direction == "down" else None
+            self._start(self._pass_on, client, server, up, "up", passed["up"], requests, direction == "late")
+            self._start(self._pass_on, server, client, down, "down", passed["down"], bytearray())
 
     def _connect(self) -> socket.socket:
         if self._target.scheme == "unix":
@@ -98,18 +152,34 @@ class Proxy:
             return server
         return socket.create_connection((self._target.hostname or "127.0.0.1", self._target.port or 6379))
 
-    def _pass_on(self, source: socket.socket, target: socket.socket, left: int | None) -> None:
+    def _pass_on(
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        left: int | None,
+        direction: str,
+        passed: list[int],
+        kept: bytearray,
+        late: bool = False,
+    ) -> None:
         try:
             while data := source.recv(_READ):
                 for at in range(0, len(data), self.piece):
                     some = data[at : at + self.piece]
                     if self.delay:
                         time.sleep(self.delay)
+                    self.meanwhile(direction)
                     if left is not None and len(some) >= left:
-                        target.sendall(some[:left])
                         self.cut_so_far += 1
+                        self.when_cut()
+                        if late:
+                            self._deliver_late(source, target, data[at:])
+                        else:
+                            target.sendall(some[:left])
                         break
                     target.sendall(some)
+                    passed.append(passed[-1] + len(some))
+                    kept += some if direction == "up" else b""
                     left = None if left is None else left - len(some)
                 else:
                     continue
@@ -119,6 +189,22 @@ class Proxy:
         finally:
             _reset(source)
             _reset(target)
+
+    def _deliver_late(self, client: socket.socket, server: socket.socket, requests: bytes) -> None:
+        """The client sees the connection break; later the server gets what was sent, and carries it out."""
+        with self._lock:
+            self._under_way += 1
+        try:
+            _reset(client)
+            time.sleep(self.late)
+            server.sendall(requests)
+            server.shutdown(socket.SHUT_WR)
+            server.settimeout(5)
+            while server.recv(_READ):
+                pass
+        finally:
+            with self._lock:
+                self._under_way -= 1
 
 
 def _reset(one: socket.socket) -> None:

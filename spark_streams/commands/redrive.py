@@ -93,6 +93,8 @@ def print_report(report: Report) -> None:
         said.append(f"{'would park' if report.dry_run else 'parked'} {report.parked:,}")
     if report.left:
         said.append(f"{report.left:,} left by the transform")
+    if report.homeless:
+        said.append(f"{report.homeless:,} stay: they name no stream to go to, or this one itself (--to)")
     if report.vanished:
         said.append(f"{report.vanished:,} of them had been deleted by somebody else a moment before")
     if not report.dry_run and report.seconds:

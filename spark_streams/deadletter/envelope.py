@@ -18,7 +18,7 @@ An entry that was sent back has one field more than the original, the last one, 
     dl.redriven = <redrives> <first-failed> <stream>/<id>
 
 A query does not see it unless it asks for a column of that name. When the entry dies again, the mark turns into
-`dl.redrives`, `dl.first-failed` and `dl.previous` of the new letter.
+`dl.redrives`, `dl.first-failed` and `dl.previous` of the new letter. A letter that becomes a letter hands its own on.
 
 Pure: values in, values out. Values that are no UTF-8 become surrogate escapes, and bytes again on the way out.
 """
@@ -97,6 +97,7 @@ def letter_of(fields: Sequence[bytes], told: Mapping[str, str]) -> list[bytes]:
     if unknown:
         raise ValueError(f"an envelope has no {', '.join(sorted(unknown))}")
     original, mark = unmarked(fields)
+    mark = mark or _past(original)
     envelope = {**dict.fromkeys(NAMES, ""), **told, "redrives": "0", "previous": ""}
     if mark is not None:
         envelope.update(redrives=str(mark.redrives), previous=mark.previous)
@@ -105,6 +106,20 @@ def letter_of(fields: Sequence[bytes], told: Mapping[str, str]) -> list[bytes]:
     for field, name in zip(FIELDS, NAMES, strict=True):
         words += [field, raw(envelope[name])]
     return words
+
+
+def is_letter(fields: Sequence[bytes]) -> bool:
+    """Whether an entry with these fields is a letter: nothing of the envelope is missing at its end. It may have been
+    sent back to those who read letters."""
+    return len(opened(unmarked(fields)[0])[1]) == len(NAMES)
+
+
+def _past(fields: Sequence[bytes]) -> Mark | None:
+    """What an entry knows of its past that is a letter itself: somebody reads dead letters."""
+    envelope = opened(fields)[1]
+    if len(envelope) < len(NAMES):
+        return None
+    return Mark.parse(raw(" ".join([envelope["redrives"], envelope["first-failed"], envelope["previous"]])))
 
 
 def opened(fields: Sequence[bytes]) -> tuple[Sequence[bytes], dict[str, str]]:

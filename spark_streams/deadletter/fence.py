@@ -43,8 +43,9 @@ class MovingLease(lease.Lease):
 
 @dataclass(frozen=True)
 class State:
-    """What the fence says. run: a token; serial: transactions of that run; orders: a digest of what it was told to do;
-    bound: the last letter that it may move; moved, parked: letters, over all processes that worked on the run."""
+    """What the fence says. run: a token; serial: transactions that were tried in that run; orders: a digest of what it
+    was told to do; bound: the last letter that it may move; moved, parked: letters, over all processes that worked on
+    the run."""
 
     run: str
     serial: int
@@ -71,19 +72,25 @@ class State:
     def __bytes__(self) -> bytes:
         return json.dumps(asdict(self)).encode()
 
-    def after(self, moved: int, parked: int) -> State:
-        """When one more transaction has moved so many."""
-        return replace(self, serial=self.serial + 1, moved=self.moved + moved, parked=self.parked + parked)
+    def after(self, serial: int, moved: int, parked: int) -> State:
+        """When the transaction with this number has moved so many."""
+        return replace(self, serial=serial, moved=self.moved + moved, parked=self.parked + parked)
 
     def taken_over(self) -> State:
         """The same run, continued by another process."""
         return replace(self, run=secrets.token_hex(8))
 
 
-def take_fence(server: Connection, stream: str, orders: str, bound: StreamId) -> tuple[State, bool]:
-    """(this run's state, whether it goes on with one that was killed). To be called under the lease."""
-    left = State.parse(server.execute("GET", fence_key(stream)))
-    goes_on = left is not None and left.orders == orders
-    state = left.taken_over() if left is not None and goes_on else State.begin(orders, bound)
-    server.execute("SET", fence_key(stream), bytes(state), "PX", KEPT_MS)
-    return state, goes_on
+def take_fence(server: Connection, stream: str, fresh: State) -> tuple[State, bool]:
+    """(this run's state, whether it goes on with one that was killed). fresh: the state of a run that begins.
+
+    To be called under the lease, and again with the same state where it has raised ServerError: a try that is carried
+    out late finds the fence changed.
+    """
+    key = fence_key(stream)
+    while True:
+        left = State.parse(server.execute_all([("WATCH", key), ("GET", key)])[1])
+        goes_on = left is not None and left.orders == fresh.orders and left.run != fresh.run
+        state = left.taken_over() if left is not None and goes_on else fresh
+        if server.execute_all([("MULTI",), ("SET", key, bytes(state), "PX", KEPT_MS), ("EXEC",)])[-1] is not None:
+            return state, goes_on

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.envelope import opened, text
-from spark_streams.deadletter.reading import extent, letters
+from spark_streams.deadletter.reading import PageSize, extent, letters
 from spark_streams.deadletter.tally import Tally
 from spark_streams.deadletter.transform import DeadLetter, letters_of
 from spark_streams.monitor.groups import list_streams
@@ -15,12 +15,12 @@ from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.link import Link
 
-_STREAMS_AT_ONCE = 500
+_FIRST_LOOK = 20  # streams that are asked at once; how large entries are shows how many more
 
 
 @dataclass(frozen=True)
 class DeadStream:
-    """A stream whose last entry is a letter. letters: its entries; oldest, newest: their ids."""
+    """A stream whose first or last entry is a letter. letters: its entries; oldest, newest: their ids."""
 
     stream: str
     letters: int
@@ -31,23 +31,29 @@ class DeadStream:
 def dead_streams(server: Connection) -> list[DeadStream]:
     """All of them, by name. Raises ServerError."""
     names = list_streams(server)
-    found = []
-    for at in range(0, len(names), _STREAMS_AT_ONCE):
-        some = names[at : at + _STREAMS_AT_ONCE]
+    found: list[DeadStream] = []
+    size = PageSize(_FIRST_LOOK)
+    at = 0
+    while at < len(names):
+        some = names[at : at + size.next()]
         commands: list[tuple[str | bytes | int, ...]] = []
         for name in some:
             commands += [
                 ("XREVRANGE", name, "+", "-", "COUNT", 1), ("XRANGE", name, "-", "+", "COUNT", 1), ("XLEN", name)
             ]  # fmt: skip
         replies = server.pipeline(commands)
+        received = 0
         for place, name in enumerate(some):
             last, first, length = replies[3 * place : 3 * place + 3]
             # Gone, or something else by now: no dead-letter stream any more.
             if isinstance(last, ReplyError) or isinstance(first, ReplyError) or not last or not first:
                 continue
-            if {"stream", "id"} <= opened(last[0][1])[1].keys():
+            received += sum(map(len, last[0][1])) + sum(map(len, first[0][1]))
+            if any({"stream", "id"} <= opened(entry[0][1])[1].keys() for entry in (first, last)):
                 shown = name.decode("utf-8", "backslashreplace")
                 found.append(DeadStream(shown, length, text(first[0][0]), text(last[0][0])))
+        size.learn(len(some), received, len(some))
+        at += len(some)
     return found
 
 

@@ -1,8 +1,9 @@
 """What a redrive is told to do, and what that means for a page of letters. Pure: pages in, requests out.
 
 A letter's way: one that was sent back too often goes to the parking stream, whole; one that a transform does not want
-stays; every other one becomes an entry again, its original fields and the mark (envelope.py), in the stream that it
-came from or another one.
+stays; so does one that is to go where it came from and does not say where, or names the stream of the letters or the
+parking stream: it would come back as it is. Every other one becomes an entry again, its original fields and the mark
+(envelope.py), in the stream that it came from or another one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from spark_streams.deadletter.tally import Tally
 from spark_streams.deadletter.transform import Transform
 from spark_streams.errors import InvalidOptionError
 from spark_streams.wire.encode import encode_xadd
-from spark_streams.wire.lines import Index
+from spark_streams.wire.lines import Index, Mask
 
 MAX_REDRIVES = 3
 PARKED = ":parked"
@@ -51,7 +52,10 @@ class Orders:
             raise InvalidOptionError(f"letters of {self.stream!r} would be sent to {self.to!r} itself: name another")
         if self.parking == self.stream:
             raise InvalidOptionError(f"letters of {self.stream!r} would be parked in {self.parking!r} itself")
-        return self if self.parking is not None else replace(self, parking=self.stream + PARKED)
+        sure = self if self.parking is not None else replace(self, parking=self.stream + PARKED)
+        if sure.to == sure.parking:
+            raise InvalidOptionError(f"letters of {self.stream!r} would be sent to {sure.to!r}, where they are parked")
+        return sure
 
     def digest(self) -> str:
         """The same for the same orders; how fast is no part of them."""
@@ -62,8 +66,9 @@ class Orders:
 @dataclass(frozen=True)
 class Load:
     """What one transaction does. rows: of the page, that leave the dead-letter stream; ids: theirs; requests: packed
-    XADDs, in that order; moved, parked: how many; to: the streams that get entries; tally: of both, by
-    (action, destination, stage, reason); last: the last row that was looked at."""
+    XADDs, in that order; moved, parked: how many; left: by the transform; homeless: that stay because they name no
+    stream to go to; to: the streams that get entries; tally: of moved, parked and homeless ones, by (action,
+    destination, stage, reason); last: the last row that was looked at."""
 
     rows: Index
     ids: Sequence[bytes]
@@ -71,6 +76,7 @@ class Load:
     moved: int
     parked: int
     left: int
+    homeless: int
     to: Sequence[bytes]
     tally: Tally
     last: int
@@ -78,13 +84,16 @@ class Load:
 
 def load(page: LetterPage, orders: Orders, repair: Transform | None, room: int | None) -> Load:
     """The letters of a page that are meant, at most `room` of them. Raises TransformError."""
-    meant = np.flatnonzero(orders.criteria.mask(page) & page.are_letters())
-    last = page.count - 1
-    if room is not None and len(meant) > room:
-        meant = meant[:room]
-        last = int(meant[-1]) if room else -1
-    redrives = by_value(page.told("redrives").take(pa.array(meant)), _number).astype(np.int64)
+    found = np.flatnonzero(orders.criteria.mask(page) & page.are_letters())
+    redrives = by_value(page.told("redrives").take(pa.array(found)), _number).astype(np.int64)
     beyond = redrives >= orders.max_redrives
+    stay = ~beyond & _are_homeless(page, orders)[found]
+    last = page.count - 1
+    meant, homeless, redrives, beyond = found[~stay], found[stay], redrives[~stay], beyond[~stay]
+    if room is not None and len(meant) > room:
+        meant, redrives, beyond = meant[:room], redrives[:room], beyond[:room]
+        last = int(meant[-1]) if room else -1
+        homeless = homeless[homeless <= last]
     parked, moved, again = meant[beyond], meant[~beyond], redrives[~beyond] + 1
     left = 0
     if repair is None:
@@ -113,9 +122,18 @@ def load(page: LetterPage, orders: Orders, repair: Transform | None, room: int |
         encoded, _ = encode_xadd(parking, [], [], first=page.whole(parked))
         requests += bytes(encoded.data)
         tally.add(page.ids, ["park", text(parking), page.told("stage"), page.told("reason")], parked)
+    tally.add(page.ids, ["stay", page.told("stream"), page.told("stage"), page.told("reason")], homeless)
     rows = np.concatenate([moved, parked])
     ids = page.ids.take(pa.array(rows)).to_pylist()
-    return Load(rows, ids, requests, len(moved), len(parked), left, to, tally, last)
+    return Load(rows, ids, requests, len(moved), len(parked), left, len(homeless), to, tally, last)
+
+
+def _are_homeless(page: LetterPage, orders: Orders) -> Mask:
+    """Which letters are to go where they came from, and cannot."""
+    if orders.to is not None:
+        return np.zeros(page.count, np.bool_)
+    nowhere = ("", orders.stream, orders.parking)
+    return by_value(page.told("stream"), lambda stream: stream in nowhere).astype(np.bool_)
 
 
 def _marks(page: LetterPage, stream: str, rows: Index, redrives: Index) -> pa.Array:

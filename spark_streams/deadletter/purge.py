@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.fence import MovingLease
-from spark_streams.deadletter.reading import extent, letters
+from spark_streams.deadletter.reading import extent, letters, patiently
 from spark_streams.deadletter.tally import Tally
+from spark_streams.errors import RStreamError
 from spark_streams.wire.address import Address
 from spark_streams.wire.link import Link
 
@@ -41,8 +42,8 @@ def purge(
     with Link(address) as link:
         try:
             if not dry_run:
-                lease.hold(link.server, [stream])
-            within = extent(link.server, stream, criteria)
+                patiently(link, lambda: lease.hold(link.server, [stream]))
+            within = patiently(link, lambda: extent(link.server, stream, criteria))
             found.total = within.length
             for page, meant in letters(link, stream, within, criteria):
                 if not dry_run:
@@ -53,10 +54,24 @@ def purge(
                 if dry_run or not len(rows):
                     found.deleted += len(rows)
                 else:
-                    found.deleted += link.execute("XDEL", stream, *page.ids.take(rows).to_pylist())
+                    found.deleted += _delete(link, stream, page.ids.take(rows).to_pylist())
                 tell(found)
                 if found.deleted == limit:
                     break
         finally:
             lease.release()
     return found
+
+
+def _delete(link: Link, stream: str, ids: Sequence[bytes]) -> int:
+    """How many of these letters were deleted. Where a reply is lost it was all of them: nobody can tell any more."""
+    heard = True
+    while True:
+        try:
+            deleted = int(link.server.execute("XDEL", stream, *ids))
+        except RStreamError as error:
+            link.again(error)
+            heard = False
+        else:
+            link.backoff.succeeded()
+            return deleted if heard else len(ids)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from spark_streams.wire.decode import decode_entries
 from spark_streams.wire.lines import Index
 from spark_streams.wire.link import Link
 from spark_streams.wire.replies import pairs
+
+T = TypeVar("T")
 
 LARGEST_PAGE = 2_000  # letters
 _FIRST_PAGE = 200
@@ -53,10 +56,10 @@ def extent(server: Connection, stream: str, criteria: Criteria) -> Extent:
 
 
 class PageSize:
-    """How many letters to ask for: near 4 MB of them, and no more than are wanted."""
+    """How many letters to ask for: near 4 MB of them, and no more than are wanted. first: at first."""
 
-    def __init__(self) -> None:
-        self._size = _FIRST_PAGE
+    def __init__(self, first: int | None = None) -> None:
+        self._size = _FIRST_PAGE if first is None else first
         self._share = 1.0  # of the letters that were read, those that were meant
 
     def next(self, wanted: int | None = None) -> int:
@@ -116,3 +119,16 @@ def following(entry: bytes) -> StreamId | None:
     """The next id; None where there is none."""
     found = StreamId.parse(entry)
     return None if found == MAX_ID else found.next()
+
+
+def patiently(link: Link, step: Callable[[], T]) -> T:
+    """What a step gives that may be run twice, again where the server cannot answer for the moment. Raises
+    ServerError."""
+    while True:
+        try:
+            found = step()
+        except RStreamError as error:
+            link.again(error)
+        else:
+            link.backoff.succeeded()
+            return found

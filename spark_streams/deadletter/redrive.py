@@ -1,13 +1,6 @@
-"""Letters on their way back: each page is one transaction of XADDs, XDEL and the fence's next state.
+"""Letters on their way back, page after page: which are meant, at what rate, and what is told of it.
 
-    → WATCH fence, letters   GET fence          nobody else moves letters of this stream
-    → XRANGE letters                            a page; what was moved before is gone from it
-    → WATCH destinations     TYPE …   MULTI     a command that fails inside EXEC would not hold up the others
-    → XADD …   XDEL …   SET fence   EXEC
-
-So a letter is moved once, whatever dies and whoever starts a second redrive. Live streams are written to all the time,
-and a WATCH on them fails each time: after a few failures a page is tried with the fence alone. What could go wrong then
-is noticed and made good: letters whose XADD failed are put back, those that somebody deleted meanwhile are counted.
+A page is one transaction (moving.py), so a letter is moved once, whatever dies and whoever starts a second redrive.
 """
 
 from __future__ import annotations
@@ -19,18 +12,18 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spark_streams.deadletter import transform
-from spark_streams.deadletter.fence import KEPT_MS, MovingLease, State, fence_key, take_fence
+from spark_streams.deadletter.fence import MovingLease, State, take_fence
+from spark_streams.deadletter.moving import Mover
 from spark_streams.deadletter.orders import Load, Orders, load
 from spark_streams.deadletter.page import LetterPage
-from spark_streams.deadletter.reading import PageSize, extent, following, read_page
+from spark_streams.deadletter.reading import Extent, PageSize, extent, following, patiently, read_page
 from spark_streams.deadletter.tally import Tally
-from spark_streams.errors import RedriveTakenError, RStreamError, ServerReplyError, WrongKeyTypeError
+from spark_streams.errors import RStreamError
 from spark_streams.ids import StreamId
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Argument, Reply, ReplyError, ReplyTooLargeError, pack
+from spark_streams.wire.connection import ReplyTooLargeError
 from spark_streams.wire.link import Link
 
-_WATCHED_TRIES = 3  # of a page with all its keys watched
 _PAGES_A_SECOND = 10  # under a rate
 
 
@@ -39,8 +32,9 @@ class Report:
     """What a redrive has done so far, or would do.
 
     bound: the last letter that it may move; goes_on: whether it continues one that was killed, and how many that one
-    had moved_before; stopped: by `stop`; looked_at: letters; left: by the transform; vanished: moved letters that
-    somebody else had deleted a moment before; tally: by (action, destination, stage, reason).
+    had moved_before; stopped: by `stop`; looked_at: letters; left: by the transform; homeless: that stay because they
+    name no stream to go to, or that of the letters itself; vanished: moved letters that somebody else had deleted a
+    moment before; tally: by (action, destination, stage, reason).
     """
 
     stream: str
@@ -54,6 +48,7 @@ class Report:
     moved: int = 0
     parked: int = 0
     left: int = 0
+    homeless: int = 0
     vanished: int = 0
     seconds: float = 0.0
     tally: Tally = field(default_factory=Tally)
@@ -72,6 +67,7 @@ class Report:
         self.moved += taken.moved
         self.parked += taken.parked
         self.left += taken.left
+        self.homeless += taken.homeless
         self.tally.merge(taken.tally)
 
 
@@ -111,16 +107,11 @@ class Redrive:
             lease = MovingLease(self._address)
             if not dry_run:
                 held.callback(lease.release)
-                lease.hold(link.server, [self._orders.stream])
-            within = extent(link.server, self._orders.stream, self._orders.criteria)
-            state = State.begin(self._orders.digest(), within.last)
-            if not dry_run:
-                state, self.report.goes_on = take_fence(link.server, self._orders.stream, state.orders, within.last)
-                self.report.moved_before = state.moved + state.parked
+            within, state = self._begin(link, lease)
             bound = StreamId.parse(state.bound)
             self.report.bound = state.bound
             self.report.total = min([within.length, *self._limits()])
-            mover = _Mover(link, self._orders, state)
+            mover = Mover(link, self._orders, state)
             first: StreamId | None = within.first
             while first is not None and first <= bound and self._room() != 0 and not self.report.stopped:
                 if not dry_run:
@@ -130,11 +121,24 @@ class Redrive:
                 self._tell(self.report)
                 self._pace(began)
             if not dry_run and not self.report.stopped:
-                mover.end()
+                patiently(link, mover.end)
             self.report.vanished = mover.vanished
         return self.report
 
-    def _page(self, mover: _Mover, first: StreamId, bound: StreamId) -> StreamId | None:
+    def _begin(self, link: Link, lease: MovingLease) -> tuple[Extent, State]:
+        """(where letters are looked at, the state of the run). Raises as `run` does."""
+        stream, dry_run = self._orders.stream, self.report.dry_run
+        if not dry_run:
+            patiently(link, lambda: lease.hold(link.server, [stream]))
+        within = patiently(link, lambda: extent(link.server, stream, self._orders.criteria))
+        state = State.begin(self._orders.digest(), within.last)
+        if not dry_run:
+            fresh = state
+            state, self.report.goes_on = patiently(link, lambda: take_fence(link.server, stream, fresh))
+            self.report.moved_before = state.moved + state.parked
+        return within, state
+
+    def _page(self, mover: Mover, first: StreamId, bound: StreamId) -> StreamId | None:
         """One page; where the next one begins."""
         room = self._room()
         paced = self._orders.rate is not None and not self.report.dry_run
@@ -172,114 +176,3 @@ class Redrive:
             due = began + (self.report.moved + self.report.parked) / self._orders.rate
             if (early := due - self._clock()) > 0:
                 self._sleep(early)
-
-
-class _Mover:
-    """The transactions of one run. state: what the fence says."""
-
-    def __init__(self, link: Link, orders: Orders, state: State) -> None:
-        self.link = link
-        self.vanished = 0
-        self._orders = orders
-        self._fence = fence_key(orders.stream)
-        self._state = state
-        self._unheard: tuple[State, LetterPage, Load] | None = None  # sent, and its outcome is not known
-
-    def move(self, look: Callable[[], tuple[LetterPage, Load]]) -> tuple[LetterPage, Load]:
-        """Look at a page, and move what is meant. Raises RedriveTakenError, ServerError; then `move` may be called
-        again, and finds out what has happened."""
-        tries = 0
-        while True:
-            watch_all = tries < _WATCHED_TRIES
-            keys: list[Argument] = [self._fence, *([self._orders.stream] if watch_all else [])]
-            fence = self._ask([("WATCH", *keys), ("GET", self._fence)])[1]
-            heard = self._hear(fence)
-            if heard is not None:
-                self.link.server.execute("UNWATCH")
-                return heard
-            page, taken = look()
-            if not len(taken.rows):
-                self.link.server.execute("UNWATCH")
-                return page, taken
-            self._open(taken, watch_all)
-            if self._send(page, taken):
-                return page, taken
-            tries += 1
-
-    def end(self) -> None:
-        """The run is complete: nothing is left of it."""
-        held = self._ask([("WATCH", self._fence), ("GET", self._fence)])[1]
-        if held == bytes(self._state):
-            self._ask([("MULTI",), ("DEL", self._fence), ("EXEC",)])
-        else:
-            self._ask([("UNWATCH",)])
-
-    def _hear(self, fence: bytes | None) -> tuple[LetterPage, Load] | None:
-        """What became of a transaction whose reply was lost, if it was carried out. Raises RedriveTakenError."""
-        unheard, self._unheard = self._unheard, None
-        if fence == bytes(self._state):
-            return None
-        if unheard is not None and fence == bytes(unheard[0]):
-            self._state = unheard[0]
-            return unheard[1], unheard[2]
-        self.link.server.execute("UNWATCH")
-        raise RedriveTakenError(
-            f"another process has taken over the redrive of stream {self._orders.stream!r} at {self.link.address} "
-            "while this one stood still; it moves what is left"
-        )
-
-    def _open(self, taken: Load, watch: bool) -> None:
-        """Begin the transaction. Destinations must be streams, or not exist. Raises WrongKeyTypeError."""
-        watching: list[tuple[Argument, ...]] = [("WATCH", *taken.to)] if watch else []
-        kinds = self._ask([*watching, *[("TYPE", stream) for stream in taken.to], ("MULTI",)])[len(watching) : -1]
-        for stream, kind in zip(taken.to, kinds, strict=True):
-            if kind not in (b"stream", b"none"):
-                self.link.server.execute("DISCARD")
-                raise WrongKeyTypeError(
-                    f"letters of stream {self._orders.stream!r} cannot go to key {stream.decode('utf-8', 'replace')!r} "
-                    f"at {self.link.address}: it holds a {kind.decode()}; name a stream (--to)"
-                )
-
-    def _send(self, page: LetterPage, taken: Load) -> bool:
-        """Whether the transaction was carried out; not, where something that is watched has changed."""
-        state = self._state.after(taken.moved, taken.parked)
-        server = self.link.server
-        remove = pack("XDEL", self._orders.stream, *taken.ids)
-        store = pack("SET", self._fence, bytes(state), "PX", KEPT_MS)
-        self._unheard = state, page, taken
-        server.send(b"".join([taken.requests, remove, store, pack("EXEC")]))
-        replies = server.replies(len(taken.ids) + 3)
-        self._unheard = None
-        refused = next((reply for reply in replies if isinstance(reply, ReplyError)), None)
-        if refused is not None:
-            raise server.error_of(refused, ("XADD", *taken.to[:1]))
-        if replies[-1] is None:
-            return False
-        self._state = state
-        added, deleted = replies[-1][: len(taken.ids)], replies[-1][len(taken.ids)]
-        self.vanished += len(taken.ids) - deleted if isinstance(deleted, int) else 0
-        failed = [at for at, reply in enumerate(added) if isinstance(reply, ReplyError)]
-        if failed:
-            self._put_back(page, taken, failed, added[failed[0]])
-        return True
-
-    def _put_back(self, page: LetterPage, taken: Load, failed: list[int], why: ReplyError) -> None:
-        """Letters that were deleted, and whose entry was refused. Raises ServerReplyError."""
-        rows = taken.rows[failed]
-        commands = [
-            ("XADD", self._orders.stream, "*", *[word for pair in fields for word in pair])
-            for fields in page.whole(rows).to_pylist()
-        ]
-        self._ask([("MULTI",), *commands, ("EXEC",)])
-        raise ServerReplyError(
-            f"{len(failed)} letters of stream {self._orders.stream!r} at {self.link.address} could not be moved and "
-            f"were put back at its end: {why}"
-        )
-
-    def _ask(self, commands: list[tuple[Argument, ...]]) -> list[Reply]:
-        server = self.link.server
-        replies: list[Reply] = server.pipeline(commands)
-        for command, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, ReplyError):
-                raise server.error_of(reply, command)
-        return replies

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, MapType
 
-from spark_streams.deadletter.envelope import MARK, MARK_FORM, NAMES, PREFIX
+from spark_streams.deadletter.envelope import FIELDS, MARK, MARK_FORM, NAMES, PREFIX
 from spark_streams.errors import SchemaError
 
 _BATCH = ("sql.streaming.queryId", "streaming.sql.batchId")
@@ -18,6 +18,7 @@ _BYTES = MapType(BinaryType(), BinaryType()).simpleString()
 _FORM = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 _MARK_NAME = f"X'{MARK.hex()}'"
 _MARK_VALUE = "make_valid_utf8(cast(try_element_at(map_values(_fields), -1) AS STRING))"
+_ENVELOPE = ", ".join(f"X'{field.hex()}'" for field in FIELDS)
 
 
 class Routed(NamedTuple):
@@ -74,6 +75,7 @@ def route_dead_letters(
         "previous": _of_mark(3),
     }
     known = df.where(dead).withColumns({"_mark": F.expr(_mark()), "_batch": _batch(df)})
+    known = known.withColumn("_past", F.coalesce("_mark", F.expr(_past())))
     fields = F.when(F.col("_mark").isNull(), F.col("_fields")).otherwise(
         F.expr(f"map_filter(_fields, (name, value) -> name != {_MARK_NAME})")
     )
@@ -97,7 +99,18 @@ def _mark() -> str:
 
 
 def _of_mark(part: int) -> Column:
-    return F.regexp_extract(F.col("_mark"), MARK_FORM, part)
+    return F.regexp_extract(F.col("_past"), MARK_FORM, part)
+
+
+def _past() -> str:
+    """The same of an entry that is a letter itself."""
+    told = [
+        f"make_valid_utf8(cast(try_element_at(_fields, X'{(PREFIX + name).encode().hex()}') AS STRING))"
+        for name in ("redrives", "first-failed", "previous")
+    ]
+    joined = f"concat_ws(' ', {', '.join(told)})"
+    is_letter = f"size(array_except(array({_ENVELOPE}), map_keys(_fields))) = 0"
+    return f"CASE WHEN {is_letter} AND {joined} RLIKE '{MARK_FORM}' THEN {joined} END"
 
 
 def _batch(df: DataFrame) -> Column:

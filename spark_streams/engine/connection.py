@@ -2,11 +2,13 @@
 
 Per turn: read what the socket has (up to 256 KB), parse it, run its commands, and write all their replies with one
 send; a single small reply is sent at the end of the turn.
-What the kernel does not take stays in the connection's output buffer, and nothing more is read from that connection
-until the buffer is small again; nor are more of its pipelined commands run. A slow reader holds up nobody and cannot
-make the engine grow without limit.
 
-A connection whose command blocks keeps the commands behind it until its reply has come.
+What the kernel does not take of the replies stays here, and as long as that is much, no more commands are run: what
+comes is held as it came (`held`), so that a client may send all that it has before it reads. So a slow reader holds up
+nobody, and costs no more memory than it has sent itself: client-query-buffer-limit, at the most. A client that has gone
+without reading is known by the end of what it sent, and that is still run.
+
+A connection whose command blocks keeps what is behind it in the same way until its reply has come.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.listeners import Channel
+from spark_streams.engine.output import Output
 from spark_streams.engine.protocol import RequestParser
 from spark_streams.engine.replies import error
 from spark_streams.engine.requests import BEFORE_AUTH, Request, TooLongError, size_of
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 READ_SIZE = 256 * 1024
 READ_LITTLE = 64 * 1024  # unless the last read was as much: room for more costs system calls of its own
-PAUSE_ABOVE = 8 * 1024 * 1024  # unsent bytes above which a connection is not read from
+PAUSE_ABOVE = 8 * 1024 * 1024  # unsent bytes above which a connection's commands wait
 
 # Replies below so many bytes are sent when all ready sockets are served: a send wakes the client up, who then competes.
 _SMALL_REPLY = 512
@@ -38,8 +41,8 @@ log = logging.getLogger("rstream.engine")
 class Connection:
     """One client's socket with what has been read and not run, and what is to be sent and not sent."""
 
-    __slots__ = ("backlog", "backlog_bytes", "channel", "client", "closed", "connections", "engine", "events", "late",
-                 "out", "parser", "read_size", "slow_since", "unsent")  # fmt: skip
+    __slots__ = ("backlog", "backlog_bytes", "channel", "client", "closed", "connections", "deaf", "engine", "events",
+                 "held", "output", "parser", "queued", "read_size")  # fmt: skip
 
     def __init__(self, channel: Channel, client: Client, parser: RequestParser, connections: Connections) -> None:
         self.channel = channel
@@ -48,24 +51,37 @@ class Connection:
         self.connections = connections  # all of them, this one included until it is closed
         self.engine = connections.engine
         self.closed = False
-        self.backlog: list[Request] = []  # commands behind a blocking one
+        self.deaf = False  # the other side has gone, and what it sent is still to be run
+        self.backlog: list[Request] = []  # commands that were read and wait
         self.backlog_bytes = 0  # about what they take
+        self.held = bytearray()  # what came behind them
+        self.queued = False  # to go on with that
         self.read_size = READ_LITTLE
-        self.out: list[bytes] = []  # replies since the last flush
-        self.unsent = memoryview(b"")  # what the kernel has not taken
-        self.late = bytearray()  # what came after that
-        self.slow_since = 0.0  # since when more is unsent than the soft limit; 0: it is not
+        self.output = Output(channel)
         self.events = selectors.EVENT_READ
 
     @property
     def not_run(self) -> int:
         """Bytes that have been read."""
-        return self.parser.held + self.backlog_bytes
+        return self.parser.held + self.backlog_bytes + len(self.held)
 
     @property
     def waiting(self) -> int:
         """Bytes to be sent."""
-        return len(self.unsent) + len(self.late)
+        return self.output.waiting
+
+    @property
+    def has_more(self) -> bool:
+        """Whether commands wait."""
+        return bool(self.backlog or self.held)
+
+    @property
+    def may_run(self) -> bool:
+        """Whether nothing holds them up."""
+        client = self.client
+        return not (self.closed or client.closing or client.waiter is not None or client.postponed) and (
+            self.deaf or self.waiting <= PAUSE_ABOVE
+        )
 
     # Reading and running
 
@@ -74,13 +90,10 @@ class Connection:
         if self.closed:
             return  # by another one's command in this turn
         if mask & selectors.EVENT_WRITE:
-            if self.backlog:
+            if self.has_more:
                 self.engine.commit()
             self.flush()
-            client = self.client
-            if self.backlog and client.waiter is None and not client.postponed and self.waiting <= PAUSE_ABOVE:
-                self.run_backlog()
-        if mask & selectors.EVENT_READ and not self.closed:
+        if mask & selectors.EVENT_READ and not self.closed and not self.deaf:
             try:
                 data = self.channel.recv(self.read_size)
             except (BlockingIOError, InterruptedError):
@@ -88,7 +101,7 @@ class Connection:
             except OSError:
                 data = b""
             if not data:
-                self.close()
+                self._end()
                 return
             self.read_size = READ_LITTLE if len(data) < READ_LITTLE else READ_SIZE
             self._take(data)
@@ -97,16 +110,23 @@ class Connection:
         parser = self.parser
         if parser.limits is BEFORE_AUTH:
             self._take_unauthenticated(data)
-            return
-        commands = parser.feed(data)
-        if self.client.waiter is not None or self.backlog:
-            self.backlog += commands
-            self.backlog_bytes += len(data) + 100 * len(commands)
-            if self.backlog_bytes > parser.limits.held:
-                log.warning("closing %s: too much behind a command that waits", self.client.address)
+        elif self.backlog or self.held or self.client.waiter is not None or self.waiting > PAUSE_ABOVE:
+            self.held += data
+            if self.backlog_bytes + len(self.held) > parser.limits.held:
+                what = "a command that waits" if self.client.waiter is not None else "replies that are not read"
+                log.warning("closing %s: too much behind %s (client-query-buffer-limit)", self.client.address, what)
                 self.close()
-            return
-        self._run(commands)
+        else:
+            self._run(parser.feed(data))
+
+    def _end(self) -> None:
+        """The other side has closed. What it sent is run, if it only waits for replies to be read."""
+        self.deaf = True
+        if self.has_more and self.may_run:
+            self.output.drop()
+            self._watch()
+        else:
+            self.close()
 
     def _take_unauthenticated(self, data: bytes) -> None:
         """Command by command, because after AUTH more is allowed."""
@@ -126,13 +146,22 @@ class Connection:
                 return
 
     def run_backlog(self) -> None:
-        """What stood behind a command that waited."""
+        """What waited: the commands that were read, then a piece of what came behind them. The rest has its turn when
+        others had theirs."""
         commands, self.backlog, self.backlog_bytes = self.backlog, [], 0
         self._run(commands)
+        if self.held and not self.backlog and self.may_run:
+            data = bytes(memoryview(self.held)[:READ_SIZE])
+            del self.held[:READ_SIZE]
+            self._run(self.parser.feed(data))
+        if self.deaf and not self.has_more:
+            self.close()
+        elif not self.closed:
+            self._watch()
 
     def _run(self, commands: list[Request]) -> None:
         client = self.client
-        out = self.out
+        out = self.output.fresh
         ran = 0
         while ran < len(commands):
             ran = self.engine.run(client, commands, out, PAUSE_ABOVE, ran)
@@ -142,10 +171,14 @@ class Connection:
                 self.connections.postponed.append(self)
                 break
             if ran < len(commands):
+                self.backlog = commands[ran:]
                 self.engine.commit()
                 self.flush()
-                if self.waiting > PAUSE_ABOVE or self.closed:
-                    break  # the rest when this has been read, or never
+                if self.closed:
+                    return
+                if not self.may_run:
+                    break  # the rest when this has been read
+                commands, ran, self.backlog = self.backlog, 0, []
         if ran < len(commands):
             self.backlog = commands[ran:]
             self.backlog_bytes = sum(map(size_of, self.backlog))
@@ -157,8 +190,8 @@ class Connection:
             if isinstance(failure, TooLongError):
                 log.warning("closing %s: its request is longer than client-query-buffer-limit", client.address)
             else:
-                self.out.append(error(f"ERR Protocol error: {failure}".encode()))
-        if len(self.out) == 1 and len(self.out[0]) < _SMALL_REPLY:
+                self.output.fresh.append(error(f"ERR Protocol error: {failure}".encode()))
+        if len(out) == 1 and len(out[0]) < _SMALL_REPLY:
             self.connections.held.append(self)
         else:
             self.flush()
@@ -169,65 +202,37 @@ class Connection:
         """Send what the kernel takes, and what tells of a change not before that is kept."""
         if self.closed:
             return
-        if self.out:
-            if self.engine.journal is not None and self.engine.journal.parts:
-                self.connections.held.append(self)
-                return
-            fresh = b"".join(self.out) if len(self.out) > 1 else self.out[0]
-            self.out.clear()
-            if self.unsent:
-                self.late += fresh
-            elif self._is_sent_at_once(fresh):
-                return
-        while self.unsent:
-            try:
-                sent = self.channel.send(self.unsent)
-            except (BlockingIOError, InterruptedError):
-                break
-            except OSError:
-                self.close()
-                return
-            self.unsent = self.unsent[sent:]
-            if not self.unsent and self.late:
-                self.unsent, self.late = memoryview(self.late), bytearray()
-        if not self.unsent and self.client.closing:
-            self.close()
+        output = self.output
+        if output.fresh and self.engine.journal is not None and self.engine.journal.parts:
+            self.connections.held.append(self)
             return
-        if self.unsent and self.is_read_too_slowly(time.monotonic()):
-            self.close()
+        if self.deaf:
+            output.drop()
+        try:
+            output.send()
+        except OSError:
+            self._end()
             return
-        events = selectors.EVENT_READ if self.waiting <= PAUSE_ABOVE else 0
-        if self.unsent:
-            events |= selectors.EVENT_WRITE
+        if self.is_read_too_slowly(time.monotonic()) if output.unsent else self.client.closing:
+            self.close()
+        else:
+            self._watch()
+
+    def _watch(self) -> None:
+        """What the selector is to tell of; and where there is more to run, its turn comes after the others'."""
+        if self.has_more and self.may_run and not self.queued:
+            self.queued = True
+            self.connections.unfinished.append(self)
+        events = (0 if self.deaf else selectors.EVENT_READ) | (selectors.EVENT_WRITE if self.output.unsent else 0)
         if events != self.events:
             self.events = events
             self.connections.selector.modify(self.channel, events, self)
 
-    def _is_sent_at_once(self, data: bytes) -> bool:
-        """Whether the kernel takes all of it and nothing else is to be done, as it is nearly always."""
-        if self.events == selectors.EVENT_READ and not self.client.closing:
-            try:
-                sent = self.channel.send(memoryview(data))
-            except OSError:
-                sent = 0  # why, the second attempt will tell
-            if sent == len(data):
-                return True
-            data = data[sent:]
-        self.unsent = memoryview(data)
-        return False
-
     def is_read_too_slowly(self, moment: float) -> bool:
         """Whether more waits than client-output-buffer-limit allows, or for longer."""
-        limit, waiting = self.engine.config.output, self.waiting
-        too_slow = bool(limit.hard) and waiting > limit.hard
-        if not limit.soft or waiting <= limit.soft:
-            self.slow_since = 0.0
-        elif not self.slow_since:
-            self.slow_since = moment
-        elif moment - self.slow_since > limit.seconds:
-            too_slow = True
+        too_slow = self.output.is_read_too_slowly(self.engine.config.output, moment)
         if too_slow:
-            log.warning("closing %s: %d bytes unread (client-output-buffer-limit)", self.client.address, waiting)
+            log.warning("closing %s: %d bytes unread (client-output-buffer-limit)", self.client.address, self.waiting)
         return too_slow
 
     def close(self) -> None:

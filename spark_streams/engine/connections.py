@@ -32,6 +32,7 @@ class Connections:
         self.selector = selector
         self.by_id: dict[int, Connection] = {}
         self.held: list[Connection] = []  # their replies wait for the end of the turn, or until what they tell is kept
+        self.unfinished: list[Connection] = []  # with more to run than is run in one turn
         self.resumable: list[Connection] = []  # unblocked, with commands behind the one that blocked
         self.postponed: list[Connection] = []  # held up by CLIENT PAUSE
         engine.send = self._send_later
@@ -65,8 +66,8 @@ class Connections:
         connection = self.by_id.get(client.id)
         if connection is None:
             return
-        connection.out.append(encode(reply, client.resp))
-        if connection.backlog or connection.parser.failure is not None:
+        connection.output.fresh.append(encode(reply, client.resp))
+        if connection.has_more or connection.parser.failure is not None:
             self.resumable.append(connection)
         else:
             self.held.append(connection)
@@ -77,6 +78,14 @@ class Connections:
             if not connection.closed and connection.client.waiter is None:
                 connection.run_backlog()
         self.resumable.clear()
+
+    def go_on(self) -> None:
+        """Run a piece of what others have still to be run."""
+        unfinished, self.unfinished = self.unfinished, []
+        for connection in unfinished:
+            connection.queued = False
+            if connection.has_more and connection.may_run:
+                connection.run_backlog()
 
     def unpause(self) -> None:
         """CLIENT PAUSE is over."""
@@ -97,7 +106,7 @@ class Connections:
             if idle and client.waiter is None and now - client.last_seen > idle:
                 log.info("closing %s: idle for %d s", client.address, (now - client.last_seen) // 1000)
                 connection.close()
-            elif connection.unsent and connection.is_read_too_slowly(moment):
+            elif connection.output.unsent and connection.is_read_too_slowly(moment):
                 connection.close()
 
     def _buffered(self) -> int:

@@ -70,7 +70,7 @@ class Server:
         packing = swept = False
         try:
             while not engine.stopping:
-                events = self._selector.select(0 if packing else self._patience())
+                events = self._selector.select(0 if packing or connections.unfinished else self._patience())
                 now = engine.tick()
                 if events:
                     packing, swept, last_busy = False, False, time.monotonic()
@@ -90,6 +90,8 @@ class Server:
                 engine.waiters.expire(now)
                 if engine.paused_until and now >= engine.paused_until:
                     connections.unpause()
+                if connections.unfinished:
+                    connections.go_on()
                 if connections.resumable:
                     connections.resume()
                 connections.commit()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from spark_streams.source.narrow import Failure
+from spark_streams.source.remembered import Failure
 
 _TRACEBACK = "Traceback (most recent call last):"
 # What stands behind a message: Java's stack, Spark's own closing lines.

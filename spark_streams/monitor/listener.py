@@ -28,8 +28,8 @@ from spark_streams.monitor.failure import failure_of, is_an_entrys
 from spark_streams.monitor.progress import offsets_in, read_progress
 from spark_streams.monitor.queries import Query
 from spark_streams.monitor.standings import Standings
-from spark_streams.source.narrow import Failure, note_failure
 from spark_streams.source.offsets import Offset
+from spark_streams.source.remembered import Failure, note_failure
 from spark_streams.wire.address import Address, default_url
 
 if TYPE_CHECKING:

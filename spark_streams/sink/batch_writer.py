@@ -14,9 +14,11 @@ from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError, SchemaError, UnsupportedError
 from spark_streams.options import Options
-from spark_streams.sink.closing import Total, close_batch
+from spark_streams.sink.balance import Total
+from spark_streams.sink.batch import Batch
+from spark_streams.sink.closing import close_batch, pass_over
 from spark_streams.sink.fields import STREAM, check_writable
-from spark_streams.sink.ledger import Batch, new_run
+from spark_streams.sink.runs import begin_job, begin_run
 from spark_streams.sink.write import Task, append
 from spark_streams.wire.retry import LIMIT
 from spark_streams.worker import settle_in
@@ -24,11 +26,11 @@ from spark_streams.worker import settle_in
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task tells the driver. rows: that it had; batch: what it was a part of, None where nothing is remembered;
-    totals: its rows by stream."""
+    """What a task tells the driver. rows: that it had; batch: what it was a part of; totals: its rows by stream, where
+    the ledger was used."""
 
     rows: int
-    batch: Batch | None
+    batch: Batch
     totals: dict[bytes, Total]
 
 
@@ -43,13 +45,14 @@ def micro_batch() -> tuple[str, int] | None:
 class BatchWriter(DataSourceArrowWriter):
     """format("rstream") for write, mode append.
 
-    Spark makes one for each job on the driver, and another one to commit it (FACTS S10): what tasks need to know of the
-    job is made here. A job within foreachBatch is a job like any other, unless option `transaction` tells which of the
-    function's writes it is: then it is a part of the micro-batch, and recognised when that is replayed.
+    Spark makes one for each job on the driver, and hands it to the tasks and to the commit. A job within foreachBatch
+    is a job like any other, unless option `transaction` tells which of the function's writes it is: then it is a part
+    of the micro-batch, and recognised when that is replayed.
     """
 
-    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
-        """Raises UnsupportedError for mode overwrite, SchemaError, InvalidOptionError."""
+    def __init__(self, options: Options, schema: StructType, overwrite: bool, of_query: bool = False) -> None:
+        """of_query: for a whole micro-batch. Raises UnsupportedError for mode overwrite, or where the server may drop
+        the ledger, SchemaError, InvalidOptionError, ServerError."""
         if overwrite:
             raise UnsupportedError(
                 f"a stream is only appended to: stream {options['stream']!r} is not overwritten; use mode('append'), "
@@ -67,50 +70,52 @@ class BatchWriter(DataSourceArrowWriter):
                 f"sink option stream is missing: name it, or give each row its own in column {STREAM!r}"
             )
         self._options = options
-        self._run = new_run()
+        self._once = options["delivery"] == "exactly-once"
+        self._run = self._job = None
+        if self._once and (of_query or options["transaction"] is not None):
+            self._run = begin_run(options.address)
+        elif self._once:
+            self._job = begin_job(options.address)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return self.write_part_of(self._batch(), iterator)
-
-    def _batch(self) -> Batch:
         name = self._options["transaction"]
         if name is None:
-            return Batch.of_job(self._run)
+            return self.write_part_of(self._job or Batch.of_job(""), iterator)
         told = micro_batch()
         if told is None:
             raise InvalidOptionError(
                 f"option transaction={name!r} belongs into a streaming query's foreachBatch, and this write is in "
                 "none: drop it"
             )
-        return Batch.of_query(*told, self._run, name)
+        return self.write_part_of(self.batch_of(*told, name), iterator)
+
+    def batch_of(self, query: str, number: int, transaction: str | None = None) -> Batch:
+        """The micro-batch that this execution is of."""
+        return Batch.of_query(query, number, self._run or "", transaction)
 
     def write_part_of(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> Written:
         """This task's rows, as a part of the batch."""
         settle_in()
         context = TaskContext.get()
-        task = None
-        if self._options["delivery"] == "exactly-once" and context is not None:
-            task = Task(batch, context.partitionId())
+        task = Task(batch, context.partitionId()) if self._once and context is not None else None
         # A query that has come this far has the right address: its server may be away for a while.
         result = append(iterator, self._options, task, LIMIT if batch.number > 0 else None)
-        return Written(result.rows, None if task is None else task.batch, result.totals)
+        return Written(result.rows, batch, result.totals)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks have ended well: the marks of the job are not needed any more."""
+        """All tasks have ended well: the ledger says so, and forgets how. A micro-batch that was written without it
+        makes void what it says."""
         totals: dict[bytes, Total] = {}
-        batch = None
+        batch = self._job
         for message in messages:
-            if isinstance(message, Written) and message.batch is not None:
+            if isinstance(message, Written):
                 batch = message.batch
                 for stream, total in message.totals.items():
                     totals[stream] = totals.get(stream, Total()) + total
-        if batch is not None and (totals or not batch.expires):
+        if batch is not None and self._once:
             close_batch(self._options.address, batch, totals)
+        elif batch is not None and not batch.expires:
+            pass_over(self._options.address, batch)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Entries cannot be taken back, and marks are kept for whoever runs the batch again; those of a job expire."""
-
-    @property
-    def run(self) -> str:
-        """The name of this execution, the same in all tasks."""
-        return self._run

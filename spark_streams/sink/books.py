@@ -1,7 +1,7 @@
 """What one task knows of the ledger, stream by stream, and what it asks the server to know more. Pure but for asking.
 
-A *book* is opened when a task has its first row for a stream. From then on each transaction asks again whether head and
-marks are still as the book knows them.
+A *book* is opened when a task has its first row for a stream (opening.py). From then on each transaction asks again
+whether head and marks are still as the book knows them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spark_streams.errors import LedgerError
+from spark_streams.sink import refusals
+from spark_streams.sink.batch import Batch
 from spark_streams.sink.fingerprint import Hashes, Multiset
-from spark_streams.sink.ledger import HEAD_FIELDS, Batch, Command, Head, Keys, expiry, read_mark
+from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, read_mark
 from spark_streams.wire.connection import Reply, ReplyError
 
 # One round trip: commands in, replies out.
@@ -31,6 +32,7 @@ class Book:
     answered: Sequence[bytes | None] = ()  # the same as the server's answer to HMGET
     done: bool = False  # the batch is complete: nothing is written
     seen: set[bytes] = field(default_factory=set)  # marks that are known
+    mine: set[bytes] = field(default_factory=set)  # those of them that this attempt has made
     others: Multiset = field(default_factory=Multiset)  # rows written by other attempts of this partition, not yet met
     earlier: Multiset = field(default_factory=Multiset)  # rows written by earlier runs that nobody has claimed yet
     carried: bytes = b""  # fingerprints of rows that an earlier piece of the same batch has written for this one
@@ -40,11 +42,22 @@ class Book:
     total: int = 0  # the sum of their fingerprints, mod 2^64
     marked: bool = False  # this attempt has made a mark
     opened: bool = False
+    kind: bytes = b"none"  # what the server says that the stream's key holds
+
+    @property
+    def shown(self) -> str:
+        """The stream's name in messages."""
+        return self.stream.decode("utf-8", "replace")
 
     @property
     def settled(self) -> bool:
         """Whether all rows of this stream are simply to be written."""
         return not self.done and not len(self.earlier) and not len(self.others)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nobody but this attempt has written rows of its partition."""
+        return not self.recovers and len(self.seen) == len(self.mine)
 
     def watched(self) -> list[bytes]:
         """The keys whose change must stop a transaction."""
@@ -90,96 +103,25 @@ class Books:
             found.append(self._books[stream])
         return found
 
-    def open(self, books: Sequence[Book], ask: Ask) -> None:
-        """Enter this run in the heads of streams that it has not written to yet, and read what is written already.
-
-        Raises LedgerError where it must not write.
-        """
-        fresh = [book for book in books if not book.opened]
-        if not fresh:
-            return
-        named = [word for book in fresh for word in (book.stream, self.batch.number)]
-        index = self.batch.index.encode()
-        _checked(ask([("HSET", index, *named), *expiry(self.batch, index)]))
-        self._enter(fresh, ask)
-        for book in fresh:
-            if not book.done:
-                self._read_earlier_runs(book, ask)
-                self.read_marks(book, ask)
-            book.opened = True
-
-    def _enter(self, books: Sequence[Book], ask: Ask) -> None:
-        while True:
-            heads = _checked(ask([
-                ("WATCH", *[book.keys.head for book in books]),
-                *[("HMGET", book.keys.head, *HEAD_FIELDS) for book in books],
-                *[("SMEMBERS", book.keys.parts) for book in books],
-                *[("GET", book.keys.carried) for book in books],
-            ]))  # fmt: skip
-            commands: list[Command] = []
-            answers = [heads[1 + at : 1 + at + len(books)] for at in (0, len(books), 2 * len(books))]
-            for book, reply, parts, carried in zip(books, *answers, strict=True):
-                book.carried = carried or b""
-                head = Head.read(reply)
-                role = head.role_of(self.batch, book.stream.decode("utf-8", "replace"))
-                book.done, book.head, book.answered = role == "done", head, reply
-                if role == "open" and parts:
-                    # A batch that was given up: it cannot be replayed any more.
-                    stale = [book.keys.named(part.decode()) for part in parts]
-                    commands += self._carry_over(book, stale, ask)
-                    commands.append(("UNLINK", book.keys.parts, *stale))
-                if role in ("open", "take over"):
-                    commands += head.entered(book.keys)
-            if not commands:
-                _checked(ask([("UNWATCH",)]))
-                return
-            replies = ask([("MULTI",), *commands, ("EXEC",)])
-            if replies[-1] is not None:
-                _checked(replies)
-                # Once more: now every head says `join`, and is as the server has it.
-
-    def _carry_over(self, book: Book, stale: Sequence[bytes], ask: Ask) -> list[Command]:
-        """Where this batch is a piece of one that was cut and came to nothing, what that has written is carried on."""
-        told, *marks = _checked(ask([
-            ("GET", self.batch.told),
-            *[("HVALS", key) for key in stale if key.rpartition(b":")[2].isdigit()],
-        ]))  # fmt: skip
-        if told != str(self.batch.number).encode():
-            return []
-        written = b"".join([read_mark(mark)[0].astype("<u8").tobytes() for values in marks for mark in values])
-        return [("SET", book.keys.carried, book.carried + written)] if written else []
-
-    def _read_earlier_runs(self, book: Book, ask: Ask) -> None:
-        book.earlier.add(np.frombuffer(book.carried, "<u8").astype(np.uint64))
-        book.recovers = bool(book.carried)
-        runs = book.head.runs[:-1]
-        if not runs and not book.recovers:
-            return
-        prefixes = tuple(f"{self.batch.number}:{run}:" for run in runs)
-        parts = [part.decode() for part in _checked(ask([("SMEMBERS", book.keys.parts)]))[0]] if runs else []
-        marks = [part for part in parts if part.startswith(prefixes) and part.rpartition(":")[2].isdigit()]
-        for part in marks:
-            for mark in _checked(ask([("HVALS", book.keys.named(part))]))[0]:
-                book.earlier.add(read_mark(mark)[0])
-        book.recovers |= bool(marks)
-        if book.recovers:
-            self.read_claims(book, ask)
-
     def read_claims(self, book: Book, ask: Ask) -> None:
         """What this run has claimed since the last look: nobody else may claim it."""
-        claims = _checked(ask([("GETRANGE", book.keys.part("claims"), book.claims_read, -1)]))[0]
+        claims = checked(ask([("GETRANGE", book.keys.part("claims"), book.claims_read, -1)]))[0]
         book.earlier.remove(np.frombuffer(claims, "<u8").astype(np.uint64))
         book.claims_read += len(claims)
 
     def read_marks(self, book: Book, ask: Ask) -> None:
         """Marks of this partition that were not known: rows of other attempts, or our own of unknown outcome."""
-        flat = _checked(ask([("HGETALL", book.marks)]))[0]
+        self.met_marks(book, checked(ask([("HGETALL", book.marks)]))[0])
+
+    def met_marks(self, book: Book, flat: Sequence[bytes]) -> None:
+        """The same, from HGETALL's reply."""
         own = self.attempt.encode() + b"."
         for name, mark in zip(flat[0::2], flat[1::2], strict=True):
             if name in book.seen:
                 continue
             book.seen.add(name)
             if name.startswith(own):
+                book.mine.add(name)
                 self._own[book.stream, name] = np.concatenate(read_mark(mark))
             else:
                 book.others.add(np.concatenate(read_mark(mark)))
@@ -187,6 +129,7 @@ class Books:
     def made(self, book: Book, name: bytes, hashes: Hashes) -> None:
         """A mark of this attempt is known to be there."""
         book.seen.add(name)
+        book.mine.add(name)
         book.marked = True
         self._own[book.stream, name] = hashes
 
@@ -199,17 +142,24 @@ class Books:
         for book in self._books.values():
             self._own.pop((book.stream, name), None)
 
+    def forget_all(self) -> None:
+        """All chunks are finished."""
+        self._own.clear()
+
+    def begin_afresh(self, books: Sequence[Book]) -> None:
+        """Take nothing of these for known: the server may be another one. The rows that came in stay counted."""
+        for book in books:
+            book.seen, book.mine, book.others, book.earlier = set(), set(), Multiset(), Multiset()
+            book.opened = book.marked = book.done = False
+
     def look_again(self, books: Sequence[Book], heads: Sequence[Reply], lengths: Sequence[int], ask: Ask) -> None:
         """Bring books up to date with what `questions` gave. Raises LedgerError where the run must not go on."""
         for book, reply, length in zip(books, heads, lengths, strict=True):
             head = Head.read(reply)
             if head != book.head:
-                role = head.role_of(self.batch, book.stream.decode("utf-8", "replace"))
+                role = head.role_of(self.batch, book.shown)
                 if role not in ("join", "done"):
-                    raise LedgerError(
-                        f"the ledger of stream {book.stream.decode('utf-8', 'replace')!r} was deleted or changed while "
-                        f"batch {self.batch.number} of query {self.batch.query} was being written: run the batch again"
-                    )
+                    raise refusals.changed_meanwhile(self.batch, book.shown)
                 book.head, book.answered, book.done = head, reply, role == "done"
             if length != len(book.seen):
                 self.read_marks(book, ask)
@@ -217,11 +167,11 @@ class Books:
                 self.read_claims(book, ask)
 
 
-def _checked(replies: list[Reply]) -> list[Reply]:
-    """Raises the first error among the replies, as a ReplyError."""
+def checked(replies: list[Reply]) -> list[Reply]:
+    """The same. Raises the first error among the replies, as a ReplyError."""
     for reply in replies:
         if isinstance(reply, ReplyError):
             raise reply
         if isinstance(reply, list):
-            _checked(reply)
+            checked(reply)
     return replies

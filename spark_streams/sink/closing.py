@@ -1,159 +1,149 @@
 """The end of a batch, on the driver: what the tasks say is held against the ledger, `done` is left, marks go.
 
-Called when every task has ended well and before Spark's commit log has the batch. Running it again is harmless.
+Called when every task has ended well and before Spark's commit log has the batch. Running it again is harmless, and so
+is a driver that stands still anywhere in it while another one goes on.
+
+    → HGETALL record                                                   the streams of this batch and of the one before
+    → WATCH heads   HMGET head …   SMEMBERS parts   GET written …      what is written to them
+    → MULTI   DEL head   HSET head done …   UNLINK marks …   EXEC      nil: somebody else was there, once more
+    → WATCH record   HGETALL record                                    has a stream come into it meanwhile? Once more
+    → MULTI   HSET record closed   HDEL record …   EXEC
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-import numpy as np
-
-from spark_streams.errors import LedgerError, RStreamError
-from spark_streams.sink.fingerprint import Hashes, Multiset
-from spark_streams.sink.ledger import HEAD_FIELDS, Batch, Command, Head, Keys, expiry, read_mark
+from spark_streams.errors import RStreamError
+from spark_streams.sink import refusals
+from spark_streams.sink.balance import Balance, Kind, Total
+from spark_streams.sink.batch import Batch
+from spark_streams.sink.ledger import CLOSED, Command, Keys
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection, Reply, ReplyError
+from spark_streams.wire.connection import Connection
 from spark_streams.wire.link import Link
 from spark_streams.wire.retry import LIMIT
 
-_log = logging.getLogger("spark_streams.sink")
-
-
-@dataclass(frozen=True)
-class Total:
-    """What tasks had for a stream. rows: how many; total: the sum of their fingerprints, mod 2^64."""
-
-    rows: int = 0
-    total: int = 0
-
-    def __add__(self, other: Total) -> Total:
-        return Total(self.rows + other.rows, (self.total + other.total) % 2**64)
+_TOGETHER = 500  # streams in one transaction, which only saves round trips: each stands for itself
 
 
 def close_batch(address: Address, batch: Batch, totals: Mapping[bytes, Total]) -> None:
     """totals: what all tasks of the batch had, by stream.
 
-    Raises LedgerError where earlier executions of the batch wrote rows that this one did not have.
+    Raises LedgerError where earlier executions of the batch wrote rows that this one did not have, or where the server
+    has lost some.
     """
+    _until_sealed(address, _Closing(batch, totals))
+
+
+def pass_over(address: Address, batch: Batch) -> None:
+    """The batch is complete, and was written without the ledger: what that says of it, where there is one, is void."""
+    _until_sealed(address, _Closing(batch, None))
+
+
+def _until_sealed(address: Address, closing: _Closing) -> None:
     with Link(address, LIMIT) as link:
         while True:
             try:
-                _Closing(link.server, batch, totals).run()
+                if closing.run(link.server):
+                    return
             except RStreamError as error:
                 link.again(error)
-            else:
-                return
-
-
-def _fingerprints(value: bytes | None) -> Hashes:
-    return np.frombuffer(value or b"", "<u8").astype(np.uint64)
 
 
 class _Closing:
-    def __init__(self, server: Connection, batch: Batch, totals: Mapping[bytes, Total]) -> None:
-        self._server = server
+    """totals: None where the batch was written without the ledger."""
+
+    def __init__(self, batch: Batch, totals: Mapping[bytes, Total] | None) -> None:
         self._batch = batch
-        self._totals = totals
-        self._narrowed = False  # whether the batch is a piece of what earlier runs of it were
+        self._totals = totals or {}
+        self._is_void = totals is None
+        self._sealing = False  # a job's record may be gone because of us
 
-    def run(self) -> None:
-        flat, told = self._ask([("HGETALL", self._batch.index), ("GET", self._batch.told)])
-        self._narrowed = told == str(self._batch.number).encode()
-        index = {stream: int(number) for stream, number in zip(flat[0::2], flat[1::2], strict=True)}
-        # Also those to which only an earlier run has written.
-        streams = list({**self._totals, **{s: None for s, number in index.items() if number == self._batch.number}})
+    def run(self, server: Connection) -> bool:
+        """One attempt; False where something has changed meanwhile."""
+        batch = self._batch
+        flat, told, lossy = server.execute_all([("HGETALL", batch.record), ("GET", batch.told), ("GET", batch.lossy)])
+        record = _by_stream(flat)
+        closed = record.pop(CLOSED, None)
+        if not flat and (self._is_void or (batch.expires and self._sealing)):
+            self._forget_job(server)
+            return True
+        if closed is not None and closed > batch.number:
+            if self._is_void:
+                return True
+            raise refusals.late_closing(batch, closed)
+        kind = Kind(batch.is_named_by(told), batch.is_named_by(lossy))
+        old: list[bytes] = []
+        streams = list({**self._totals, **record})
+        for at in range(0, len(streams), _TOGETHER):
+            some = self._look(server, streams[at : at + _TOGETHER], record, kind)
+            if not self._balance(server, some, closed):
+                return False
+            old += [one.stream for one in some if self._is_old(one)]
+        return closed == batch.number or self._seal(server, flat, old)
+
+    def _look(
+        self, server: Connection, streams: Sequence[bytes], record: Mapping[bytes, int], kind: Kind
+    ) -> list[Balance]:
         keys = [Keys.of(stream, self._batch) for stream in streams]
-        heads = self._ask([("HMGET", one.head, *HEAD_FIELDS) for one in keys])
-        parts = self._ask([("SMEMBERS", one.parts) for one in keys])
-        commands: list[Command] = []
-        for stream, one, head, names in zip(streams, keys, heads, parts, strict=True):
-            commands += self._close(stream, one, Head.read(head), [name.decode() for name in names])
-        old = [s for s, number in index.items() if number < self._batch.number and s not in self._totals]
-        old = [] if self._narrowed else old
-        # This batch runs, so Spark's commit log has the one before it: what that wrote to needs no head any more.
-        if old:
-            forgotten = [Keys.of(s, self._batch) for s in old]
-            commands += [("UNLINK", *[key for one in forgotten for key in (one.head, one.carried)])]
-            commands += [("HDEL", self._batch.index, *old)]
-        self._ask(commands)
-
-    def _ask(self, commands: Sequence[Command]) -> list[Reply]:
-        replies = self._server.pipeline(commands)
-        for command, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, ReplyError):
-                raise self._server.error_of(reply, command)
-        return replies
-
-    def _close(self, stream: bytes, keys: Keys, head: Head, parts: Sequence[str]) -> list[Command]:
-        """What is to be done for one stream. Raises LedgerError."""
-        batch, had = self._batch, self._totals.get(stream, Total())
-        shown = stream.decode("utf-8", "replace")
-        if head.done == batch.number:
-            if (head.rows, head.total) != (had.rows, had.total):
-                raise LedgerError(
-                    f"batch {batch.number} of query {batch.query} was written to stream {shown!r} before, and its "
-                    f"{had.rows} rows are not the {head.rows} that were written then: the query gives other rows each "
-                    f"time it runs, and the first ones stay; {self._remedy(keys)}"
-                )
-            return []
-        carried = self._carry(shown, keys, self._written_before(keys, head, parts))
-        accounted = self._accounted(keys)
-        if accounted != had.rows:
-            raise LedgerError(
-                f"batch {batch.number} of query {batch.query} has {had.rows} rows for stream {shown!r}, and the ledger "
-                f"knows of {accounted}: a retried task had other rows, or the ledger was deleted meanwhile; "
-                f"{self._remedy(keys)}"
-            )
-        gone = [keys.parts, *[keys.named(part) for part in parts]]
-        kept = ("HSET", keys.head, "batch", batch.number, "done", batch.number, "rows", had.rows, "total", had.total)
+        _, *replies = server.execute_all([
+            ("WATCH", *[one.head for one in keys]), *[question for one in keys for question in Balance.questions(one)]
+        ])  # fmt: skip
+        each = len(replies) // len(keys)
         return [
-            ("MULTI",), ("DEL", keys.head), kept, *expiry(batch, keys.head), *carried, ("UNLINK", *gone), ("EXEC",)
-        ]  # fmt: skip
-
-    def _accounted(self, keys: Keys) -> int:
-        """How many rows this run has written or claimed."""
-        written, claims = self._ask([("GET", keys.part("written")), ("STRLEN", keys.part("claims"))])
-        return int(written or 0) + int(claims) // 8
-
-    def _written_before(self, keys: Keys, head: Head, parts: Sequence[str]) -> list[bytes]:
-        """The marks of earlier runs of this batch."""
-        runs = head.runs[:-1] if head.runs and head.runs[-1] == self._batch.run else head.runs
-        prefixes = tuple(f"{self._batch.number}:{run}:" for run in runs)
-        earlier = [
-            keys.named(part) for part in parts if part.startswith(prefixes) and part.rpartition(":")[2].isdigit()
+            Balance.of(self._batch, kind, stream, self._totals.get(stream), record.get(stream), replies[at : at + each])
+            for at, stream in zip(range(0, len(replies), each), streams, strict=True)
         ]
-        if head.batch != self._batch.number or not prefixes or not earlier:
-            return []
-        return [mark for values in self._ask([("HVALS", key) for key in earlier]) for mark in values]
 
-    def _carry(self, shown: str, keys: Keys, marks: Sequence[bytes]) -> list[Command]:
-        """What becomes of rows that are written and that this run has not claimed: only a batch that was cut may leave
-        some, for its other pieces. Raises LedgerError."""
-        carried, claims = self._ask([("GET", keys.carried), ("GET", keys.part("claims"))])
-        written = [read_mark(mark)[0] for mark in marks]
-        before = _fingerprints(carried)
-        left = Multiset()
-        left.add(np.concatenate([before, *written]))
-        left.remove(_fingerprints(claims))
-        if not len(left):
-            return [("UNLINK", keys.carried)] if len(before) else []
-        if self._narrowed:
-            return [("SET", keys.carried, left.hashes().astype("<u8").tobytes())]
-        if len(left) > len(before):
-            batch = self._batch
-            raise LedgerError(
-                f"an earlier run of batch {batch.number} of query {batch.query} wrote {len(left)} rows to stream "
-                f"{shown!r} that this run does not have: the query gives other rows each time it runs; "
-                f"{self._remedy(keys)}"
-            )
-        _log.warning("stream %r: %d rows of entries that killed the query later stay in it", shown, len(left))
-        return [("UNLINK", keys.carried)]
+    def _is_old(self, one: Balance) -> bool:
+        """Whether this batch leaves the stream behind."""
+        return (self._is_void or not one.is_ours) and one.last <= self._batch.number
 
-    def _remedy(self, keys: Keys) -> str:
-        return (
-            "make it repeatable (no rand(), uuid(), current time or unordered limit). To go on as it is, delete key "
-            f"{keys.head.decode('utf-8', 'replace')!r} or choose delivery=at-least-once: the batch is then written anew"
-        )
+    def _balance(self, server: Connection, some: Sequence[Balance], closed: int | None) -> bool:
+        """Write what is to be written for these streams; False where one was touched since the look."""
+        commands: list[Command] = []
+        for one in some:
+            if one.last > self._batch.number:
+                if not self._is_void:
+                    raise refusals.late_closing(self._batch, one.last)
+            elif self._is_old(one):
+                asked = one.counts_of_unfinished()
+                counts = None if self._is_void else server.execute_all([("GET", key) for key in asked])
+                commands += one.leave_behind(closed, counts)
+            elif self._batch.number in (closed, one.head.done):
+                one.compare()
+            else:
+                found = server.execute_all([("HVALS", key) for key in one.earlier_marks()])
+                commands += one.finish([mark for marks in found for mark in marks])
+        if closed == self._batch.number or not commands:
+            server.execute("UNWATCH")
+            return True
+        return server.execute_all([("MULTI",), *commands, ("EXEC",)])[-1] is not None
+
+    def _seal(self, server: Connection, flat: Sequence[bytes], old: Sequence[bytes]) -> bool:
+        """Write into the record that the batch is closed. flat: the record as it was before, old: what it forgets."""
+        record = self._batch.record
+        seen = server.execute_all([("WATCH", record), ("HGETALL", record)])[-1]
+        if _by_stream(seen) != _by_stream(flat):
+            server.execute("UNWATCH")
+            return False
+        self._sealing = True
+        last: list[Command] = [("UNLINK", record)]
+        if not self._batch.expires:
+            last = [("HSET", record, CLOSED, self._batch.number)]
+            if old:
+                last.append(("HDEL", record, *old))
+        if server.execute_all([("MULTI",), *last, ("EXEC",)])[-1] is None:
+            return False
+        self._forget_job(server)
+        return True
+
+    def _forget_job(self, server: Connection) -> None:
+        """Nobody asks for the heads of a job that is over."""
+        if self._batch.expires and self._totals:
+            server.execute("UNLINK", *[Keys.of(stream, self._batch).head for stream in self._totals])
+
+
+def _by_stream(flat: Sequence[bytes]) -> dict[bytes, int]:
+    return {stream: int(number) for stream, number in zip(flat[0::2], flat[1::2], strict=True)}

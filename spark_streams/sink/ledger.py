@@ -13,82 +13,59 @@ For each stream that a batch writes to, in the stream's own slot:
     rstream:sink:{orders}:<query>:<batch>:<run>:claims     fingerprints, back to back (only after a killed run)
     rstream:sink:{orders}:<query>:carried                  the same (only while a batch is cut, see below)
 
-and `rstream:sink:<query>`, a hash of the streams and the last batch that wrote to each.
+and one record a query, `rstream:sink:<query>`, a hash: stream → the last batch that wrote to it, and under the empty
+name, which no stream has, the last batch that is *closed*.
 
 Every chunk is one transaction: its XADDs and its mark, WATCHing head and marks. So
 
 - a retry or a twin finds in the marks of its partition which rows are written, whatever their order;
-- a run that takes over from a killed one enters itself in the head, which stops whatever is left of the other. Its
-  tasks *claim* rows that earlier runs have written instead of writing them, each once (WATCHing the claims), wherever
-  the rows are now: the number of partitions may differ;
+- a run that takes over from a killed one enters itself in the head, which stops whatever is left of the other: runs
+  are ordered by their names, which the server gives (runs.py). Its tasks *claim* rows that earlier runs have written
+  instead of writing them, each once (WATCHing the claims), wherever the rows are now: the number of partitions may
+  differ;
 - when all tasks have ended, the driver holds what the run has written and claimed against what the tasks had, leaves
   `done` with the number of rows and the sum of their fingerprints, and drops the marks. A batch that is replayed after
   that (the query was killed before Spark's commit log) writes nothing and is held against both.
 
+When the next batch of the query is done, streams that it does not write to are forgotten: what remains of a query is
+its record, and a head for each stream of its last batch, however many streams its rows name. A task may stand still
+for any time and wake up when the head that would stop it is forgotten. So a head is made in three steps: the task
+WATCHes it, writes the stream into the record, and reads there which batch is closed: if that is its own one or a later
+one, it stops. The driver closes a batch the other way round: it touches the head of every stream in the record, which
+breaks the WATCH, then writes `closed` into the record, provided that no stream has come into it meanwhile. Either the
+task sees `closed`, or the driver sees its stream. No step spans two slots.
+
+A job's record is made by its driver, before there are tasks, and removed when the job is done: where there is none, the
+job is over. What a job's driver left when it was killed expires a week after its last use.
+
 A batch that kills its query is cut by the source (source/narrow.py): what an earlier run wrote of it may belong to a
 piece that is a later micro-batch. A piece says so under `narrowed_key`; what its earlier runs wrote and it does not
-have is *carried* to the next batches, which claim it like anything else that is written.
-
-When the next batch of the query is done, streams that it does not write to are forgotten: what remains of a query is a
-head for each stream of its last batch. Keys of jobs expire after a day without use.
+have is *carried* to the next batches, which claim it like anything else that is written. A batch whose entries are
+gone in part when it is read again says so under `lossy_key`: what was written of them stays.
 """
 
 from __future__ import annotations
 
-import secrets
 import struct
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from spark_streams.errors import LedgerError
+from spark_streams.sink import refusals
+from spark_streams.sink.batch import Batch
 from spark_streams.sink.fingerprint import Hashes
 from spark_streams.wire.connection import Argument
-from spark_streams.wire.slots import key_beside, narrowed_key
+from spark_streams.wire.slots import key_beside
 
 Command = tuple[Argument, ...]
 
-JOB_SECONDS = 86_400  # until the keys of a job expire
+JOB_SECONDS = 7 * 86_400  # until the keys of a job expire
+CLOSED = b""  # the record's field that is no stream
+NONE_CLOSED = -1  # what a job's record says while the job runs
 _COUNTS = struct.Struct("<II")
 HEAD_FIELDS = ("batch", "runs", "done", "rows", "total")
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What is written once. query: the streaming query's id, or a job's own; number: of the micro-batch; run: who is
-    executing it, later ones sort higher; expires: whether nobody can replay it once its job has ended."""
-
-    query: str
-    number: int
-    run: str
-    expires: bool
-
-    @classmethod
-    def of_job(cls, run: str) -> Batch:
-        """One `df.write`: nothing but its own tasks' retries and twins writes it again."""
-        return cls(f"job-{run}", 0, run, True)
-
-    @classmethod
-    def of_query(cls, query: str, number: int, run: str, transaction: str | None = None) -> Batch:
-        """A micro-batch. query: Spark's id of it; transaction: the name of one of several writes that it makes."""
-        return cls(query if transaction is None else f"{query}.{transaction}", number, run, False)
-
-    @property
-    def told(self) -> str:
-        """Where the source says that the batch is a piece of one that was cut."""
-        return narrowed_key(self.query.partition(".")[0])
-
-    @property
-    def index(self) -> str:
-        """The key that knows the query's streams."""
-        return f"rstream:sink:{self.query}"
-
-
-def new_run() -> str:
-    """The name of a run that begins now."""
-    return f"{time.time_ns():020d}-{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True)
@@ -120,6 +97,27 @@ class Keys:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A name in `parts`. what: a partition's number, `written` or `claims`."""
+
+    name: str
+    batch: int
+    run: str
+    what: str
+
+    @classmethod
+    def read(cls, name: bytes) -> Part:
+        """From the set's member."""
+        text = name.decode()
+        batch, run, what = text.split(":")
+        return cls(text, int(batch), run, what)
+
+    @property
+    def has_marks(self) -> bool:
+        return self.what.isdigit()
+
+
+@dataclass(frozen=True)
 class Head:
     """What the head says. batch: the one that is open or was the last; runs: those that have executed it, the owner
     last; done: the last batch that is complete, with its rows and the sum of their fingerprints."""
@@ -142,31 +140,30 @@ class Head:
             int(total or 0),
         )
 
+    @property
+    def last_done(self) -> int:
+        """`done`, -1 where there is none."""
+        return -1 if self.done is None else self.done
+
+    def is_open_before(self, number: int) -> bool:
+        """Whether an earlier batch than this one was begun and never done."""
+        return self.batch is not None and self.batch < number and self.done != self.batch
+
     def role_of(self, batch: Batch, stream: str) -> str:
         """What a task of this batch is to do: `open` the batch, `take over` from an earlier run, `join` its own run,
         or, where the batch is `done`, nothing. Raises LedgerError where it must not write."""
         if self.done is not None and self.done >= batch.number:
             if self.done == batch.number:
                 return "done"
-            raise LedgerError(
-                f"batch {batch.number} of query {batch.query} wants to write to stream {stream!r}, which has its batch "
-                f"{self.done} already: the checkpoint was set back; to write these rows again, delete the keys "
-                f"rstream:sink:*{batch.query}*"
-            )
+            raise refusals.set_back(batch, stream, self.done)
         if self.batch is None or self.batch < batch.number:
             return "open"
         if self.batch > batch.number:
-            raise LedgerError(
-                f"batch {batch.number} of query {batch.query} wants to write to stream {stream!r}, which batch "
-                f"{self.batch} is being written to: the query runs twice; stop one of them"
-            )
+            raise refusals.later_batch(batch, stream, self.batch)
         if self.runs and self.runs[-1] == batch.run:
             return "join"
         if batch.run in self.runs or (self.runs and batch.run < self.runs[-1]):
-            raise LedgerError(
-                f"another run of batch {batch.number} of query {batch.query} has taken over writing to stream "
-                f"{stream!r}: the query runs twice, or this machine's clock is behind; stop the other, or wait"
-            )
+            raise refusals.taken_over(batch, stream)
         return "take over"
 
     def entered(self, keys: Keys) -> list[Command]:
@@ -176,7 +173,7 @@ class Head:
         return [("HSET", keys.head, "batch", batch.number, "runs", runs), *expiry(batch, keys.head)]
 
 
-def expiry(batch: Batch, *keys: bytes) -> list[Command]:
+def expiry(batch: Batch, *keys: Argument) -> list[Command]:
     """EXPIREs for the keys of a job."""
     return [("EXPIRE", key, JOB_SECONDS) for key in keys] if batch.expires else []
 
@@ -189,7 +186,10 @@ def pack_mark(written: Hashes, claimed: Hashes) -> bytes:
 def read_mark(mark: bytes) -> tuple[Hashes, Hashes]:
     """(written, claimed). Raises LedgerError."""
     if len(mark) < _COUNTS.size or len(mark) != _COUNTS.size + 8 * sum(_COUNTS.unpack_from(mark)):
-        raise LedgerError("a mark of the sink's ledger cannot be read: another version wrote it, or it was changed")
+        raise LedgerError(
+            "a mark of the sink's ledger cannot be read: another version wrote it, or it was changed; put that version "
+            "back, or run the batch with delivery=at-least-once, which writes what is in the stream of it a second time"
+        )
     written, _ = _COUNTS.unpack_from(mark)
     hashes = np.frombuffer(mark, "<u8", offset=_COUNTS.size).astype(np.uint64)
     return hashes[:written], hashes[written:]

@@ -1,6 +1,6 @@
 """format("rstream-load"): the writer behind jobs/load.py, for rows whose order is always the same.
 
-Option `load` is JSON of sink.loading.Load; the others are the sink's. One partition: a stream has one order.
+Option `load` is JSON of sink.counts.Load; the others are the sink's. One partition: a stream has one order.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError
 from spark_streams.options import SINK, Options, parse_options
+from spark_streams.sink.counts import Load
 from spark_streams.sink.fields import ID, STREAM, check_writable
-from spark_streams.sink.loading import Load, append_in_order
+from spark_streams.sink.loading import append_in_order
 
 
 class LoadDataSource(DataSource):

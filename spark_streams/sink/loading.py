@@ -14,78 +14,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import hiredis
-import numpy as np
 import pyarrow as pa
 
-from spark_streams.errors import LedgerError, RStreamError
+from spark_streams.errors import LedgerError, RStreamError, ServerUnreachableError
 from spark_streams.options import Options
 from spark_streams.sink.chunks import Chunk, chunks
+from spark_streams.sink.counts import Count, Load, load_key
+from spark_streams.sink.limits import Limits
+from spark_streams.sink.replicas import wait_for_replicas
 from spark_streams.sink.rows import error_of_row
 from spark_streams.sink.trim import Trimmer, Trimming
-from spark_streams.sink.write import wait_for_replicas
 from spark_streams.wire.connection import Connection, Reply, ReplyError, pack
 from spark_streams.wire.link import Link
 from spark_streams.wire.retry import passes
-from spark_streams.wire.slots import key_beside
 
 _PER_SECOND = 10  # chunks, where a rate is set
-
-
-@dataclass(frozen=True)
-class Count:
-    """How many rows of an input are in the stream. total: the sum of their fingerprints, mod 2^64."""
-
-    rows: int = 0
-    total: int = 0
-
-    @classmethod
-    def parse(cls, text: bytes | None) -> Count:
-        """From the hash's value. Raises LedgerError."""
-        try:
-            return cls(*[int(word) for word in text.split()]) if text is not None else cls()
-        except (ValueError, TypeError):
-            raise LedgerError(
-                f"the count of a load cannot be read ({text!r}): it was changed by something else"
-            ) from None
-
-    def and_(self, chunk: Chunk) -> Count:
-        """With this chunk's rows."""
-        assert chunk.hashes is not None
-        with np.errstate(over="ignore"):
-            return Count(self.rows + len(chunk), (self.total + int(chunk.hashes.sum(dtype=np.uint64))) % 2**64)
-
-    def __str__(self) -> str:
-        return f"{self.rows} {self.total}"
-
-
-@dataclass(frozen=True)
-class Load:
-    """name: of the load; input: which of its inputs this is; rate: rows a second, None: as fast as it goes."""
-
-    name: str
-    input: str
-    rate: int | None = None
-
-
-def load_key(stream: str, name: str) -> bytes:
-    """Where a load keeps its counts."""
-    return key_beside(stream, "load", name)
-
-
-def counts_of(server: Connection, stream: str, name: str) -> dict[str, Count]:
-    """By input what is loaded; nothing where the stream has been deleted since: then it is loaded anew."""
-    if not server.execute("EXISTS", stream):
-        return {}
-    flat = server.execute("HGETALL", load_key(stream, name))
-    return {key.decode(): Count.parse(value) for key, value in zip(flat[0::2], flat[1::2], strict=True)}
-
-
-def forget_counts(server: Connection, stream: str, name: str) -> None:
-    """The next load of this name begins at the first row."""
-    server.execute("DEL", load_key(stream, name))
 
 
 def append_in_order(batches: Iterable[pa.RecordBatch], options: Options, load: Load) -> int:
@@ -99,9 +44,10 @@ def append_in_order(batches: Iterable[pa.RecordBatch], options: Options, load: L
         trimmer = Trimmer(link, Trimming.of(options))
         try:
             cut = chunks(batches, options["stream"], options["nulls"], size, fingerprints=True)
-            rows = _OrderedSender(link, trimmer, options["stream"], load).run(cut)
+            sender = _OrderedSender(link, trimmer, options["stream"], load)
+            rows = sender.run(sender.limits.fitting(cut))
             if options["waitReplicas"] is not None:
-                wait_for_replicas(link, options["waitReplicas"])
+                sender.cover(options["waitReplicas"])
         finally:
             trimmer.close()
     return rows
@@ -113,14 +59,19 @@ class _OrderedSender:
         self._trimmer = trimmer
         self._stream = stream.encode()
         self._load = load
+        self.limits = Limits(link.address)
         self._key = load_key(stream, load.name)
         self._known = Count()  # as the server had it when last looked at
         self._watched = False
+        self._wrote_on: Connection | None = None
         self._began: float | None = None
         self._sent = 0
 
     def run(self, cut: Iterable[Chunk]) -> int:
         here = Count()
+        if self._link.execute("TYPE", self._stream) not in (b"none", b"stream"):
+            # Within a transaction it would be refused, and counted.
+            raise self._link.server.error_of(ReplyError("WRONGTYPE"), ("XADD", self._stream))
         self._look()
         for whole in cut:
             chunk = whole
@@ -137,6 +88,31 @@ class _OrderedSender:
             self._has_changed(f"has only {here.rows} rows")
         return here.rows
 
+    def cover(self, replicas: int) -> None:
+        """Until so many replicas have all rows. Raises LedgerError where the server that answers now has not, and
+        ReplicationError."""
+        while self._known.rows:
+            try:
+                server = self._link.server
+                if server is not self._wrote_on:
+                    found = Count.parse(server.execute("HGET", self._key, self._load.input))
+                    if found.rows < self._known.rows:
+                        raise self._has_fallen(found)
+                    # So that this connection has written something after the rows.
+                    server.execute("HSET", self._key, self._load.input, str(found))
+                    self._wrote_on = server
+                wait_for_replicas(server, replicas)
+                return
+            except RStreamError as error:
+                self._link.again(error)
+
+    def _has_fallen(self, found: Count) -> LedgerError:
+        return LedgerError(
+            f"{self._known.rows} rows of {self._load.input} were loaded into stream {self._stream.decode()!r} as "
+            f"{self._load.name!r}, and the server counts {found.rows}: it has lost the rest (a replica that lagged "
+            "behind became the master), or somebody has begun the load again: load it again, it goes on from there"
+        )
+
     def _hold_against(self, here: Count) -> None:
         if here.rows == self._known.rows and here != self._known:
             self._has_changed("has other rows there now")
@@ -144,7 +120,8 @@ class _OrderedSender:
     def _has_changed(self, how: str) -> None:
         raise LedgerError(
             f"{self._known.rows} rows of {self._load.input} were loaded into stream {self._stream.decode()!r} as "
-            f"{self._load.name!r}, and the input {how}: give the load another name, or begin again"
+            f"{self._load.name!r}, and the input {how}: put it back as it was; under another name, or begun again, "
+            "all of it is loaded, and these rows a second time"
         )
 
     def _write(self, chunk: Chunk, before: Count) -> bool:
@@ -155,8 +132,11 @@ class _OrderedSender:
             try:
                 self._watch()
                 if self._known != before:
-                    if self._known.rows <= before.rows:
-                        self._has_changed("is loaded by somebody who has begun again")
+                    if self._known.rows < before.rows:
+                        found, self._known = self._known, before
+                        raise self._has_fallen(found)
+                    if self._known.rows == before.rows:
+                        self._has_changed("has other rows there now")
                     return False
                 replies = self._transact(chunk, after)
             except RStreamError as error:
@@ -172,6 +152,7 @@ class _OrderedSender:
                 if refused is not None:
                     self._take_back(chunk, before, refused, str(results[refused]))
                 self._known = after
+                self._wrote_on = self._link.server
                 self._link.backoff.succeeded()
                 self._trimmer.after([self._stream])
                 return True
@@ -181,9 +162,13 @@ class _OrderedSender:
         pipe = self._link.pipe
         count = pack("HSET", self._key, self._load.input, str(after))
         last = b"".join([*self._trimmer.commands([self._stream]), count, pack("EXEC"), pipe.mark])
-        pipe.send(pack("MULTI"), chunk.requests.slice(0, len(chunk)), last)
         reader = hiredis.Reader(replyError=ReplyError)
-        reader.feed(pipe.take())
+        try:
+            pipe.send(pack("MULTI"), chunk.requests.slice(0, len(chunk)), last)
+            reader.feed(pipe.take())
+        except ServerUnreachableError:
+            self.limits.lost(chunk)
+            raise
         replies: list[Reply] = []
         while (reply := reader.gets()) is not False:
             replies.append(reply)

@@ -17,13 +17,14 @@ from typing import TypeVar
 import hiredis
 import numpy as np
 
-from spark_streams.errors import RStreamError
+from spark_streams.errors import RStreamError, ServerUnreachableError
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.sink.books import Book, Books
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.fingerprint import Hashes, Mask, Multiset
 from spark_streams.sink.ledger import Command, expiry, pack_mark
-from spark_streams.sink.rows import error_of_row, first_not_above, id_refused
+from spark_streams.sink.limits import Limits
+from spark_streams.sink.rows import error_of_row, first_refused, id_refused
 from spark_streams.sink.trim import Trimmer
 from spark_streams.wire.connection import Reply, ReplyError, pack
 from spark_streams.wire.link import Link
@@ -58,8 +59,9 @@ def parts_of(chunk: Chunk, books: Sequence[Book]) -> Iterator[tuple[Book, int, i
 class Resolver:
     """Writes chunks over a link while nothing else is under way on it."""
 
-    def __init__(self, link: Link, trimmer: Trimmer, books: Books) -> None:
+    def __init__(self, link: Link, trimmer: Trimmer, books: Books, limits: Limits) -> None:
         self._link = link
+        self._limits = limits
         self._trimmer = trimmer
         self._books = books
 
@@ -137,8 +139,13 @@ class Resolver:
         marks = self.marks(one, claimed)
         pipe = self._link.pipe
         last = b"".join([*trims, *[pack(*mark) for mark in marks], pack("EXEC"), pipe.mark])
-        pipe.send(pack("MULTI"), fresh.requests.slice(0, len(fresh)), last)
-        return self.is_carried_out(one, fresh, claimed, pipe.take())
+        try:
+            pipe.send(pack("MULTI"), fresh.requests.slice(0, len(fresh)), last)
+            replies = pipe.take()
+        except ServerUnreachableError:
+            self._limits.lost(fresh)
+            raise
+        return self.is_carried_out(one, fresh, claimed, replies)
 
     def is_carried_out(self, one: Write, fresh: Chunk, claimed: Mask | None, raw: bytes) -> bool:
         """What the replies to MULTI … EXEC say: carried out, or not (nil). fresh: the rows that were sent.
@@ -181,16 +188,17 @@ class Resolver:
         raise self._link.server.error_of(ReplyError(text), ("XTRIM", one.books[0].stream))
 
     def _check_ids(self, fresh: Chunk, tops: Mapping[bytes, Reply]) -> None:
-        """Explicit ids must rise above the top of their stream, which is watched. Raises EntryIdError."""
+        """Explicit ids must rise above the top of their stream, which is watched. Raises EntryIdError and kin."""
         if fresh.ids is None:
             return
         for stream, start, stop in fresh.segments():
             described = tops[stream]
+            if isinstance(described, ReplyError) and str(described) != "ERR no such key":
+                raise self._link.server.error_of(described, ("XADD", stream))
             top = StreamId.parse(pairs(described)[b"last-generated-id"]) if isinstance(described, list) else MIN_ID
-            at = first_not_above(fresh.ids.slice(start, stop - start), top)
+            at = first_refused(fresh.ids.slice(start, stop - start), top)
             if at is not None:
-                explicit = fresh.ids[start + at].as_py()
-                raise id_refused(self._link.server, stream, int(fresh.rows[start + at]), explicit)
+                raise id_refused(self._link.server, fresh, start + at)
 
     def written(self, one: Write, claimed: Mask | None) -> None:
         """The mark is there, and the rows are."""

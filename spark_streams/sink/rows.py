@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
+
 import hiredis
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.errors import EntryIdError, RStreamError
-from spark_streams.ids import InvalidStreamId, StreamId
+from spark_streams.ids import MAX_ID, InvalidStreamId, StreamId
 from spark_streams.sink.chunks import Chunk
 from spark_streams.wire.connection import Connection, ReplyError
 
 _ID_REFUSALS = ("ERR The ID specified in XADD", "ERR Invalid stream ID")
+_LOOKED_FOR = 200  # rows in one round trip: entries may be large
+_EXHAUSTED = "ERR The stream has exhausted the last possible ID, unable to add more items"
 
 
 def errors_among(replies: bytes) -> list[tuple[int, str]]:
@@ -30,14 +36,18 @@ def errors_among(replies: bytes) -> list[tuple[int, str]]:
 def error_of_row(server: Connection, chunk: Chunk, at: int, text: str) -> RStreamError:
     """The named error for the row at this place of the chunk."""
     stream, row = chunk.streams[chunk.codes[at]], int(chunk.rows[at])
-    explicit = chunk.ids[at].as_py() if chunk.ids is not None else None
-    if explicit is not None and text.startswith(_ID_REFUSALS):
-        return id_refused(server, stream, row, explicit)
+    if chunk.ids is not None and is_id_refusal(chunk, at, text):
+        return _id_refused(server, stream, row, chunk.ids[at].as_py())
     return server.error_of(ReplyError(text), ("XADD", stream, f"(row {row} of this task)"))
 
 
-def id_refused(server: Connection, stream: bytes, row: int, explicit: str) -> EntryIdError:
-    """The row's id is not above what its stream has had."""
+def id_refused(server: Connection, chunk: Chunk, at: int) -> RStreamError:
+    """The named error for a row whose id would be refused."""
+    given = chunk.ids is not None and chunk.ids[at].is_valid
+    return error_of_row(server, chunk, at, f"{_ID_REFUSALS[0]} is too low" if given else _EXHAUSTED)
+
+
+def _id_refused(server: Connection, stream: bytes, row: int, explicit: str) -> EntryIdError:
     return EntryIdError(
         f"row {row} of this task has the id {explicit!r}, which is not above the last one of stream "
         f"{stream.decode('utf-8', 'replace')!r} at {server.address}: ids rise in the order of the rows; sort by them "
@@ -45,28 +55,86 @@ def id_refused(server: Connection, stream: bytes, row: int, explicit: str) -> En
     )
 
 
-def first_not_above(ids: pa.Array, top: StreamId) -> int | None:
-    """The place of the first id that is not above those before it, `top` first; ids that the server completes (null,
-    `5-*`) are not looked at."""
-    whole = pc.fill_null(pc.match_substring_regex(ids, r"^[0-9]+(-[0-9]+)?$"), False)
-    places = pc.indices_nonzero(whole)
-    parts = pc.extract_regex(ids.take(places), r"^(?P<ms>[0-9]+)-?(?P<seq>[0-9]*)$")
+def first_unwritten(server: Connection, chunk: Chunk) -> int | None:
+    """The place of the first row that its stream does not hold under its id, as it is. Raises ServerError."""
+    for start in range(0, len(chunk), _LOOKED_FOR):
+        page = chunk.slice(start, min(start + _LOOKED_FOR, len(chunk)))
+        wanted = [_words(page, at) for at in range(len(page))]
+        ids = [None if words[2].endswith(b"*") else StreamId.parse(words[2]) for words in wanted]
+        asked = [bytes(one) if one is not None else b"+" for one in ids]
+        found = server.execute_all([
+            ("XRANGE", words[1], one, one, "COUNT", 1) for words, one in zip(wanted, asked, strict=True)
+        ])  # fmt: skip
+        for at, (words, one, entries) in enumerate(zip(wanted, ids, found, strict=True)):
+            if one is None or not entries or entries[0][1] != words[3:]:
+                return start + at
+    return None
+
+
+def _words(chunk: Chunk, at: int) -> list[bytes]:
+    """The command of one row: XADD, stream, id, fields and values."""
+    reader = hiredis.Reader()
+    reader.feed(bytes(chunk.requests.slice(at, at + 1)))
+    words: list[bytes] = reader.gets()
+    return words
+
+
+def with_known_tops(chunk: Chunk) -> Iterator[Chunk]:
+    """In pieces, so that no id of a row follows one that the server makes: of each it can be told before whether the
+    server will take it."""
+    if chunk.ids is None or not chunk.ids.null_count:
+        yield chunk
+        return
+    valid = chunk.ids.is_valid().to_numpy(zero_copy_only=False)
+    follows = valid[1:] & ~valid[:-1] & (chunk.codes[1:] == chunk.codes[:-1])
+    cuts = [0, *(np.flatnonzero(follows) + 1).tolist(), len(chunk)]
+    yield from (chunk.slice(start, stop) for start, stop in itertools.pairwise(cuts))
+
+
+def first_refused(ids: pa.Array, top: StreamId) -> int | None:
+    """The place of the first id that a stream whose last one is `top` would refuse. Null ids, which the server makes,
+    may only stand at the end: where its clock is nobody else knows."""
+    if top == MAX_ID:
+        return 0 if len(ids) else None
+    if pc.any(pc.ends_with(ids, "-*")).as_py():
+        return _first_refused_of_partial(ids.to_pylist(), top)
+    whole = ids.drop_null()
+    parts = pc.extract_regex(whole, r"^(?P<ms>[0-9]+)-?(?P<seq>[0-9]*)$")
     try:
         ms = parts.field("ms").cast(pa.uint64()).to_numpy()
         seq = pc.if_else(pc.equal(parts.field("seq"), ""), "0", parts.field("seq")).cast(pa.uint64()).to_numpy()
     except pa.ArrowInvalid:
-        return _first_beyond(ids)
+        return _first_refused_of_partial(whole.to_pylist(), top)
     if len(ms) and StreamId(int(ms[0]), int(seq[0])) <= top:
-        return int(places[0].as_py())
+        return 0
     falls = (ms[1:] < ms[:-1]) | ((ms[1:] == ms[:-1]) & (seq[1:] <= seq[:-1]))
-    return int(places[int(falls.argmax()) + 1].as_py()) if falls.any() else None
+    if falls.any():
+        return int(falls.argmax()) + 1
+    is_last = len(ms) and (int(ms[-1]), int(seq[-1])) == MAX_ID
+    return len(whole) if is_last and len(whole) < len(ids) else None
 
 
-def _first_beyond(ids: pa.Array) -> int | None:
-    """The first one with a number beyond 64 bits."""
-    for at, text in enumerate(ids.to_pylist()):
+def _first_refused_of_partial(ids: Sequence[str | None], top: StreamId) -> int | None:
+    """The same for ids whose sequence the server is to find (`5-*`), or with numbers beyond 64 bits."""
+    for at, text in enumerate(ids):
+        if text is None:
+            return None
         try:
-            StreamId.parse((text or "0").removesuffix("-*"))
+            if text.endswith("-*"):
+                given = StreamId.parse(text.removesuffix("-*"))
+                given = top.next() if given.ms == top.ms else given
+                if given.ms != int(text.removesuffix("-*")):
+                    return at
+            else:
+                given = StreamId.parse(text)
         except InvalidStreamId:
             return at
+        if given <= top:
+            return at
+        top = given
     return None
+
+
+def is_id_refusal(chunk: Chunk, at: int, text: str) -> bool:
+    """Whether a row was refused because its explicit id is not above those before it."""
+    return chunk.ids is not None and chunk.ids[at].is_valid and text.startswith(_ID_REFUSALS)

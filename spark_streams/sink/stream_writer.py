@@ -8,10 +8,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from spark_streams.errors import InvalidOptionError
+from spark_streams.errors import InvalidOptionError, UnsupportedError
 from spark_streams.options import Options
 from spark_streams.sink.batch_writer import BatchWriter, Written, micro_batch
-from spark_streams.sink.ledger import Batch
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -28,14 +27,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "option transaction names a write within foreachBatch, and writeStream writes each micro-batch once by "
                 "itself: drop it"
             )
-        self._rows = BatchWriter(options, schema, overwrite)
+        self._rows = BatchWriter(options, schema, overwrite, of_query=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return self._rows.write_part_of(self._batch(), iterator)
-
-    def _batch(self) -> Batch:
         told = micro_batch()
-        return Batch.of_job(self._rows.run) if told is None else Batch.of_query(*told, self._rows.run)
+        if told is None:
+            raise UnsupportedError(
+                "this Spark does not tell its tasks which micro-batch they are of: write within foreachBatch"
+            )
+        return self._rows.write_part_of(self._rows.batch_of(*told), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks have ended well: the ledger says so, and forgets how."""

@@ -23,12 +23,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from spark_streams.errors import LedgerError, ServerUnreachableError
-from spark_streams.sink.books import Book, Books
+from spark_streams.errors import ServerUnreachableError
+from spark_streams.sink import refusals
+from spark_streams.sink.books import Book, Books, checked
 from spark_streams.sink.chunks import Chunk
-from spark_streams.sink.fingerprint import Hashes
+from spark_streams.sink.covering import Covering
+from spark_streams.sink.fingerprint import Hashes, Multiset
 from spark_streams.sink.held import Held
+from spark_streams.sink.limits import Limits
+from spark_streams.sink.opening import open_books
 from spark_streams.sink.resolving import Resolver, Write, parts_of
+from spark_streams.sink.rows import with_known_tops
 from spark_streams.sink.trim import Trimmer
 from spark_streams.wire.connection import ReplyError, pack
 from spark_streams.wire.link import Link
@@ -39,23 +44,26 @@ _QUEUED = b"+QUEUED\r\n"
 class LedgerSender:
     """Sends chunks over a link, each at most once, whoever else sends the same."""
 
-    def __init__(self, link: Link, trimmer: Trimmer, books: Books) -> None:
+    def __init__(self, link: Link, trimmer: Trimmer, books: Books, limits: Limits, replicas: int | None = None) -> None:
+        """replicas: as Covering's."""
         self._link = link
         self._trimmer = trimmer
         self._books = books
-        self._slow = Resolver(link, trimmer, books)
+        self._limits = limits
+        self._slow = Resolver(link, trimmer, books, limits)
+        self._covering = Covering(link, books, self._slow, replicas)
         self._ahead: Write | None = None  # queued behind MULTI, waiting for its EXEC
         self._numbered = 0
 
     def run(self, chunks: Iterable[Chunk]) -> int:
         """Send all that is not written yet; how many rows there were.
 
-        Raises LedgerError where what is written already cannot be proved to be these rows, and the named error of a
-        row that the server refuses.
+        Raises LedgerError where what is written already cannot be proved to be these rows, or is lost, the named error
+        of a row that the server refuses, ReplicationError.
         """
         rows = 0
         with Held() as held:
-            for chunk in chunks:
+            for chunk in self._limits.fitting(chunks):
                 rows += len(chunk)
                 self._open(chunk)
                 left = self._without_known(chunk) if held.waiting or self._is_retry(chunk) else chunk
@@ -71,6 +79,7 @@ class LedgerSender:
                 self._push(one)
             self._flush()
             self._require_all_met()
+            self._covering.cover(at_the_end=True)
         return rows
 
     # -- before writing -----------------------------------------------------------------------------------------
@@ -80,7 +89,11 @@ class LedgerSender:
         books = self._books.of([stream for stream, _, _ in segments])
         if not all(book.opened for book in books):
             self._flush()
-            self._slow.asking(lambda: self._books.open(books, self._slow.ask))
+            self._slow.asking(lambda: open_books(self._books, books, self._slow.ask))
+            self._covering.begin()
+            for book in books:
+                if book.kind not in (b"none", b"stream"):
+                    raise self._link.server.error_of(ReplyError("WRONGTYPE"), ("XADD", book.stream))
         for book, _, _, hashes in self._parts(chunk):
             book.count(hashes)
 
@@ -101,13 +114,17 @@ class LedgerSender:
 
     def _require_all_met(self) -> None:
         for book in self._books.all():
-            if len(book.others) and not book.done:
-                raise LedgerError(
-                    f"partition {self._books.partition} of batch {self._books.batch.number} wrote {len(book.others)} "
-                    f"rows to stream {book.stream.decode('utf-8', 'replace')!r} in an earlier attempt that this one "
-                    "does not have: the query gives other rows each time it runs (rand(), uuid(), current time, an "
-                    "unordered limit); make it repeatable, or choose delivery=at-least-once"
-                )
+            unmet = 0 if book.done else len(book.others)
+            if not unmet:
+                continue
+            if not self._is_lossy():
+                raise refusals.other_attempt(self._books.batch, book.shown, self._books.partition, unmet)
+            book.others = Multiset()
+
+    def _is_lossy(self) -> bool:
+        """Whether the source says that it has fewer entries than an earlier attempt had."""
+        batch = self._books.batch
+        return batch.is_named_by(self._slow.asking(lambda: checked(self._slow.ask([("GET", batch.lossy)])))[0])
 
     def _parts(self, chunk: Chunk) -> Iterator[tuple[Book, int, int, Hashes]]:
         return parts_of(chunk, self._books.of([stream for stream, _, _ in chunk.segments()]))
@@ -115,11 +132,19 @@ class LedgerSender:
     # -- the fast way -------------------------------------------------------------------------------------------
 
     def _push(self, chunk: Chunk) -> None:
+        for piece in with_known_tops(chunk):
+            self._push_piece(piece)
+
+    def _push_piece(self, chunk: Chunk) -> None:
         books = self._books.of([stream for stream, _, _ in chunk.segments()])
         if all(book.done for book in books):
             return
+        if self._covering.is_due:
+            self._flush()
+            self._covering.cover()
         self._numbered += 1
         one = Write(chunk, f"{self._books.attempt}.{self._numbered}".encode(), books)
+        self._covering.add(one)
         if chunk.ids is not None or not all(book.settled for book in books):
             self._flush()
             self._slow.resolve(one)

@@ -9,6 +9,10 @@ Servers since Redis 8.2 can be told so (XTRIM … ACKED): they let go what is ac
 still pending. Any other gets MINID with the lowest id that some group still needs, worked out from XINFO GROUPS and
 XPENDING; what moves meanwhile only makes that cautious, because groups move forwards. (A group that is made anew or set
 back between the two commands may miss entries, as it may a moment later.)
+
+A query of ours may have what is acknowledged still before it: with noAck nothing is listed, with at-most-once it is
+acknowledged before it is read. It says so beside the stream, `rstream:committed:…` (readers.py), and so holds back what
+its batches have not committed; no server knows of that, so there it is MINID on every one.
 """
 
 from __future__ import annotations
@@ -20,9 +24,9 @@ from dataclasses import dataclass
 from spark_streams.errors import RStreamError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.options import Options
-from spark_streams.wire.connection import Connection, Reply, ReplyError, pack
+from spark_streams.sink.readers import Group, Readers, last_delivered
+from spark_streams.wire.connection import Connection, ReplyError, pack
 from spark_streams.wire.link import Link
-from spark_streams.wire.replies import pairs
 from spark_streams.wire.retry import is_passing
 
 
@@ -128,6 +132,7 @@ class AckedTrimmer:
     def __init__(self, server: Connection, trimming: Trimming) -> None:
         self._server = server
         self._trimming = trimming
+        self._readers = Readers(server)
         self._knows_acked: bool | None = None
 
     def close(self) -> None:
@@ -135,22 +140,17 @@ class AckedTrimmer:
         self._server.close()
 
     def trim(self, streams: Sequence[bytes], now: int) -> int:
-        """Trim each; how many entries went. Raises ServerReplyError and kin."""
-        trimmed = 0
-        groups = self._server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
-        for stream, described in zip(streams, groups, strict=True):
-            if isinstance(described, ReplyError):
-                if str(described) == "ERR no such key":
-                    continue  # deleted meanwhile
-                raise self._server.error_of(described, ("XINFO", "GROUPS", stream))
-            if described:
-                trimmed += self._trim(stream, [pairs(group) for group in described], now)
-        return trimmed
+        """Trim each; how many entries went. Raises ServerReplyError and kin, StreamStateError."""
+        return sum(
+            self._trim(stream, groups, held, now)
+            for stream, (groups, held) in self._readers.look(streams).items()
+            if groups
+        )
 
-    def _trim(self, stream: bytes, groups: Sequence[dict[bytes, Reply]], now: int) -> int:
+    def _trim(self, stream: bytes, groups: Sequence[Group], held: StreamId | None, now: int) -> int:
         threshold = self._trimming.threshold(now) or ("MINID", str(MAX_ID))
-        if self._knows_acked is not False:
-            words = [*self._trimming.words(stream, *threshold), "ACKED"]
+        if held is None and self._knows_acked is not False:
+            words = [*self._trimming.words(stream, *self._given_already(groups, *threshold)), "ACKED"]
             reply = self._server.pipeline([words])[0]
             if self._knows_acked is None:
                 self._knows_acked = not (isinstance(reply, ReplyError) and "syntax error" in str(reply))
@@ -158,20 +158,23 @@ class AckedTrimmer:
                 if isinstance(reply, ReplyError):
                     raise self._server.error_of(reply, words)
                 return int(reply)
-        return self._trim_up_to(stream, self._needed(stream, groups), *threshold)
+        needed = self._needed(stream, groups)
+        return self._trim_up_to(stream, needed if held is None else min(needed, _above(held)), *threshold)
 
-    def _needed(self, stream: bytes, groups: Sequence[dict[bytes, Reply]]) -> StreamId:
+    @staticmethod
+    def _given_already(groups: Sequence[Group], kind: str, threshold: str) -> tuple[str, str]:
+        """A threshold by id goes no further than what every group had been given when they were looked at: a query that
+        holds something back may have begun since."""
+        if kind != "MINID":
+            return kind, threshold
+        return kind, str(min(StreamId.parse(threshold), *[_above(last_delivered(group)) for group in groups]))
+
+    def _needed(self, stream: bytes, groups: Sequence[Group]) -> StreamId:
         """The lowest id that some group has still to be given or to acknowledge."""
         waiting = [group for group in groups if group[b"pending"]]
-        pending = self._server.pipeline([("XPENDING", stream, group[b"name"]) for group in waiting])
-        lowest = [StreamId.parse(group[b"last-delivered-id"]) for group in groups]
-        needed = min(last.next() if last < MAX_ID else last for last in lowest)
-        for group, summary in zip(waiting, pending, strict=True):
-            if isinstance(summary, ReplyError):
-                raise self._server.error_of(summary, ("XPENDING", stream, group[b"name"]))
-            if summary[0]:
-                needed = min(needed, StreamId.parse(summary[1]))
-        return needed
+        pending = self._server.execute_all([("XPENDING", stream, group[b"name"]) for group in waiting])
+        needed = [_above(last_delivered(group)) for group in groups]
+        return min([*needed, *[StreamId.parse(summary[1]) for summary in pending if summary[0]]])
 
     def _trim_up_to(self, stream: bytes, needed: StreamId, kind: str, threshold: str) -> int:
         execute = self._server.execute
@@ -187,3 +190,7 @@ class AckedTrimmer:
         entries = execute("XRANGE", stream, "-", "+", "COUNT", excess)
         last = StreamId.parse(entries[-1][0]) if entries else needed
         return int(execute("XTRIM", stream, "MINID", "=", str(min(needed, last.next()))))
+
+
+def _above(entry: StreamId) -> StreamId:
+    return entry.next() if entry < MAX_ID else entry

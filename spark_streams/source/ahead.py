@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from spark_streams.ids import StreamId
 from spark_streams.source.admission import Admission
+from spark_streams.source.counts import held_above
 from spark_streams.source.group import GroupState, Membership, StreamState, look
-from spark_streams.source.losses import trimmed_unread
 from spark_streams.source.plan import Run, per_stream, share
-from spark_streams.source.reserve import STEP, Wanted, reserve
+from spark_streams.source.reserve import STEP, Reserved, Wanted, reserve
 from spark_streams.wire.connection import Connection
 
 LEAST = 50_000  # entries: reserving fewer takes less time than Spark needs between two batches
@@ -39,7 +39,7 @@ class Reserving:
         backlog: Mapping[str, int],
         most: int | None,
         turn: int,
-    ) -> list[Run]:
+    ) -> Reserved:
         """Reserve up to `most` entries of what each stream's backlog has. Raises as `reserve` does."""
         allowed = backlog if most is None else share(most, backlog, turn)
         wanted = {s: Wanted(n, self.admission.end_of(s, heads).last) for s, n in allowed.items() if n > 0}
@@ -49,23 +49,24 @@ class Reserving:
 
 @dataclass
 class Ahead:
-    """One reserving ahead. runs: what it has reserved, once it has `work`ed."""
+    """One reserving ahead. known: the streams at the last look; runs: what it has reserved, once it has `work`ed."""
 
     reserving: Reserving
     streams: Sequence[str]
     most: int | None
     turn: int
+    known: Mapping[str, StreamState]
     runs: list[Run] = field(default_factory=list)
 
     def work(self, server: Connection) -> None:
         """Reserve, unless a closer look is needed: whoever makes the batch takes it. Raises as `reserve` does."""
-        heads, found = look(server, self.reserving.member, self.streams)
+        heads, found = look(server, self.reserving.member, self.streams, self.known)
         states = {stream: state for stream, state in found.items() if state is not None and not state.others}
-        if len(states) < len(found) or any(trimmed_unread(heads[s], state) for s, state in states.items()):
+        if len(states) < len(found) or any(_is_trimmed(heads[s], state) for s, state in states.items()):
             return
         backlog = self.reserving.admission.backlog(heads, states)
         if is_worth_it(self.reserving.admission, backlog, self.most):
-            self.runs = self.reserving.new_entries(server, heads, states, backlog, self.most, self.turn)
+            self.runs = self.reserving.new_entries(server, heads, states, backlog, self.most, self.turn).runs
 
     def pending(self) -> Counter[str]:
         """How many entries are pending for it, per stream."""
@@ -83,6 +84,14 @@ class Ahead:
             state.ours == ours[stream] and state.last_delivered == ends.get(stream, state.last_delivered)
             for stream, state in states.items()
         )
+
+
+def _is_trimmed(head: StreamState, state: GroupState) -> bool:
+    """Whether the stream may have lost entries that the group has yet to deliver."""
+    held = held_above(head, state.last_delivered)
+    if held is None or head.added is None:
+        return False
+    return state.entries_read is None or head.added - held > state.entries_read
 
 
 def is_worth_it(admission: Admission, backlog: Mapping[str, int], most: int | None) -> bool:

@@ -37,7 +37,8 @@ from spark_streams.source.plan import Task
 from spark_streams.source.sample import sample
 from spark_streams.source.schema import infer
 from spark_streams.source.survey import plan_tasks
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.patient import PatientConnection
+from spark_streams.wire.retry import LIMIT
 
 _NOBODY = Membership((), "", "")  # reading ranges needs no group
 
@@ -54,8 +55,9 @@ _TYPES: dict[str, DataType] = {
 
 def infer_schema(options: Options) -> StructType:
     """The columns of a sample of the streams, and `_stream`, `_id` and `_timestamp`. Raises SchemaError."""
-    with Connection(options.address) as server:
-        columns = infer(sample(server, options), skip=[options["columnNameOfCorruptRecord"], text(MARK)])
+    with PatientConnection(options.address, "inferring a schema") as server:
+        entries = server.run(lambda connection: sample(connection, options))
+    columns = infer(entries, skip=[options["columnNameOfCorruptRecord"], text(MARK)])
     columns += [("_stream", "string"), ("_id", "string"), ("_timestamp", "timestamp")]
     return StructType([StructField(name, _TYPES[kind]) for name, kind in columns])
 
@@ -83,8 +85,10 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks. Where the end is `latest` it is pinned here: a task that runs again reads the same."""
-        with Connection(self._options.address) as server:
-            tasks: Sequence[Task | None] = plan_tasks(server, self._options, self._narrowing)
+        with PatientConnection(self._options.address, "planning what is read") as server:
+            tasks: Sequence[Task | None] = server.run(
+                lambda connection: plan_tasks(connection, self._options, self._narrowing)
+            )
         # Spark makes a task of its own where there is none, and it would not be one of ours.
         return [TaskPartition(task) for task in tasks or [None]]
 
@@ -93,11 +97,9 @@ class BatchReader(DataSourceReader):
         assert isinstance(partition, TaskPartition)
         if partition.task is None:
             return
-        with (
-            Connection(self._options.address) as server,
-            Fetch(server, _NOBODY, partition.task.runs, deliveries=False) as fetch,
-        ):
-            for page in fetch.pages():
+        # The driver has been connected: the address is right, and a server that is away is waited for.
+        with PatientConnection(self._options.address, "reading", LIMIT) as server:
+            for page in Fetch(server, _NOBODY, partition.task.runs, deliveries=False).pages():
                 if page.rows:
                     yield self._columns.batch(page.entries, page.rows, page.streams).batch
 

@@ -15,12 +15,13 @@ _T = TypeVar("_T")
 @dataclass(frozen=True)
 class Head:
     """What a stream holds when the read is planned. first, last: its oldest and newest entry, None where it is empty;
-    length: how many entries; entry_bytes: about how large one is."""
+    length: how many entries; entry_bytes: about how large one is; letters: the oldest one is a dead letter."""
 
     first: StreamId | None
     last: StreamId | None
     length: int
     entry_bytes: int = 0
+    letters: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,18 @@ consumer made for it, `<consumer>~claim~<token>`; the offset of the batch names 
 has, and a replay reads its pending list. When the batch is committed they are acknowledged and the consumer is deleted.
 
 A claim that a crash left before the offset was logged is found by its consumer's name, and is the next batch's.
-The claim is one more delivery and counts as such; reading the entries counts nothing (FACTS R8).
+
+An entry that consumers were given too often (`maxDeliveries`, by the server's counter) is dead. A claim is one more
+delivery and counts as such, but not where it takes over what another query had claimed or held apart: queries that die
+of an outage would pass an entry on until it is dead. So one that only queries have had is given twice at the most, and
+what it does to them is for source.suspects to judge. Reading counts nothing (FACTS R8).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +28,13 @@ from spark_streams.source.lease import live_consumers
 from spark_streams.source.offsets import Claimed, Offset
 from spark_streams.source.overdue import Overdue
 from spark_streams.source.pending import PendingRange, pending_runs
-from spark_streams.wire.connection import Connection, ReplyError, pack
+from spark_streams.source.taken import GO_ON, Taken, forget, remember, take
+from spark_streams.wire.connection import Argument, Connection, ReplyError, pack
 from spark_streams.wire.pending import PendingPage, arguments_of, decode_pending, texts_of
 from spark_streams.wire.replies import pairs
 
 _MARK = "~claim~"
-_OURS = re.compile("~(?:claim|held)~")  # what follows a query's name in those of its own consumers
+_OURS = re.compile("~(?:claim|held)~")  # what follows a query's name in those of the consumers that it makes
 _PAGE = 1_000  # entries that are claimed with one command
 _ENDLESS = 1 << 62  # deliveries
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
@@ -38,13 +43,14 @@ _SKIP = pack("CLIENT", "REPLY", "SKIP")
 @dataclass(frozen=True)
 class Rules:
     """idle: milliseconds that an entry must have been left alone, None: nothing is claimed; most: deliveries after
-    which an entry is dead, None: any number; bury: what to do with those; lost: told of a stream and how many entries
-    were gone from it before they could be claimed."""
+    which an entry is dead, None: any number; bury: what to do with those; lose: told of a stream, how many entries of
+    it are gone, what became of them, and what is to be done; taken: what earlier runs have claimed."""
 
     idle: int | None
     most: int | None
     bury: Callable[[Overdue], None]
-    lost: Callable[[str, int], None]
+    lose: Callable[[str, int, str, str], None]
+    taken: Taken
 
 
 def claim_consumer(consumer: str, token: str) -> str:
@@ -65,6 +71,7 @@ def take_over(
 
     begin: the offset before this batch, whose own claims are left alone.
     """
+    _require_all(server, member, states, begin, rules)
     claimed = _left_by_a_crash(member, states, begin)
     left = limit if limit is None else limit - sum(one.count for some in claimed.values() for one in some)
     if rules.idle is None or (left is not None and left <= 0):
@@ -83,35 +90,59 @@ def take_over(
             # Others may have acknowledged or claimed in between: what counts is what is pending for it now.
             held = _held_by(server, member, stream, ours)
             if held:
+                server.execute(*remember(member, stream, ours, held))
                 claimed.setdefault(stream, []).append(Claimed(ours, held))
             else:
                 delete_claim_consumers(server, member, {stream: [Claimed(ours, 0)]})
             left = None if left is None else left - held
-            if held < taken:
-                rules.lost(stream, _gone(server, member, stream, ours, asked))
+            gone = _gone(server, member, stream, ours, asked) if held < taken else 0
+            if gone:
+                what = f"that other consumers of group {member.group!r} had left pending were trimmed or deleted before"
+                todo = "they are pending no more, and the next run goes on without them"
+                rules.lose(stream, gone, f"{what} they were claimed", todo)
     return claimed
+
+
+def _require_all(
+    server: Connection, member: Membership, states: Mapping[str, GroupState], begin: Offset, rules: Rules
+) -> None:
+    """Claims that no offset names hold what they held. Raises DataLossError, unless losses are counted: then once."""
+    for one in rules.taken.missing(server, member, states, begin):
+        rules.lose(one.stream, one.count, str(one), GO_ON)
+        left = one.of - one.count
+        name = (member, one.stream, one.consumer)
+        server.execute(*(remember(*name, left) if left else forget(*name)))
 
 
 def delete_claim_consumers(server: Connection, member: Membership, claimed: Mapping[str, Sequence[Claimed]]) -> None:
     """Delete the consumers of a committed claim. One that still holds entries is kept (R10)."""
-    if not claimed:
-        return
     names = [(stream, one.consumer) for stream, some in claimed.items() for one in some]
+    _delete_if_empty(server, member, names, [forget(member, stream, consumer) for stream, consumer in names])
+
+
+def _delete_if_empty(
+    server: Connection, member: Membership, names: Sequence[tuple[str, str]], also: Sequence[Sequence[Argument]] = ()
+) -> None:
+    """names: stream and consumer of each."""
+    if not names:
+        return
     held = server.pipeline([("XPENDING", s, member.group, "-", "+", 1, consumer) for s, consumer in names])
     empty = [name for name, reply in zip(names, held, strict=True) if reply == []]
-    server.pipeline([("XGROUP", "DELCONSUMER", stream, member.group, consumer) for stream, consumer in empty])
+    server.pipeline([*[("XGROUP", "DELCONSUMER", s, member.group, consumer) for s, consumer in empty], *also])
 
 
 def delete_empty_consumers(server: Connection, member: Membership, states: Mapping[str, GroupState]) -> None:
     """Delete our own consumers of earlier claims and pieces that a crash has kept from being deleted."""
-    empty = {
-        stream: [Claimed(other.name, 0) for other in state.others if _is_own(other, member) and not other.pending]
+    own = [
+        (stream, other.name)
         for stream, state in states.items()
-    }
-    delete_claim_consumers(server, member, {stream: some for stream, some in empty.items() if some})
+        for other in state.others
+        if is_own(other, member) and not other.pending
+    ]
+    _delete_if_empty(server, member, own)
 
 
-def _is_own(other: OtherConsumer, member: Membership) -> bool:
+def is_own(other: OtherConsumer, member: Membership) -> bool:
     return other.name != member.consumer and _owner(other.name) == member.consumer
 
 
@@ -155,6 +186,7 @@ def _claim(
     """Claim from one consumer, a page at a time; the entries that were asked for (as `PendingPage.ids`), how many."""
     assert rules.idle is not None
     ids: list[bytes] = []
+    counts = _OURS.search(consumer) is None
     asked, start = 0, MIN_ID
     while limit is None or asked < limit:
         count = _PAGE if limit is None else min(_PAGE, limit - asked)
@@ -165,14 +197,16 @@ def _claim(
             raise server.error_of(page, question[:3])
         if page.last is None:
             break
-        left, packed = _bury(stream, consumer, page, rules)
+        left, packed = _bury(stream, consumer, page, rules) if counts else (page.count, page.ids)
         if left:
-            send_claim(server, member, stream, to, rules.idle, left, packed)
+            send_claim(server, member, stream, to, rules.idle, left, packed, counts)
             ids.append(packed)
             asked += left
         if page.count < count or page.last == MAX_ID:
             break
         start = page.last.next()
+    if asked and not counts:
+        server.execute(*take(replace(member, consumer=_owner(consumer)), stream, consumer, asked))
     return ids, asked
 
 
@@ -188,12 +222,21 @@ def _bury(stream: str, consumer: str, page: PendingPage, rules: Rules) -> tuple[
 
 
 def send_claim(
-    server: Connection, member: Membership, stream: str, to: str, idle: int, count: int, packed: bytes
+    server: Connection,
+    member: Membership,
+    stream: str,
+    to: str,
+    idle: int,
+    count: int,
+    packed: bytes,
+    counts: bool = True,
 ) -> None:
-    """XCLAIM of so many ids with its reply suppressed. The idle time is checked again by the server."""
+    """XCLAIM of so many ids with its reply suppressed. The idle time is checked again by the server. counts: whether it
+    is one more delivery (FACTS R8)."""
     server.require_silence()
     head = pack("XCLAIM", stream, member.group, to, idle).split(b"\r\n", 1)[1]
-    server.send(b"%b*%d\r\n%b%b" % (_SKIP, 5 + count, head, packed))
+    words, tail = (5, b"") if counts else (6, b"$6\r\nJUSTID\r\n")
+    server.send(b"%b*%d\r\n%b%b%b" % (_SKIP, words + count, head, packed, tail))
 
 
 def _gone(server: Connection, member: Membership, stream: str, to: str, asked: Sequence[bytes]) -> int:

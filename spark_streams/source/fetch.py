@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +27,11 @@ from spark_streams.source.match import match
 from spark_streams.source.pending import PendingRange, ask_pending
 from spark_streams.source.plan import Run
 from spark_streams.source.reading import Asked, Chosen, Reading
-from spark_streams.wire.connection import Connection, ReplyError, ReplyTooLargeError, pack
+from spark_streams.wire.connection import ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.decode import EntryPage, decode_entries, decode_replies
+from spark_streams.wire.patient import PatientConnection
 from spark_streams.wire.pending import NOTHING_PENDING, PendingPage, arguments_of, decode_pending, texts_of
 from spark_streams.wire.picked import PickedPage
-from spark_streams.wire.retry import Backoff, is_passing
 
 _FIRST_PAGE = 200  # entries; the size of entries is not known yet
 _PAGE_BYTES = 4 << 20
@@ -58,74 +56,61 @@ class Page:
 
 
 class Fetch:
-    """Reads `runs` through `server`. As a context manager it closes a connection that it had to make itself.
-
-    may_vanish: where a group is gone, nothing is ours; otherwise that is an error.
-    """
+    """Reads `runs` through `server`. may_vanish: where a group is gone, nothing is ours; otherwise that is an error."""
 
     def __init__(
-        self, server: Connection, member: Membership, runs: Sequence[Run], deliveries: bool, may_vanish: bool = False
+        self,
+        server: PatientConnection,
+        member: Membership,
+        runs: Sequence[Run],
+        deliveries: bool,
+        may_vanish: bool = False,
     ) -> None:
-        self._given = self._server = server
+        self._server = server
         self._member = member
         self._readings = [Reading.of(run) for run in runs]
         self._deliveries = deliveries
         self._may_vanish = may_vanish
         self._size = _FIRST_PAGE
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._server is not self._given:
-            self._server.close()
-
     def pages(self) -> Iterator[Page]:
         """All entries. A connection that breaks is made again, and what was not yet handed out is asked for again.
 
         Raises GroupMissingError, ServerError, RetriesExhaustedError.
         """
-        backoff = Backoff()
         asked: Asked | None = None
         while True:
             try:
                 asked = asked or self._ask()
                 if not asked.readings:
                     return
-                reply = self._server.receive(None if sum(asked.counts) == 1 else _MOST_BYTES)
+                reply = self._server.get().receive(asked.most_bytes(_MOST_BYTES))
                 page = self._by_id(asked, reply) if asked.chosen is not None else self._in_range(asked, reply)
             except ReplyTooLargeError:
-                assert asked is not None
-                self._size = max(1, sum(asked.counts) // _CUT)
+                self._ask_for_less(asked)
                 asked = None
-                self._connect_again(backoff)
                 continue
             except RStreamError as error:
-                if not is_passing(error):
-                    raise
+                self._server.again(error)
                 asked = None
-                backoff.wait(f"reading at {self._server.address}", error.message)
-                self._connect_again(backoff)
                 continue
-            backoff.succeeded()
+            self._server.backoff.succeeded()
             self._size = _next_size(self._size, page.received, len(reply))
             self._readings = [reading for reading in self._readings if not reading.ended]
+            asked = None
             try:
                 asked = self._ask()
             except ServerUnreachableError:
-                asked = None  # it is asked again when this page has been used
+                pass  # it is asked again when this page has been used
+            except ReplyTooLargeError:
+                self._ask_for_less(None)
             yield page
 
-    def _connect_again(self, backoff: Backoff) -> None:
+    def _ask_for_less(self, asked: Asked | None) -> None:
+        """The reply was too large, and the connection is given up with what is left of it. asked: None where it grew
+        before all was asked."""
         self._server.close()
-        while True:
-            try:
-                self._server = Connection(self._server.address)
-                return
-            except ServerUnreachableError as error:
-                backoff.wait(f"connecting to {self._server.address}", error.message)
+        self._size = max(1, (self._size if asked is None else sum(asked.counts)) // _CUT)
 
     # -- asking ------------------------------------------------------------------------------------------------
 
@@ -153,17 +138,20 @@ class Fetch:
             for one, count in pairs
         ]
         pending = [self._pending_command(one, count) for one, count in pairs if self._asks_pending(one)]
+        most = asked.most_bytes(_MOST_BYTES)
         if pending:
-            self._server.request_apart([b"".join(ranges), b"".join(pending)])
+            self._server.get().request_apart([b"".join(ranges), b"".join(pending)], most)
         elif ranges:
-            self._server.request(*ranges)
+            self._server.get().request(*ranges, most=most)
         return asked
 
     def _ask_by_id(self, reading: Reading, count: int) -> Asked:
         chosen = self._choose(reading, count)
         head = pack("XRANGE", reading.run.stream, "-", "-").removesuffix(2 * b"$1\r\n-\r\n")
-        self._server.request(*[head + one + one for one in chosen.arguments.to_pylist()])
-        return Asked([reading], [len(chosen.arguments)], chosen)
+        asked = Asked([reading], [len(chosen.arguments)], chosen)
+        requests = [head + one + one for one in chosen.arguments.to_pylist()]
+        self._server.get().request(*requests, most=asked.most_bytes(_MOST_BYTES))
+        return asked
 
     def _choose(self, reading: Reading, count: int) -> Chosen:
         """The next ids of ours: those that the run names, else those that are pending (one more round trip)."""
@@ -172,8 +160,9 @@ class Fetch:
             if reading.taken + count >= len(reading.ids):
                 return Chosen(ids, None, reading.run.last)
             return Chosen(ids, None, StreamId.parse(texts_of(ids[-1].as_py())[0].as_py()))
-        self._server.request(self._pending_command(reading, count))
-        page = self._decode_pending([reading], self._server.receive())[0]
+        server = self._server.get()
+        server.request(self._pending_command(reading, count))
+        page = self._decode_pending([reading], server.receive())[0]
         up_to = page.last if page.last is not None and page.count == count else reading.run.last
         return Chosen(arguments_of(page.ids), pa.array(page.deliveries), up_to)
 
@@ -204,7 +193,7 @@ class Fetch:
     def _in_range(self, asked: Asked, reply: memoryview) -> Page:
         """Entries that were asked for by ranges, held against the pending ones where these were asked for, too."""
         with_pending = any(map(self._asks_pending, asked.readings))
-        ranges, pending = self._server.apart(reply) if with_pending else (reply, reply[:0])
+        ranges, pending = self._server.get().apart(reply) if with_pending else (reply, reply[:0])
         count = len(asked.readings)
         entries, counts = self._decode(asked, ranges, count)
         rows = entries.rows_of(counts)
@@ -231,14 +220,14 @@ class Fetch:
             names = ", ".join(repr(reading.run.stream) for reading in asked.readings[:3])
             more = ", …" if len(asked.readings) > 3 else ""
             where = f"XRANGE of {names}{more} at {self._server.address}"
-            raise ServerReplyError(f"{where}: {error.message}") from None
+            raise ServerReplyError(f"{where}: {error.message}", error.code) from None
 
     def _decode_pending(self, readings: list[Reading], replies: memoryview) -> list[PendingPage]:
         """A page for each reading. Raises the named error of the first reply that is one."""
         pages = []
         for page, reading in zip(decode_pending(replies, len(readings)), readings, strict=True):
             if isinstance(page, ReplyError):
-                error = self._server.error_of(page, ("XPENDING", reading.run.stream, self._member.group))
+                error = self._server.get().error_of(page, ("XPENDING", reading.run.stream, self._member.group))
                 if not (self._may_vanish and isinstance(error, GroupMissingError)):
                     raise error
                 pages.append(NOTHING_PENDING)

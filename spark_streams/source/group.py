@@ -1,14 +1,16 @@
-"""The consumer group on the server as the driver sees it, in one round trip for all streams."""
+"""The consumer group on the server as the driver sees it, in a round trip or two for all streams."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import DataLossError, GroupMissingError
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.replies import pairs
+
+NOTED = "~noted~"  # behind our name in that of a consumer that reads nothing (source.receipts)
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class GroupState:
     """One stream's group at one moment.
 
     last_delivered: the group's position; entries_read, lag: Redis' own counts, None where it cannot tell;
-    ours: entries pending for our consumer; known: whether the group has our consumer at all; others: who else is there.
+    ours: entries pending for our consumer; known: whether the group has our consumer at all; others: who else is there;
+    counted: whether entries_read is what the server says, and no estimate.
     """
 
     last_delivered: StreamId
@@ -42,6 +45,7 @@ class GroupState:
     ours: int
     known: bool = True
     others: tuple[OtherConsumer, ...] = ()
+    counted: bool = True
 
 
 @dataclass(frozen=True)
@@ -57,26 +61,42 @@ class StreamState:
 
 
 def look(
-    server: Connection, member: Membership, streams: Sequence[str]
+    server: Connection, member: Membership, streams: Sequence[str], known: Mapping[str, StreamState] | None = None
 ) -> tuple[dict[str, StreamState], dict[str, GroupState | None]]:
-    """Each stream and its group, None where it is gone, in one round trip. Raises WrongKeyTypeError, ServerReplyError.
+    """Each stream and its group, None where it is gone. Raises WrongKeyTypeError, ServerReplyError.
 
+    known: what an earlier look has found. XINFO STREAM sends the first and the last entry along, however large, so only
+    streams whose counts have changed are asked again, in a second round trip.
     A group that has read nothing yet has no entries-read; then it is what was added less the lag. A producer that adds
     between the two questions makes that number too small, never too large.
     """
+    known = known or {}
     commands: list[tuple[str, ...]] = []
     for stream in streams:
-        commands += [("XINFO", "STREAM", stream), *_questions(member, stream)]
-    replies = server.pipeline(commands)
+        commands += [("XLEN", stream) if stream in known else ("XINFO", "STREAM", stream), *_questions(member, stream)]
+    replies = server.each(commands)
     heads: dict[str, StreamState] = {}
     states: dict[str, GroupState | None] = {}
-    for at, stream in enumerate(streams):
-        head = _read_stream_state(server, stream, replies[3 * at])
-        state = _read_group_state(server, member, stream, replies[3 * at + 1], replies[3 * at + 2])
-        if state is not None and state.entries_read is None and head.added is not None and state.lag is not None:
-            state = replace(state, entries_read=head.added - state.lag)
-        heads[stream], states[stream] = head, state
+    for stream, head, groups, consumers in zip(streams, replies, replies, replies, strict=True):
+        state = _read_group_state(server, member, stream, groups, consumers)
+        if stream not in known:
+            heads[stream] = _read_stream_state(server, stream, head)
+        elif state is not None and _is_as_before(known[stream], head, state):
+            heads[stream] = known[stream]
+        states[stream] = state
+    heads.update(stream_states(server, [stream for stream in streams if stream not in heads]))
+    for stream, state in states.items():
+        added = heads[stream].added
+        if state is not None and state.entries_read is None and added is not None and state.lag is not None:
+            states[stream] = replace(state, entries_read=added - state.lag)
     return heads, states
+
+
+def _is_as_before(head: StreamState, length: Reply, state: GroupState) -> bool:
+    """Whether as many entries are in the stream, and were ever added to it, as when `head` was seen."""
+    if not length or head.length != length or state.entries_read is None or state.lag is None:
+        return False  # an empty stream has a lag of 0 whatever came and went, and no entries to send along
+    return state.entries_read + state.lag == head.added
 
 
 def read_group_state(
@@ -105,7 +125,7 @@ def missing(server: Connection, member: Membership, stream: str, stream_too: boo
 
 def stream_states(server: Connection, streams: Sequence[str]) -> dict[str, StreamState]:
     """What each stream holds, in one round trip; a stream that does not exist holds nothing."""
-    replies = server.pipeline([("XINFO", "STREAM", stream) for stream in streams])
+    replies = server.each([("XINFO", "STREAM", stream) for stream in streams])
     return {s: _read_stream_state(server, s, reply) for s, reply in zip(streams, replies, strict=True)}
 
 
@@ -130,7 +150,7 @@ def _read_group_state(
             name = one[b"name"].decode("utf-8", "surrogateescape")
             if name == member.consumer:
                 ours = one[b"pending"]
-            else:
+            elif not name.startswith(member.consumer + NOTED):
                 others.append(OtherConsumer(name, one[b"pending"]))
     return GroupState(
         last_delivered=StreamId.parse(group[b"last-delivered-id"]),
@@ -139,6 +159,7 @@ def _read_group_state(
         ours=ours or 0,
         known=ours is not None,
         others=tuple(others),
+        counted=group.get(b"entries-read") is not None,
     )
 
 

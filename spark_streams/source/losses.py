@@ -7,15 +7,17 @@ gone is made again at the checkpoint, and what was lost is logged and told with 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from spark_streams.errors import DataLossError, StreamStateError
 from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.source.claim import is_own
+from spark_streams.source.committed import Mark
+from spark_streams.source.counts import Count, Counts
 from spark_streams.source.group import GroupState, Membership, StreamState, missing
 from spark_streams.source.offsets import Offset
-from spark_streams.source.plan import Run
-from spark_streams.source.start import create_groups_at, set_groups_to
+from spark_streams.source.start import Start
 from spark_streams.wire.connection import Connection
 
 _log = logging.getLogger("spark_streams.source")
@@ -27,9 +29,6 @@ class Losses:
 
     allowed: bool
     counts: dict[str, int] = field(default_factory=dict)
-    _unread: dict[str, tuple[StreamId, int]] = field(default_factory=dict)  # already counted: group position, number
-    # When last seen: entries ever added to the stream, and how many of them the group had read.
-    _seen: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, stream: str, count: int, why: str) -> None:
         """Count a loss that is allowed."""
@@ -37,121 +36,141 @@ class Losses:
             self.counts[stream] = self.counts.get(stream, 0) + count
             _log.warning("stream %r: %d entries are lost: %s", stream, count, why)
 
-    def remember(self, heads: Mapping[str, StreamState], states: Mapping[str, GroupState]) -> None:
-        """How far each group has come: what it has yet to read is lost if the stream vanishes before the next look."""
+
+def shared(member: Membership, state: GroupState) -> bool:
+    """Whether others read from the group; consumers that hold our own claims and pieces are not others."""
+    return any(not is_own(other, member) for other in state.others)
+
+
+def vanished(losses: Losses, stream: str, known: Count | None) -> None:
+    """A stream is gone with all that it held. known: what was known of it."""
+    if known is not None:
+        _log.warning("stream %r is gone", stream)
+        losses.add(stream, max(0, known.added - known.read), "the stream is gone")
+
+
+def is_another(head: StreamState, at: StreamId, known: Count | None) -> bool:
+    """Whether a stream whose group is gone is another one under its name, or none, or emptied. at: where the group
+    stood."""
+    if head.length and head.first is not None and head.first <= at <= head.last:
+        return False
+    added, read = (0, 0) if known is None else (known.added, known.read)
+    return not head.exists or head.added is None or head.added < added or (read > 0 and head.added == head.length)
+
+
+@dataclass
+class Mended:
+    """What it takes to bring groups back to where the checkpoint stands. made, moved: groups to be made, to be set;
+    begin: the checkpoint, where it speaks of entries that the server has lost."""
+
+    begin: Offset
+    made: dict[str, Start] = field(default_factory=dict)
+    moved: dict[str, Start] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reconciler:
+    """Holds groups against the checkpoint. marks: up to where the server knows the query's batches to be committed;
+    ahead: streams that something was reserved from above the checkpoint; server: for messages."""
+
+    server: Connection
+    member: Membership
+    losses: Losses
+    counts: Counts
+    marks: Mapping[str, Mark]
+    ahead: Collection[str] = ()
+
+    def run(self, begin: Offset, heads: Mapping[str, StreamState], states: Mapping[str, GroupState | None]) -> Mended:
+        """What is to be done. Raises DataLossError, GroupMissingError, StreamStateError where something is lost, or
+        was moved, and that is not allowed."""
+        mended = Mended(begin)
         for stream, state in states.items():
-            added = heads[stream].added
-            if added is not None and state.entries_read is not None:
-                self._seen[stream] = (added, state.entries_read)
+            head, at = heads[stream], begin[stream]
+            if state is None:
+                self._gone(mended, stream, head, at)
+            elif state.last_delivered < at:
+                self._below(mended, stream, head, state, at)
+            elif state.last_delivered > at:
+                self._above(mended, stream, state, at)
+        return mended
 
-    def took(self, runs: Iterable[Run]) -> None:
-        """These were delivered since."""
-        for run in runs:
-            if run.stream in self._seen:
-                added, read = self._seen[run.stream]
-                self._seen[run.stream] = (added, read + run.count)
+    def _start(self, begin: Offset, stream: str) -> Start:
+        """The checkpoint's position."""
+        known = begin.counts.get(stream)
+        return Start(begin[stream], None if known is None else known.read)
 
-    def vanished(self, stream: str) -> None:
-        """A stream is gone with all that it held."""
-        added, read = self._seen.pop(stream, (0, 0))
-        self.add(stream, max(0, added - read), "the stream is gone")
+    def _gone(self, mended: Mended, stream: str, head: StreamState, at: StreamId) -> None:
+        if not self.losses.allowed:
+            raise missing(self.server, self.member, stream, not head.exists)
+        start = self._start(mended.begin, stream)
+        if is_another(head, at, self.counts.of.get(stream)):
+            vanished(self.losses, stream, self.counts.forget(stream))
+            start = Start(at if head.exists and head.last >= at else MIN_ID)
+            mended.begin = mended.begin.at(stream, start.at)
+        mended.made[stream] = start
+        _log.warning("stream %r: group %r is gone and is made again at %s", stream, self.member.group, start.at)
 
-    def group_vanished(self, stream: str, head: StreamState, at: StreamId) -> None:
-        """A group is gone that stood at `at`. Its stream may stand as it was, or was trimmed meanwhile, or is gone too:
-        then `head` is that of another one under its name, or of none."""
-        if head.length and head.first is not None and head.first <= at <= head.last:
-            return
-        added, read = self._seen.get(stream, (0, 0))
-        if head.added is None or head.added < added or (read and head.added == head.length):
-            self.vanished(stream)
+    def _below(self, mended: Mended, stream: str, head: StreamState, state: GroupState, at: StreamId) -> None:
+        """The group was made anew or set back, or the server came back from an older state."""
+        alone = not shared(self.member, state)
+        if self.losses.allowed and not state.known and is_another(head, at, self.counts.of.get(stream)):
+            vanished(self.losses, stream, self.counts.forget(stream))
+            if alone and head.last >= at:
+                mended.moved[stream] = Start(at)
+            else:  # its ids begin anew
+                mended.begin = mended.begin.at(stream, state.last_delivered)
+        elif self.losses.allowed and alone and head.last < at:
+            self._restored(mended, stream, head)
+        elif self.losses.allowed and alone:
+            mended.moved[stream] = self._start(mended.begin, stream)
+            _log.warning(
+                "group %r of stream %r stands at %s, below the checkpoint's %s, and is set there: what lies between "
+                "was read", self.member.group, stream, state.last_delivered, at,
+            )  # fmt: skip
         else:
-            gone = max(0, head.added - head.length - read)
-            self.add(stream, gone, "trimmed or deleted before the group was made again")
-
-    def newly_trimmed(self, stream: str, head: StreamState, state: GroupState) -> int:
-        """Entries that went from the head of the stream before the group came to them, and are not counted yet."""
-        gone = trimmed_unread(head, state)
-        position, counted = self._unread.get(stream, (state.last_delivered, 0))
-        new = gone - counted if position == state.last_delivered else gone
-        self._unread[stream] = (state.last_delivered, max(gone, counted))
-        return max(0, new)
-
-
-def trimmed_unread(head: StreamState, state: GroupState) -> int:
-    """Entries that went from the head of the stream before the group came to them."""
-    if head.first is None or head.added is None or state.entries_read is None:
-        return 0
-    if not (head.first > state.last_delivered or head.length == 0):
-        return 0
-    return max(0, head.added - head.length - state.entries_read)
-
-
-def reconcile(
-    server: Connection,
-    member: Membership,
-    begin: Offset,
-    heads: Mapping[str, StreamState],
-    states: Mapping[str, GroupState | None],
-    losses: Losses,
-    ahead: Collection[str] = (),
-) -> bool:
-    """Hold the groups against the checkpoint; whether one was made or moved, so that they must be looked at again.
-    ahead: streams that something was reserved from above it.
-
-    Raises DataLossError, GroupMissingError, StreamStateError where something is lost and that is not allowed.
-    """
-    made: dict[str, str] = {}
-    moved: dict[str, StreamId] = {}
-    for stream, state in states.items():
-        head, at = heads[stream], begin[stream]
-        if state is None:
-            if not losses.allowed:
-                raise missing(server, member, stream, not head.exists)
-            losses.group_vanished(stream, head, at)
-            made[stream] = str(at if head.exists and head.last >= at else MIN_ID)
-            _log.warning("stream %r: group %r is gone and is made again at %s", stream, member.group, made[stream])
-        elif state.last_delivered < at:
-            made_anew = losses.allowed and not state.known and not state.others
-            if head.last < at and losses.allowed:
-                losses.vanished(stream)  # it was emptied, and its ids begin anew
-            elif made_anew:
-                losses.group_vanished(stream, head, at)
-                moved[stream] = at
-            else:
-                raise StreamStateError(
-                    f"group {member.group!r} of stream {stream!r} stands at {state.last_delivered}, below the "
-                    f"checkpoint's {at}: it was made anew or set back; set it to the checkpoint's position "
-                    "(XGROUP SETID), or start with a new checkpoint"
-                )
-        elif (
-            not state.known
-            and state.last_delivered > at
-            and (stream in begin.shares or stream in ahead or (stream in begin.positions and not state.others))
-        ):
-            if not losses.allowed:
-                raise DataLossError(
-                    f"group {member.group!r} of stream {stream!r} no longer knows consumer {member.consumer!r}: it was "
-                    f"made anew, or the consumer was deleted, and what lies between the checkpoint's {at} and the "
-                    f"group's {state.last_delivered} would be passed over; set the group back (XGROUP SETID), or set "
-                    "failOnDataLoss=false"
-                )
-            if not state.others:
-                moved[stream] = at
-    create_groups_at(server, member, made)
-    set_groups_to(server, member, moved)
-    return bool(made or moved)
-
-
-def check_trimmed(
-    member: Membership, heads: Mapping[str, StreamState], states: Mapping[str, GroupState], losses: Losses
-) -> None:
-    """Entries that were trimmed before the group came to them. Raises DataLossError where that is not allowed."""
-    for stream, state in states.items():
-        lost = losses.newly_trimmed(stream, heads[stream], state)
-        if lost and not losses.allowed:
-            raise DataLossError(
-                f"stream {stream!r}: {lost} entries above {state.last_delivered} were trimmed or deleted before "
-                f"group {member.group!r} read them; keep the stream longer than the lag of its slowest group, or set "
-                "failOnDataLoss=false to go on without them"
+            raise StreamStateError(
+                f"group {self.member.group!r} of stream {stream!r} stands at {state.last_delivered}, below the "
+                f"checkpoint's {at}: it was made anew or set back, or the server came back from an older state; set it "
+                "to the checkpoint's position (XGROUP SETID), or start with a new checkpoint"
+                + (f"; consumer {state.others[0].name!r} reads from it, too" if not alone else "")
             )
-        losses.add(stream, lost, f"trimmed or deleted before group {member.group!r} read them")
+
+    def _restored(self, mended: Mended, stream: str, head: StreamState) -> None:
+        """The server has lost its last entries, among them such as we have read."""
+        known = self.counts.forget(stream)
+        if known is not None and head.added is not None:
+            gone = max(0, known.added - head.added)
+            self.losses.add(stream, gone, f"the server came back without what was added above {head.last}")
+        mended.moved[stream] = Start(head.last, head.added)
+        mended.begin = mended.begin.at(stream, head.last)
+
+    def _above(self, mended: Mended, stream: str, state: GroupState, at: StreamId) -> None:
+        begin, alone = mended.begin, not shared(self.member, state)
+        mark = self.marks.get(stream)
+        position = state.last_delivered
+        if mark is not None and begin.token and mark.at > at:
+            problem = (
+                f"the checkpoint stands at {at} of stream {stream!r}, and consumer {self.member.consumer!r} of group "
+                f"{self.member.group!r} has committed all up to {mark.at}: it is an older copy of the checkpoint, or "
+                f"its last files are gone. Restore the newest one; or set the group back (XGROUP SETID {stream} "
+                f"{self.member.group} {at}) to read again what lies between"
+            )
+        elif not state.known and self._was_entered(begin, stream, alone):
+            problem = (
+                f"group {self.member.group!r} of stream {stream!r} no longer knows consumer {self.member.consumer!r}: "
+                f"it was made anew, or the consumer was deleted, and what lies between the checkpoint's {at} and the "
+                f"group's {position} would be passed over; set the group back (XGROUP SETID)"
+            )
+        else:
+            return
+        if not self.losses.allowed:
+            raise DataLossError(f"{problem}, or set failOnDataLoss=false")
+        if alone:
+            mended.moved[stream] = self._start(begin, stream)
+        _log.warning("%s%s", problem, ": it is set back" if alone else ": others read from it, and it stays")
+
+    def _was_entered(self, begin: Offset, stream: str, alone: bool) -> bool:
+        """Whether our consumer must be in the group by now. Checkpoints that count were written by a version that
+        enters it at once."""
+        entered = stream in begin.shares or stream in self.ahead or stream in begin.counts
+        return entered or (stream in begin.positions and alone)

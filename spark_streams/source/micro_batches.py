@@ -18,18 +18,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, StreamStateError
-from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options import Options
 from spark_streams.source.admission import Admission
 from spark_streams.source.ahead import Ahead, Reserving, is_worth_it
 from spark_streams.source.beside import Beside
 from spark_streams.source.claim import Rules, delete_empty_consumers, take_over
+from spark_streams.source.eviction import refuse_where_keys_are_needed
 from spark_streams.source.group import GroupState, Membership, look, stream_states
 from spark_streams.source.groups import Groups
-from spark_streams.source.losses import Losses
-from spark_streams.source.narrow import Narrowing, is_held, next_piece
+from spark_streams.source.handed import take_handed
+from spark_streams.source.interleave import in_order
+from spark_streams.source.losses import Losses, shared
+from spark_streams.source.narrow import Narrowing
 from spark_streams.source.notes import void
 from spark_streams.source.offsets import Claimed, Offset
 from spark_streams.source.overdue import Overdue, bury
@@ -37,13 +41,16 @@ from spark_streams.source.pending import PendingRange, pending_runs, settle
 from spark_streams.source.plan import Plan, Run, per_stream, share, tasks
 from spark_streams.source.replay import Replay, claimed_ranges
 from spark_streams.source.settling import Settling
-from spark_streams.source.start import first_positions, pin, pinned, unpin
+from spark_streams.source.start import Pins, first_positions, pin, pinned, unpin
 from spark_streams.source.streams import Streams
+from spark_streams.source.taken import GO_ON, Taken, missing_from
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.patient import PatientConnection
 
 _LOOKS = 5  # how often a trigger may find that something has vanished under it (failOnDataLoss=false)
 _log = logging.getLogger("spark_streams.source")
+
+T = TypeVar("T")
 
 
 class MicroBatches:
@@ -52,7 +59,12 @@ class MicroBatches:
     def __init__(self, options: Options, now: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._no_ack = bool(options["noAck"])
-        self._server = PatientConnection(options.address, f"group {options['group']!r}", self._begin_afresh)
+        self._server = PatientConnection(
+            options.address,
+            f"group {options['group']!r}",
+            lost=self._begin_afresh,
+            greet=lambda server: refuse_where_keys_are_needed(server, options),
+        )
         self._streams = Streams(options, now)
         self._losses = Losses(not options["failOnDataLoss"])
         self._groups = Groups(self._losses, self._streams.by_pattern, self._no_ack)
@@ -60,14 +72,16 @@ class MicroBatches:
         self._settling = Settling(self._beside, options, self.member, self._losses)
         self._admission = Admission(options, now)
         self._ahead: Ahead | None = None  # what is being reserved beside the tasks, for the batch after theirs
+        self._taken = Taken()
         self._claimed: dict[str, int] = {}  # entries taken over by this run, per stream
         self._turn = 0  # triggers so far
         self._fresh = True  # nothing is known of what an earlier run left behind
-        self._pinned = self._no_ack  # some first positions are kept on the server
-        self._unpinned: set[str] = set()  # those of these streams are kept no more
+        self._unpinned: set[str] = set()  # streams whose positions are kept no more
+        self._pinned_at: str | None = None  # the token of the checkpoint whose positions are kept on the server
         self._reserved: tuple[Offset, list[Run]] | None = None  # the last batch that was made: its end, what it holds
-        self._run = secrets.token_hex(6)
-        self._tried = self._cut = ""  # tokens: the batch whose attempt was counted, the one that was narrowed
+        self._narrowing = Narrowing(options["maxDeliveries"], self._bury, self._losses)
+        self._left: dict[str, StreamId] = {}  # where the last trigger left the groups
+        self._dropped: set[str] = set()  # streams of the checkpoint that the options name no more, and that are gone
 
     @property
     def member(self) -> Membership:
@@ -76,9 +90,13 @@ class MicroBatches:
 
     # -- what Spark asks -----------------------------------------------------------------------------------------
 
+    def trust_address(self) -> None:
+        """The server has answered before: where it is away now, it is waited for."""
+        self._server.trust()
+
     def first(self) -> Offset:
         """Where a query without a checkpoint starts; the group pins it on the server, so it may be asked again (S2)."""
-        return self._server.run(self._first)
+        return self._again_where_something_vanishes(self._first)
 
     def until_now(self) -> None:
         """The run ends at what the streams hold now (AvailableNow)."""
@@ -88,15 +106,7 @@ class MicroBatches:
         """Settle up to `begin`, reserve the next batch of at most `most` entries, and return its end; None where there
         is nothing."""
         self._check_owner(begin)
-        for _ in range(_LOOKS - 1):
-            try:
-                return self._server.run(lambda server: self._next(server, begin, most))
-            except (GroupMissingError, DataLossError):
-                # It vanished within this trigger: another look says what is lost with it.
-                if not self._losses.allowed:
-                    raise
-                self._begin_afresh()
-        return self._server.run(lambda server: self._next(server, begin, most))
+        return self._again_where_something_vanishes(lambda server: self._next(server, begin, most))
 
     def plan(self, begin: Offset, end: Offset) -> Plan:
         """The batch as tasks. After a restart the pending list tells what the batch held (S5)."""
@@ -105,7 +115,7 @@ class MicroBatches:
         if begin == end:
             return Plan([], narrowed=False)
         is_new = self._reserved is not None and self._reserved[0] == end
-        if self._tried != end.token and not (is_new and self._options["maxDeliveries"] is None):
+        if not self._narrowing.has_tried(end) and not (is_new and self._options["maxDeliveries"] is None):
             # Once a run: Spark plans a batch again for each action on it.
             self._server.run(lambda server: self._try(server, begin, end))
         if self._reserved is not None and self._reserved[0] == end:
@@ -117,7 +127,7 @@ class MicroBatches:
             runs = self._server.run(lambda server: self._again(server, begin, end))
             self._reserved = (end, runs)
         size = self._admission.size([run.count for run in runs])
-        return Plan(tasks(runs, size, self._options["ordered"]), self._cut == end.token or is_held(end.claimed))
+        return Plan.of(tasks(runs, size, self._options["ordered"]), self._narrowing.tells_the_sink(end))
 
     def commit(self, end: Offset) -> None:
         """Settle up to `end`, unless that is done or under way. The same code as in `next` (S3)."""
@@ -144,23 +154,37 @@ class MicroBatches:
         self._streams.release()
         self._server.close()
 
+    def _again_where_something_vanishes(self, step: Callable[[Connection], T]) -> T:
+        """Where that is allowed: another look says what is lost with it."""
+        for _ in range(_LOOKS - 1):
+            try:
+                return self._server.run(step)
+            except (GroupMissingError, DataLossError):
+                if not self._losses.allowed:
+                    raise
+                self._begin_afresh()
+        return self._server.run(step)
+
     def _first(self, server: Connection) -> Offset:
         self._streams.join(server)
         positions = first_positions(server, self.member)
         # Without a pending list the group's position moves on before the checkpoint knows a first one: that of a run
         # which came to no checkpoint holds, whatever this one has.
-        kept = pin(server, self.member, positions) if self._no_ack else pinned(server, self.member, list(positions))
-        self._pinned = bool(kept)
-        return replace(self._offset({**positions, **kept}), no_ack=self._pinned)
+        pins = self._pins
+        kept = pin(server, pins, positions) if self._no_ack else pinned(server, pins, list(positions))
+        self._pinned_at = "" if kept else None
+        return replace(self._offset({**positions, **kept}), no_ack=bool(kept))
 
     def _until_now(self, server: Connection) -> None:
-        self._streams.find(server)
+        self._streams.join(server)  # Spark asks for this before it asks where the query begins
         self._admission.until = stream_states(server, self.member.streams)
 
     def _begin_afresh(self) -> None:
         """Take nothing for known: the server is asked, as after a restart."""
         self._fresh = True
         self._settling.forget()
+        self._narrowing.forget()
+        self._taken.forget()
 
     # -- a trigger -----------------------------------------------------------------------------------------------
 
@@ -168,12 +192,14 @@ class MicroBatches:
         ahead = self._wait_for_beside(server)
         streams = self._streams.of(server, begin, look=self._admission.until is None, at_once=self._fresh)
         self._turn += 1
-        self._pinned |= begin.no_ack
-        if self._pinned and begin.token:
-            self._unpin(server, begin)
-        logged = begin
+        if begin.token:
+            begin = self._with_pins(server, begin)
+        if begin.token and self._fresh:
+            self._settling.marks.read(server, streams)
+        logged = begin = self._without_dropped(server, begin, streams)
         ends = {} if ahead is None else ahead.ends()
-        begin, states = self._groups.reconciled(server, self.member, logged, streams, ends, self._fresh)
+        marks = self._settling.marks
+        begin, states = self._groups.reconciled(server, self.member, logged, streams, marks, ends, self._fresh)
         if begin is not logged:
             self._settling.take_notes(server, logged)  # of streams that are gone, too
         # What the batch before this one left pending is known, so settling it can wait until tasks run.
@@ -187,15 +213,17 @@ class MicroBatches:
         if self._no_ack:
             # Of an earlier run with a pending list; the group stands below it by now.
             settle(server, self.member, [PendingRange(stream, MAX_ID) for stream in states if states[stream].ours])
+        above: dict[str, int] | None = None
         expected = Counter(unsettled) if ahead is None else Counter(unsettled) + ahead.pending()
-        if self._fresh or any(state.ours > expected[stream] for stream, state in states.items()):
-            self._settling.now(server, begin)
+        if self._fresh or self._is_surprised(states, expected, ends):
+            states = self._look_closely(server, begin, list(states))
             ahead, unsettled = None, {}
-            states = self._groups.now(server, self.member, list(states))
-            if self._fresh and not self._no_ack:
-                delete_empty_consumers(server, self.member, states)
+            above = {} if self._no_ack else {stream: state.ours for stream, state in states.items()}
+        elif ahead is not None:
+            self._groups.counts.took(ahead.runs)
+        self._groups.account(server, self.member, begin, states, above)
         token = secrets.token_hex(6)
-        claimed = next_piece(self.member, states, begin)
+        claimed = self._narrowing.next_piece(server, self.member, states, logged)
         runs: list[Run] = []
         new: list[Run] | None = None
         if not claimed:
@@ -206,17 +234,25 @@ class MicroBatches:
                 room = None if room is None else room - sum(run.count for run in runs)
                 new = self._new_entries(server, states, room, hurry=bool(claimed or runs))
                 runs = runs + new
+        if not runs and not claimed:
+            claimed = self._narrowing.last_resort(server, logged)
         self._fresh = False
+        self._left = {stream: state.last_delivered for stream, state in states.items()}
+        self._left |= {run.stream: run.last for run in new or []}
         if not runs and not claimed:
             if not self._settling.is_done(begin):
                 self._settling.now(server, begin)
             return None
         self._admission.made()
-        self._losses.took(new or [])
-        end = replace(begin.after(runs, token, claimed), no_ack=self._no_ack)
+        counts = self._groups.counts_at({} if new is not None else Counter(above) - per_stream(runs))
+        end = replace(begin.after(runs, token, claimed), no_ack=self._no_ack, counts=counts)
         if claimed:
             size = self._admission.size([one.count for some in claimed.values() for one in some])
-            runs += pending_runs(server, self.member, claimed_ranges(claimed), size)
+            theirs = pending_runs(server, self.member, claimed_ranges(claimed), size)
+            for one in missing_from(claimed, theirs):
+                self._lose(one.stream, one.count, str(one), GO_ON)
+            runs += theirs
+            runs = in_order(server, self.member, runs) if self._options["ordered"] else runs
         if self._options["delivery"] == "at-most-once":
             runs = self._settle_at_once(server, end, runs)
         self._reserved = (end, runs)
@@ -226,10 +262,73 @@ class MicroBatches:
             self._reserve_ahead(states, new, most)
         return end
 
-    def _unpin(self, server: Connection, begin: Offset) -> None:
-        """Positions that the checkpoint has are of no more use on the server."""
-        unpin(server, self.member, [stream for stream in begin.positions if stream not in self._unpinned])
-        self._unpinned = set(begin.positions)
+    def _look_closely(self, server: Connection, begin: Offset, streams: Sequence[str]) -> dict[str, GroupState]:
+        """The groups as they are, when what the checkpoint has is acknowledged and what others have done to our entries
+        is known. Raises DataLossError where entries were passed over and that is not allowed."""
+        marks = self._settling.marks
+        if not self._fresh and not marks.are_there(server):
+            self._begin_afresh()  # the server came back from an older state, without our noticing
+            marks.read(server, streams)
+        given_up = {stream for stream, mark in marks.of.items() if mark.holds}
+        given_up |= set(streams) if self._at_once or begin.no_ack else set()
+        self._settling.now(server, begin)
+        states = self._groups.now(server, self.member, streams)
+        if self._no_ack:
+            return states
+        floors = {stream: marks.floor(stream) for stream in streams}
+        # What is pending above a group that was set back is given again.
+        again = [PendingRange(s, MAX_ID, state.last_delivered) for s, state in states.items() if state.ours]
+        changed = settle(server, self.member, again) > 0
+        if take_handed(server, self.member, states, floors, secrets.token_hex(6)) or changed:
+            states = self._groups.now(server, self.member, streams)
+        if self._fresh:
+            delete_empty_consumers(server, self.member, states)
+        # At most once: what a crash has kept from being read is given up, and no loss.
+        self._groups.forget([s for s in streams if s in given_up and states[s].last_delivered > begin[s]])
+        kept = {stream: state for stream, state in states.items() if stream not in given_up}
+        self._groups.explain(server, self.member, begin, kept)
+        return states
+
+    def _is_surprised(
+        self, states: Mapping[str, GroupState], expected: Mapping[str, int], ends: Mapping[str, StreamId]
+    ) -> bool:
+        """Whether a group that is ours alone does not stand where it was left, or more is pending than we know of."""
+        for stream, state in states.items():
+            left = ends.get(stream, self._left.get(stream))
+            moved = left is not None and state.last_delivered != left and not shared(self.member, state)
+            if state.ours > expected[stream] or (moved and not self._no_ack):
+                return True
+        return False
+
+    def _without_dropped(self, server: Connection, begin: Offset, streams: Sequence[str]) -> Offset:
+        """The checkpoint without streams that the options name no more and whose group is gone."""
+        if self._fresh and not self._streams.by_pattern:
+            dropped = [stream for stream in begin.streams if stream not in streams]
+            _, states = look(server, self.member, dropped)
+            self._dropped = {stream for stream, state in states.items() if state is None}
+        return begin.without(self._dropped) if self._dropped & {*begin.streams} else begin
+
+    def _with_pins(self, server: Connection, begin: Offset) -> Offset:
+        """The checkpoint, told that groups may stand above it without a pending list.
+
+        A checkpoint of a noAck run says so itself. The first noAck run after others keeps the checkpoint's positions on
+        the server before it reserves, until there is one of its own; who finds them there comes after such a run.
+        """
+        known = list(begin.positions)
+        if self._fresh:
+            self._streams.has_checkpoint(server, begin)
+            kept = pinned(server, self._pins, known)
+            if begin.no_ack or any(at != begin[stream] for stream, at in kept.items()):
+                unpin(server, self._pins, list(kept))  # of a checkpoint before this one
+                kept = {}
+            if self._no_ack and not begin.no_ack:
+                kept = pin(server, self._pins, begin.positions)
+            self._pinned_at = begin.token if kept else None
+        if self._pinned_at != begin.token and (self._no_ack or self._pinned_at is not None):
+            # Also those of streams that a noAck run has met since.
+            unpin(server, self._pins, [stream for stream in known if stream not in self._unpinned])
+            self._unpinned, self._pinned_at = set(known), None
+        return replace(begin, no_ack=begin.no_ack or self._pinned_at == begin.token)
 
     def _wait_for_beside(self, server: Connection) -> Ahead | None:
         """Until what was begun beside the tasks is finished; what it has reserved for this batch, if it is of use."""
@@ -252,7 +351,7 @@ class MicroBatches:
         left = Counter(self._admission.backlog(self._groups.heads, states))
         left.subtract(per_stream(new))
         if is_worth_it(self._admission, left, most):
-            self._ahead = Ahead(self._reserving, list(states), most, self._turn + 1)
+            self._ahead = Ahead(self._reserving, list(states), most, self._turn + 1, self._groups.heads)
             self._beside.submit(self._ahead.work)
 
     def _unsettled(self, begin: Offset) -> dict[str, int]:
@@ -267,6 +366,10 @@ class MicroBatches:
         self._settling.now(server, end)
 
     @property
+    def _pins(self) -> Pins:
+        return Pins("start", self.member)
+
+    @property
     def _reserving(self) -> Reserving:
         return Reserving(self.member, self._admission, self._no_ack)
 
@@ -278,7 +381,8 @@ class MicroBatches:
     def _claim(
         self, server: Connection, begin: Offset, states: Mapping[str, GroupState], token: str, most: int | None
     ) -> dict[str, list[Claimed]]:
-        rules = Rules(self._options["claimIdle"], self._options["maxDeliveries"], self._bury, self._lose)
+        options = self._options
+        rules = Rules(options["claimIdle"], options["maxDeliveries"], self._bury, self._lose, self._taken)
         claimed = take_over(server, self.member, states, begin, token, rules, most)
         for stream, some in claimed.items():
             self._claimed[stream] = self._claimed.get(stream, 0) + sum(one.count for one in some)
@@ -291,15 +395,11 @@ class MicroBatches:
         self._settling.count_letters(overdue.stream, posted)
         self._losses.add(overdue.stream, gone, "deleted while they were pending")
 
-    def _lose(self, stream: str, count: int) -> None:
-        """Entries of dead consumers were gone before we claimed them."""
-        if count and not self._losses.allowed:
-            raise DataLossError(
-                f"stream {stream!r}: {count} entries that other consumers of group {self.member.group!r} had left "
-                "pending were trimmed or deleted before they were claimed; they are pending no more, and the next run "
-                "goes on without them"
-            )
-        self._losses.add(stream, count, "trimmed or deleted before they were claimed")
+    def _lose(self, stream: str, count: int, what: str, todo: str) -> None:
+        """Entries that were claimed, or should have been, are gone."""
+        if not self._losses.allowed:
+            raise DataLossError(f"stream {stream!r}: {count} entries {what}; {todo}")
+        self._losses.add(stream, count, what)
 
     def _leftovers(
         self,
@@ -322,9 +422,13 @@ class MicroBatches:
     ) -> list[Run]:
         """hurry: there is a batch anyway, so what is new need not wait for more to come."""
         backlog = self._admission.backlog(self._groups.heads, states)
+        hurry |= self._narrowing.holds_some
         if not backlog or most == 0 or (not hurry and self._admission.should_wait(sum(backlog.values()))):
             return []
-        return self._reserving.new_entries(server, self._groups.heads, states, backlog, most, self._turn)
+        most = self._narrowing.share_of(sum(backlog.values()), most)
+        reserved = self._reserving.new_entries(server, self._groups.heads, states, backlog, most, self._turn)
+        self._groups.took(self.member, states, reserved)
+        return reserved.runs
 
     def _settle_at_once(self, server: Connection, end: Offset, runs: Sequence[Run]) -> list[Run]:
         """at-most-once: acknowledge the batch before it is read. A range that others read from too takes the ids of our
@@ -333,7 +437,7 @@ class MicroBatches:
         for run in runs:
             ours = PendingRange(run.stream, run.last, run.after, run.consumer)
             kept += [run] if run.owned else pending_runs(server, self.member, [ours], run.count, keep_ids=True)
-        shares = [PendingRange(stream, end[stream]) for stream in end.shares]
+        shares = [PendingRange(stream, end[stream], held.after or MIN_ID) for stream, held in end.shares.items()]
         settle(server, self.member, [*shares, *claimed_ranges(end.claimed)])
         return kept
 
@@ -342,25 +446,22 @@ class MicroBatches:
     def _again(self, server: Connection, begin: Offset, end: Offset) -> list[Run]:
         self._streams.hold(server, end.streams)
         void(server, self.member, end.streams)
-        cut = self._cut == end.token
+        cut = self._narrowing.has_cut(end)
         listed = not (self._no_ack or end.no_ack)
-        return Replay(server, self.member, self._losses, listed, self._admission.size, cut).runs(begin, end)
+        runs = Replay(server, self.member, self._losses, listed, self._admission.size, cut).runs(begin, end)
+        return in_order(server, self.member, runs) if self._options["ordered"] else runs
 
     def _try(self, server: Connection, begin: Offset, end: Offset) -> None:
-        """Count this run's attempt at a batch; where too many have died of it, it is cut."""
+        """Count this run's attempt at a batch; where too many have died of it, it is set aside."""
         self._streams.hold(server, end.streams)
-        most = self._options["maxDeliveries"]
         try:
-            cut = Narrowing(server, self.member, self._run, most, self._bury, self._losses).attempt(begin, end)
+            self._narrowing.attempt(server, self.member, begin, end)
         except (GroupMissingError, DataLossError):
             if not self._losses.allowed:
                 raise
             _, states = look(server, self.member, end.streams)
             gone = [stream for stream, state in states.items() if state is None]
-            cut = Narrowing(server, self.member, self._run, most, self._bury, self._losses, gone).attempt(begin, end)
-        if cut:
-            self._cut = end.token
-        self._tried = end.token
+            self._narrowing.attempt(server, self.member, begin, end, gone)
 
     def _offset(self, positions: Mapping[str, StreamId]) -> Offset:
         return Offset(self.member.group, self.member.consumer, positions)

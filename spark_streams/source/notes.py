@@ -3,26 +3,30 @@
 Tasks must not move the group or append to streams: they may run twice (FACTS S7). So they write notes into a hash
 beside the stream, `rstream:notes:…`, one field for each entry, named by the batch's token and the entry: a second run
 writes the same fields. When the batch is proved committed, the driver turns the notes into dead letters; each letter,
-its acknowledgement and the removal of its note are one transaction.
+its acknowledgement and the removal of its note are one transaction. Receipts prove that no note is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import hiredis
 
-from spark_streams.deadletter.letter import LETTERS_A_TRANSACTION, Letter, now, post
-from spark_streams.errors import DecodeError, InvalidOptionError
+from spark_streams.deadletter.letter import LETTERS_A_TRANSACTION, Letter, Note, now, post
+from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError
 from spark_streams.ids import StreamId
 from spark_streams.source.dead import Dead
 from spark_streams.source.group import Membership
 from spark_streams.source.plan import Run
-from spark_streams.wire.connection import Argument, Connection, ReplyError, pack
+from spark_streams.source.receipts import KIND, Receipt, among, is_refused, missing_notes, question, removal
+from spark_streams.wire.connection import Connection, ReplyError, pack
 from spark_streams.wire.slots import key_beside
 
 _LETTER, _LOST = b"letter", b"lost"
+_NewNote = tuple[str, bytes, bytes]  # stream, field, value
 
 
 def notes_key(stream: str, member: Membership) -> bytes:
@@ -44,95 +48,150 @@ class Writer:
         """Note rows that do not fit; streams: each one's stream."""
         ids, offsets, names, values = dead.entries()
         bounds = offsets.to_pylist()
-        requests = []
+        notes: list[_NewNote] = []
         for row, (stream, entry, reason) in enumerate(zip(streams, ids.to_pylist(), dead.reasons, strict=True)):
             inside = slice(bounds[row], bounds[row + 1])
             pairs = zip(names[inside].to_pylist(), values[inside].to_pylist(), strict=True)
             words = [self.query, self.batch, now(), reason, *[word for pair in pairs for word in pair]]
-            field = b"%b %b %b" % (self.token.encode(), _LETTER, entry)
-            requests.append(("HSET", notes_key(stream, self.member), field, pack(*words)))
-            if len(requests) == LETTERS_A_TRANSACTION:
-                self._send(requests)
-                requests = []
-        self._send(requests)
+            notes.append((stream, b"%b %b %b" % (self.token.encode(), _LETTER, entry), pack(*words)))
+            if len(notes) == LETTERS_A_TRANSACTION:
+                self._leave(notes)
+                notes = []
+        self._leave(notes)
 
     def lost(self, run: Run, count: int) -> None:
-        """Note that entries of a run are gone."""
-        field = b"%b %b %b" % (self.token.encode(), _LOST, bytes(run.after))
-        self._send([("HSET", notes_key(run.stream, self.member), field, str(count))])
+        """Note that entries of a run are gone. Those of several consumers may begin at the same place."""
+        which = b"%b/%b" % (bytes(run.after), quote(run.consumer, safe="").encode())
+        self._leave([(run.stream, b"%b %b %b" % (self.token.encode(), _LOST, which), str(count).encode())])
 
-    def _send(self, requests: Sequence[tuple[str | bytes, ...]]) -> None:
-        for request, reply in zip(requests, self.server.pipeline(requests), strict=True):
-            if isinstance(reply, ReplyError):
-                raise self.server.error_of(reply, request[:2])
+    def _leave(self, notes: Sequence[_NewNote]) -> None:
+        commands: list[tuple[str | bytes, ...]] = []
+        for stream, count in Counter(stream for stream, _, _ in notes).items():
+            receipt = Receipt.new(self.token, count)
+            enter = ("XGROUP", "CREATECONSUMER", stream, self.member.group, receipt.consumer(self.member))
+            commands += [enter, ("HSET", notes_key(stream, self.member), receipt.field, b"")]
+        commands += [("HSET", notes_key(stream, self.member), field, value) for stream, field, value in notes]
+        for command, reply in zip(commands, self.server.pipeline(commands), strict=True):
+            if isinstance(reply, ReplyError) and not (command[0] == "XGROUP" and is_refused(reply)):
+                raise self.server.error_of(reply, command[:2])
 
 
 @dataclass(frozen=True)
 class Collected:
-    """lost: entries that were gone, per stream; letters: how many were posted, per stream."""
+    """lost: entries that were gone, per stream; letters: how many were posted; missing: how many notes were gone."""
 
     lost: Mapping[str, int]
     letters: Mapping[str, int]
+    missing: Mapping[str, int]
 
 
 def collect(
-    server: Connection, member: Membership, streams: Sequence[str], token: str, letters_to: str | None
+    server: Connection,
+    member: Membership,
+    streams: Sequence[str],
+    token: str,
+    letters_to: str | None,
+    read: Collection[str] = (),
+    may_miss: bool = False,
 ) -> Collected:
-    """Take the notes of the batch with this token, which is committed; what other batches left is void.
+    """Take the notes of the batch with this token, which is committed; what other batches left is void. read: those of
+    the streams that the batch took from.
 
-    Raises ServerError, InvalidOptionError where there are letters and nothing says where they go; then the notes that
-    were not yet taken are still there.
+    Raises ServerError; InvalidOptionError where there are letters and nothing says where they go, and DataLossError
+    where notes are gone and none `may_miss`: then those that were not yet taken are still there.
     """
+    keys = {stream: notes_key(stream, member) for stream in streams}
+    replies = server.pipeline(
+        [*[("EXISTS", key) for key in keys.values()], *[question(stream, member) for stream in read]]
+    )
+    receipts = {s: among(member, reply) for s, reply in zip(read, replies[len(keys) :], strict=True)}
+    missing = missing_notes(server, keys, receipts, token)
+    if missing and not may_miss:
+        raise _notes_are_gone(server, member, missing)
     lost: dict[str, int] = {}
     letters: dict[str, int] = {}
-    there = server.pipeline([("EXISTS", notes_key(stream, member)) for stream in streams])
-    for stream in [stream for stream, reply in zip(streams, there, strict=True) if reply == 1]:
-        key = notes_key(stream, member)
-        for page in _pages(server, key):
-            mine = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
-            notes = [_read(member, stream, field, value) for field, value in mine.items()]
-            found = sorted((n for n in notes if isinstance(n, Letter)), key=lambda letter: StreamId.parse(letter.id))
-            lost[stream] = lost.get(stream, 0) + sum(note for note in notes if isinstance(note, int))
-            letters[stream] = letters.get(stream, 0) + len(found)
-            forget: list[Argument] = ["HDEL", key, *page]
-            if found:
-                if letters_to is None:
-                    raise InvalidOptionError(
-                        f"stream {stream!r}: entries of the last batch were set aside in mode=DEADLETTER and are not "
-                        "in a dead-letter stream yet; set mode=DEADLETTER and deadLetterStream again for one more run"
-                    )
-                post(server, letters_to, member.group, found, also=[forget])
-            else:
-                server.execute(*forget)
-    return Collected(lost, letters)
+    there = [stream for stream, reply in zip(keys, replies[: len(keys)], strict=True) if reply == 1]
+    for stream in there:
+        for page in _pages(server, keys[stream]):
+            _take(server, member, stream, token, letters_to, page, lost, letters)
+    entered = [command for stream, some in receipts.items() for command in removal(stream, member, some)]
+    # Consumers first: without their fields they would tell of a loss.
+    server.pipeline([*entered, *[("DEL", keys[stream]) for stream in there]])
+    return Collected(lost, letters, missing)
+
+
+def _take(
+    server: Connection,
+    member: Membership,
+    stream: str,
+    token: str,
+    letters_to: str | None,
+    page: Mapping[bytes, bytes],
+    lost: dict[str, int],
+    letters: dict[str, int],
+) -> None:
+    """Take a page of notes; what they say is added to `lost` and `letters`."""
+    key = notes_key(stream, member)
+    mine = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
+    notes = {field: _read(member, stream, Note(key, field, value)) for field, value in mine.items()}
+    found = sorted((n for n in notes.values() if isinstance(n, Letter)), key=lambda letter: StreamId.parse(letter.id))
+    lost[stream] = lost.get(stream, 0) + sum(note for note in notes.values() if isinstance(note, int))
+    if found:
+        if letters_to is None:
+            raise InvalidOptionError(
+                f"stream {stream!r}: entries of the last batch were set aside in mode=DEADLETTER and are not "
+                "in a dead-letter stream yet; set mode=DEADLETTER and deadLetterStream again for one more run"
+            )
+        post(server, letters_to, member.group, found)
+        letters[stream] = letters.get(stream, 0) + len(found)
+    others = [field for field in page if not isinstance(notes.get(field), Letter)]
+    if others:
+        server.execute("HDEL", key, *others)
+
+
+def _notes_are_gone(server: Connection, member: Membership, missing: Mapping[str, int]) -> DataLossError:
+    stream = next(iter(missing))
+    return DataLossError(
+        f"stream {stream!r} at {server.address}: {sum(missing.values())} notes on entries of the last batch are gone "
+        f"with key {notes_key(stream, member).decode('utf-8', 'replace')!r} (evicted or deleted): entries that did not "
+        "fit the schema would be acknowledged without a letter; see that the server evicts nothing (maxmemory-policy "
+        "noeviction), and set failOnDataLoss=false for one run to go on without them"
+    )
 
 
 def void(server: Connection, member: Membership, streams: Sequence[str]) -> None:
     """The batch is read again: what tasks of an earlier run noted counts no more. They may have had another schema,
     another mode, other runs; and the notes of the batch before this one were taken when this one was made."""
-    keys = [notes_key(stream, member) for stream in streams]
-    if keys:
-        server.execute("DEL", *keys)
+    replies = server.pipeline([question(stream, member) for stream in streams])
+    entered = [
+        command
+        for stream, reply in zip(streams, replies, strict=True)
+        for command in removal(stream, member, among(member, reply))
+    ]
+    server.pipeline([*entered, *[("DEL", notes_key(stream, member)) for stream in streams]])
 
 
 def _pages(server: Connection, key: bytes) -> Iterator[dict[bytes, bytes]]:
-    """The hash a page at a time, until it is empty: every page is removed by whoever takes it."""
-    while server.execute("EXISTS", key):
-        cursor = b"0"
+    """The notes a page at a time, until there are none: every page is removed by whoever takes it."""
+    some = True
+    while some:
+        some, cursor = False, b"0"
         while True:
             cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", LETTERS_A_TRANSACTION)
-            if flat:
-                yield dict(zip(flat[0::2], flat[1::2], strict=True))
+            page = {f: v for f, v in zip(flat[0::2], flat[1::2], strict=True) if f.split(b" ")[1] != KIND}
+            if page:
+                some = True
+                yield page
             if cursor == b"0":
                 break
 
 
-def _read(member: Membership, stream: str, field: bytes, value: bytes) -> Letter | int:
-    _, kind, entry = field.split(b" ")
+def _read(member: Membership, stream: str, note: Note) -> Letter | int:
+    _, kind, entry = note.field.split(b" ")
     if kind == _LOST:
-        return int(value)
+        return int(note.value)
     reader = hiredis.Reader()
-    reader.feed(value)
+    reader.feed(note.value)
     query, batch, when, reason, *fields = reader.gets()
     return Letter(
         stream,
@@ -152,4 +211,5 @@ def _read(member: Membership, stream: str, field: bytes, value: bytes) -> Letter
             "first-failed": when.decode(),
             "last-failed": when.decode(),
         },
+        note,
     )

@@ -10,9 +10,13 @@ smaller one (FACTS S5, S6).
      "batch": {"orders": {"count": 1000, "owned": true,             what the batch that ends here took from it,
                           "after": "1690000000000-0"}},             above this id
      "claimed": {"orders": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 3}]},   what it took over from others
+     "counts": {"orders": {"read": 5000, "added": 9000}},           entries ever added: up to where the query
+                                                                    the query stands, and in all
      "noAck": true}                                                 only where it was delivered without a pending list
 
-Version 1 had no token, no claims and no `after`: it was where the batch before ended.
+`counts` is what losses are held against (source.counts); `"shared": true` stands with it where others read from the
+group, too. Version 1 had no token, no claims and no `after`: it was where the batch before ended; the first version 2
+had no counts.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import Any
 
 from spark_streams.errors import OffsetError
 from spark_streams.ids import MIN_ID, InvalidStreamId, StreamId
+from spark_streams.source.counts import Count
 from spark_streams.source.plan import Run
 
 VERSION = 2
@@ -33,12 +38,19 @@ _READABLE = (1, 2)
 class Share:
     """What a batch took from one stream, above `after` (None: above where the batch before ended).
 
-    owned: these are all entries that the stream held there.
+    owned: these are all entries that the stream held there; begun: where the batch before ended, if that is not `after`
+    (others have read what lies between).
     """
 
     count: int
     owned: bool
     after: StreamId | None = None
+    begun: StreamId | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Ids only where there are any."""
+        ids = {"after": self.after, "begun": self.begun}
+        return {"count": self.count, "owned": self.owned, **{name: str(at) for name, at in ids.items() if at}}
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,8 @@ class Claimed:
 @dataclass(frozen=True)
 class Offset:
     """group, consumer: whose pending list; positions: per stream; shares, claimed: per stream that the batch took
-    from; token: the batch's name; no_ack: it was delivered without a pending list, so the group may stand above it."""
+    from; token: the batch's name; no_ack: it was delivered without a pending list, so the group may stand above it;
+    counts: per stream what is known at its position."""
 
     group: str
     consumer: str
@@ -61,6 +74,7 @@ class Offset:
     claimed: Mapping[str, Sequence[Claimed]] = field(default_factory=dict)
     token: str = ""
     no_ack: bool = False
+    counts: Mapping[str, Count] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
@@ -79,6 +93,7 @@ class Offset:
                 },
                 str(value.get("token", "")),
                 bool(value.get("noAck", False)),
+                {stream: Count.from_json(one) for stream, one in value.get("counts", {}).items()},
             )
         except (KeyError, AttributeError, TypeError, ValueError, InvalidStreamId) as error:
             raise OffsetError(f"the checkpoint's offset {value!r} cannot be read: {error}") from None
@@ -91,16 +106,14 @@ class Offset:
             "consumer": self.consumer,
             "token": self.token,
             "streams": {stream: str(at) for stream, at in sorted(self.positions.items())},
-            "batch": {
-                stream: {"count": one.count, "owned": one.owned}
-                | ({} if one.after is None else {"after": str(one.after)})
-                for stream, one in sorted(self.shares.items())
-            },
+            "batch": {stream: one.to_json() for stream, one in sorted(self.shares.items())},
             "claimed": {
                 stream: [{"consumer": one.consumer, "count": one.count} for one in some]
                 for stream, some in sorted(self.claimed.items())
             },
         }
+        if self.counts:
+            told["counts"] = {stream: one.to_json() for stream, one in sorted(self.counts.items())}
         return {**told, "noAck": True} if self.no_ack else told
 
     def __getitem__(self, stream: str) -> StreamId:
@@ -120,15 +133,20 @@ class Offset:
         for run in runs:
             before = shares.get(run.stream)
             if before is None:
-                share = Share(run.count, run.owned, run.after)
+                begun = self[run.stream]
+                share = Share(run.count, run.owned, run.after, begun if begun != run.after else None)
             else:
                 unbroken = positions[run.stream] == run.after
                 owned = before.owned and run.owned and unbroken
-                share = Share(before.count + run.count, owned, before.after)
+                share = replace(before, count=before.count + run.count, owned=owned)
             shares[run.stream] = share
             positions[run.stream] = run.last
         kept = {stream: tuple(some) for stream, some in (claimed or {}).items()}
-        return Offset(self.group, self.consumer, positions, shares, kept, token)
+        return Offset(self.group, self.consumer, positions, shares, kept, token, counts=self.counts)
+
+    def at(self, stream: str, position: StreamId) -> Offset:
+        """The same, but for where one stream stands."""
+        return replace(self.without([stream]), positions={**self.positions, stream: position})
 
     def without(self, streams: Iterable[str]) -> Offset:
         """The same without these streams."""
@@ -138,6 +156,7 @@ class Offset:
             positions={stream: at for stream, at in self.positions.items() if stream not in gone},
             shares={stream: share for stream, share in self.shares.items() if stream not in gone},
             claimed={stream: some for stream, some in self.claimed.items() if stream not in gone},
+            counts={stream: one for stream, one in self.counts.items() if stream not in gone},
         )
 
     def covers(self, other: Offset) -> bool:
@@ -146,5 +165,5 @@ class Offset:
 
 
 def _share(value: Mapping[str, Any]) -> Share:
-    after = value.get("after")
-    return Share(int(value["count"]), bool(value["owned"]), None if after is None else StreamId.parse(after))
+    after, begun = [None if value.get(name) is None else StreamId.parse(value[name]) for name in ("after", "begun")]
+    return Share(int(value["count"]), bool(value["owned"]), after, begun)

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_streams.deadletter.letter import Letter, now, post
+from spark_streams.deadletter.reading import PageSize
 from spark_streams.ids import StreamId
-from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.connection import Connection
+
+_FIRST_LOOK = 20  # entries that are asked for at once; how large they are shows how many more
 
 
 @dataclass(frozen=True)
@@ -25,20 +28,33 @@ class Overdue:
 
 
 def bury(server: Connection, group: str, overdue: Overdue, to: str) -> tuple[int, int]:
-    """Post a letter for each, acknowledged in the same transaction; (letters, entries that are gone from the stream).
+    """Post a letter for each that is still pending, acknowledged in the same transaction; (letters, entries that are
+    gone from the stream).
 
     Raises ServerError; letters that were posted by then stay.
     """
-    commands = [("XRANGE", overdue.stream, bytes(entry), bytes(entry)) for entry in overdue.ids]
-    letters, gone = [], []
-    found = server.pipeline(commands)
-    for command, reply, entry, deliveries in zip(commands, found, overdue.ids, overdue.deliveries, strict=True):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command)
+    posted, gone, at = 0, 0, 0
+    size = PageSize(_FIRST_LOOK)
+    while at < len(overdue.ids):
+        asked = slice(at, at + size.next())
+        letters, missing = _look(server, group, overdue, asked)
+        posted += post(server, to, group, letters)
+        if missing:
+            gone += server.execute("XACK", overdue.stream, group, *missing)
+        size.learn(len(letters), sum(letter.size for letter in letters), len(letters))
+        at = asked.stop
+    return posted, gone
+
+
+def _look(server: Connection, group: str, overdue: Overdue, asked: slice) -> tuple[list[Letter], list[bytes]]:
+    """The letters for some of the entries, and the ids of those that are gone from the stream."""
+    ids, deliveries = overdue.ids[asked], overdue.deliveries[asked]
+    found = server.execute_all([("XRANGE", overdue.stream, bytes(entry), bytes(entry)) for entry in ids])
+    when = now()
+    letters = []
+    for reply, entry, delivered in zip(found, ids, deliveries, strict=True):
         if not reply:
-            gone.append(bytes(entry))
             continue
-        when = now()
         envelope = {
             "stream": overdue.stream,
             "id": str(entry),
@@ -47,13 +63,10 @@ def bury(server: Connection, group: str, overdue: Overdue, to: str) -> tuple[int
             "stage": overdue.stage,
             "reason": overdue.reason,
             "error": overdue.error,
-            "message": overdue.message or f"delivered {deliveries} times and not acknowledged",
-            "deliveries": str(deliveries),
+            "message": overdue.message or f"delivered {delivered} times and not acknowledged",
+            "deliveries": str(delivered),
             "first-failed": when,
             "last-failed": when,
         }
-        letters.append(Letter(overdue.stream, bytes(entry), reply[0][1], envelope))
-    post(server, to, group, letters)
-    if gone:
-        server.execute("XACK", overdue.stream, group, *gone)
-    return len(letters), len(gone)
+        letters.append(Letter(overdue.stream, bytes(entry), reply[0][1], envelope, pending_for=overdue.consumer))
+    return letters, [bytes(entry) for entry, reply in zip(ids, found, strict=True) if not reply]

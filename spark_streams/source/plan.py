@@ -47,10 +47,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Plan:
-    """A batch as tasks. narrowed: it is a piece of one that failed (source.narrow)."""
+    """A batch as tasks. narrowed: it is a piece of one that failed, or there are such pieces (source.narrow)."""
 
     tasks: list[Task]
     narrowed: bool
+
+    @classmethod
+    def of(cls, tasks: list[Task], narrowed: bool) -> Plan:
+        """With a task at least where it is narrowed: the sink is told by tasks."""
+        return cls(tasks if tasks or not narrowed else [Task(())], narrowed)
 
 
 def tasks(runs: Iterable[Run], entries_per_task: int, ordered: bool = False) -> list[Task]:

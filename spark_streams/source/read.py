@@ -12,7 +12,7 @@ from spark_streams.source.dead import Dead
 from spark_streams.source.fetch import Fetch
 from spark_streams.source.group import Membership
 from spark_streams.source.plan import Run, Task
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.patient import PatientConnection
 from spark_streams.worker import settle_in
 
 # Told of a run and how many of its entries are gone, where failOnDataLoss is false.
@@ -22,7 +22,7 @@ Unreadable = Callable[[str | pa.Array, Dead], None]
 
 
 def read_task(
-    server: Connection,
+    server: PatientConnection,
     member: Membership,
     task: Task,
     columns: Columns,
@@ -39,19 +39,19 @@ def read_task(
     ServerError.
     """
     settle_in()
-    with Fetch(server, member, task.runs, columns.wants_deliveries, may_vanish=not fail_on_data_loss) as fetch:
-        for page in fetch.pages():
-            if page.rows:
-                decoded = columns.batch(page.entries, page.rows, page.streams, page.deliveries)
-                if decoded.dead is not None:
-                    unreadable(page.streams, decoded.dead)
-                yield decoded.batch
-            for run, found in page.ended:
-                if not run.counted or found >= run.count:
-                    continue
-                if fail_on_data_loss:
-                    raise _data_loss(member, run, found)
-                lost(run, run.count - found)
+    fetch = Fetch(server, member, task.runs, columns.wants_deliveries, may_vanish=not fail_on_data_loss)
+    for page in fetch.pages():
+        if page.rows:
+            decoded = columns.batch(page.entries, page.rows, page.streams, page.deliveries)
+            if decoded.dead is not None:
+                unreadable(page.streams, decoded.dead)
+            yield decoded.batch
+        for run, found in page.ended:
+            if not run.counted or found >= run.count:
+                continue
+            if fail_on_data_loss:
+                raise _data_loss(member, run, found)
+            lost(run, run.count - found)
 
 
 def _data_loss(member: Membership, run: Run, found: int) -> DataLossError:

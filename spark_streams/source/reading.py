@@ -67,6 +67,10 @@ class Asked:
     counts: list[int]
     chosen: Chosen | None = None
 
+    def most_bytes(self, several: int) -> int | None:
+        """How large the reply may be: an entry alone as large as it is, more of them `several`."""
+        return None if sum(self.counts) == 1 else several
+
     def ended(self) -> list[tuple[Run, int]]:
         """The runs that are at their end, and how many entries of each were found."""
         return [(reading.run, reading.found) for reading in self.readings if reading.ended]

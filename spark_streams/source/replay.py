@@ -38,7 +38,7 @@ class Replay:
         for stream, held in end.shares.items():
             after = begin[stream] if held.after is None else held.after
             if after < end[stream]:
-                found += self._share(stream, after, end[stream], held)
+                found += self._share(stream, after, end[stream], held, counted=bool(end.counts))
         for stream, some in end.claimed.items():
             for claimed in some:
                 runs = self._left_of(PendingRange(stream, MAX_ID, MIN_ID, claimed.consumer), claimed.count)
@@ -47,9 +47,10 @@ class Replay:
                 found += runs
         return found
 
-    def _share(self, stream: str, after: StreamId, last: StreamId, held: Share) -> list[Run]:
+    def _share(self, stream: str, after: StreamId, last: StreamId, held: Share, counted: bool) -> list[Run]:
+        """counted: whether the count is exact without a pending list, too (older versions could not tell)."""
         if not self.listed:
-            return [Run(stream, after, last, held.count, owned=True, counted=False)]
+            return [Run(stream, after, last, held.count, owned=True, counted=counted)]
         found = self._left_of(PendingRange(stream, last, after), held.count, held.owned and not self.narrowed)
         if self.narrowed:
             return found

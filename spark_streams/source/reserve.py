@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from spark_streams.errors import GroupSharedError
 from spark_streams.ids import StreamId
+from spark_streams.source.counting import count_between
 from spark_streams.source.group import GroupState, Membership, read_group_state
 from spark_streams.source.plan import Run
 from spark_streams.wire.connection import Connection, pack
@@ -29,6 +30,14 @@ class Wanted:
     until: StreamId
 
 
+@dataclass(frozen=True)
+class Reserved:
+    """runs: what was delivered, in order per stream; states: the groups of all wanted streams after that."""
+
+    runs: list[Run]
+    states: Mapping[str, GroupState]
+
+
 def reserve(
     server: Connection,
     member: Membership,
@@ -36,14 +45,14 @@ def reserve(
     states: Mapping[str, GroupState],
     step: int = STEP,
     no_ack: bool = False,
-) -> list[Run]:
-    """Have up to the wanted entries delivered to our consumer; what was delivered, in order per stream.
+) -> Reserved:
+    """Have up to the wanted entries delivered to our consumer.
 
     states: the group of each wanted stream, read just before. no_ack: without a pending list; then the group must be
     ours alone. Raises GroupMissingError, GroupSharedError, DataLossError, ServerError.
     """
     now = dict(states)  # where the run that follows begins
-    reached = {stream: states[stream].last_delivered for stream in wanted}
+    reached = {stream: states[stream] for stream in wanted}
     left = {stream: want.most for stream, want in wanted.items()}
     runs: dict[str, list[Run]] = {stream: [] for stream in wanted}
     while left:
@@ -52,12 +61,12 @@ def reserve(
         server.send(b"".join([_step(member, stream, count, no_ack) for stream, count in steps]))
         replies = server.replies(2 * len(steps))
         finished = set()
-        for at, (stream, count) in enumerate(steps):
+        for at, (stream, _) in enumerate(steps):
             after = read_group_state(server, member, stream, replies[2 * at], replies[2 * at + 1])
             if no_ack:
                 require_alone(member, stream, after)
-            run = _unlisted_run(stream, now[stream], after, count) if no_ack else _run(stream, now[stream], after)
-            reached[stream] = after.last_delivered
+            run = _unlisted_run(server, stream, now[stream], after) if no_ack else _run(stream, now[stream], after)
+            reached[stream] = after
             left[stream] -= run.count
             if run.count:
                 now[stream] = after
@@ -66,13 +75,13 @@ def reserve(
             # begins before it then, or, where there is none, it is found pending above the batch.
             if run.count == 0 or left[stream] <= 0 or after.last_delivered >= wanted[stream].until:
                 finished.add(stream)
-        for stream in [s for s in finished if not runs[s] and reached[s] < wanted[s].until]:
-            run = _ask_aloud(server, member, stream, now[stream], no_ack)
+        for stream in [s for s in finished if not runs[s] and reached[s].last_delivered < wanted[s].until]:
+            run, reached[stream] = _ask_aloud(server, member, stream, now[stream], no_ack)
             if run.count:
                 runs[stream].append(run)
         for stream in finished:
             del left[stream]
-    return [run for stream in runs for run in runs[stream]]
+    return Reserved([run for stream in runs for run in runs[stream]], reached)
 
 
 def _round(left: Mapping[str, int], step: int) -> list[tuple[str, int]]:
@@ -116,7 +125,9 @@ def _step(member: Membership, stream: str, count: int, no_ack: bool) -> bytes:
     )
 
 
-def _ask_aloud(server: Connection, member: Membership, stream: str, before: GroupState, no_ack: bool) -> Run:
+def _ask_aloud(
+    server: Connection, member: Membership, stream: str, before: GroupState, no_ack: bool
+) -> tuple[Run, GroupState]:
     """Nothing was delivered although there is more: read one entry with its reply, so that an error is heard.
 
     Raises ServerReplyError and kin. No entry and no error: what is left of the stream was deleted, or others read it.
@@ -124,7 +135,7 @@ def _ask_aloud(server: Connection, member: Membership, stream: str, before: Grou
     server.execute(*_ask(member, stream, 1, no_ack))
     groups, consumers = server.pipeline([("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, member.group)])
     after = read_group_state(server, member, stream, groups, consumers)
-    return _unlisted_run(stream, before, after, 1) if no_ack else _run(stream, before, after)
+    return (_unlisted_run(server, stream, before, after) if no_ack else _run(stream, before, after)), after
 
 
 def _run(stream: str, before: GroupState, after: GroupState) -> Run:
@@ -138,11 +149,13 @@ def _run(stream: str, before: GroupState, after: GroupState) -> Run:
     return Run(stream, before.last_delivered, after.last_delivered, count, owned)
 
 
-def _unlisted_run(stream: str, before: GroupState, after: GroupState, asked: int) -> Run:
-    """What one step with NOACK delivered: all of it is ours. How many it was is known where the group counts."""
-    if after.last_delivered == before.last_delivered:
-        return Run(stream, before.last_delivered, after.last_delivered, 0, owned=True)
-    if before.entries_read is None or after.entries_read is None:
-        return Run(stream, before.last_delivered, after.last_delivered, asked, owned=True, counted=False)
-    count = after.entries_read - before.entries_read
+def _unlisted_run(server: Connection, stream: str, before: GroupState, after: GroupState) -> Run:
+    """What one step with NOACK delivered: all of it is ours. Where the server does not count it (an entry ahead of the
+    group was deleted), what it left in the stream is counted."""
+    count = 0
+    if after.last_delivered > before.last_delivered:
+        if before.entries_read is None or after.entries_read is None:
+            count = count_between(server, stream, before.last_delivered, after.last_delivered)
+        else:
+            count = after.entries_read - before.entries_read
     return Run(stream, before.last_delivered, after.last_delivered, count, owned=True)

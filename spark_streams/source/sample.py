@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from spark_streams.errors import SchemaError
 from spark_streams.options import Options
-from spark_streams.source.start import matching_streams
-from spark_streams.source.survey import look_at_heads
+from spark_streams.source.bounds import Narrowing
+from spark_streams.source.survey import look_at_inputs
 from spark_streams.wire.connection import Connection, ReplyError
 
 STREAMS = 20  # at most
@@ -20,12 +20,11 @@ def sample(server: Connection, options: Options) -> list[Sequence[bytes]]:
 
     Raises SchemaError where there is none, StreamStateError where a stream that is named does not exist.
     """
-    names = options["streams"] or matching_streams(server, options["streamsPattern"], but=())
-    heads = look_at_heads(server, names, must_exist=options["streams"] is not None)
+    heads = look_at_inputs(server, options, Narrowing())
     held = {stream: head for stream, head in heads.items() if head.length}
     some = dict(list(held.items())[:STREAMS])
     if not some:
-        read = ", ".join(names[:5]) or f"streamsPattern={options['streamsPattern']}"
+        read = ", ".join(list(heads)[:5]) or f"streamsPattern={options['streamsPattern']}"
         raise SchemaError(f"inferSchema found no entry in {read} at {server.address}: give a schema")
     commands: list[tuple[str | int, ...]] = []
     for stream, head in some.items():
@@ -34,7 +33,7 @@ def sample(server: Connection, options: Options) -> list[Sequence[bytes]]:
         if head.length > count:
             commands.append(("XREVRANGE", stream, "+", "-", "COUNT", min(count, head.length - count)))
     entries: list[Sequence[bytes]] = []
-    for command, reply in zip(commands, server.pipeline(commands), strict=True):
+    for command, reply in zip(commands, server.each(commands), strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
         entries += [fields for _id, fields in reply]

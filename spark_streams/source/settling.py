@@ -1,11 +1,17 @@
-"""What becomes of a batch once it is in the commit log: notes are taken, entries acknowledged, claims closed."""
+"""What becomes of a batch once it is in the commit log: notes are taken, entries acknowledged, claims closed.
+
+Acknowledged is what is pending for our consumer between the last mark (source.committed) and the batch's end: what
+somebody hands to our consumer below that was read by no batch (source.handed)."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from spark_streams.ids import StreamId
 from spark_streams.options import Options
 from spark_streams.source.beside import Beside
 from spark_streams.source.claim import delete_claim_consumers
+from spark_streams.source.committed import Marks
 from spark_streams.source.group import Membership
 from spark_streams.source.losses import Losses
 from spark_streams.source.notes import collect
@@ -28,6 +34,7 @@ class Settling:
         self._listed = not options["noAck"]  # whether anything is pending
         self._noted = losses.allowed or options["mode"] == "DEADLETTER"
         self._letters_to: str | None = options["deadLetterStream"]
+        self.marks = Marks(member.group, member.consumer, options["noAck"] or options["delivery"] == "at-most-once")
         self._settled: dict[str, StreamId] = {}
         self._done: Offset | None = None  # the last one that was settled, or is being settled
         self.letters: dict[str, int] = {}  # posted by this run, per stream
@@ -42,18 +49,22 @@ class Settling:
         Raises GroupMissingError, ServerError.
         """
         self.take_notes(server, up_to)
-        settle(server, self._member, self._ranges(up_to))
+        self._acknowledge(server, up_to, self._ranges(up_to))
         self._close_claims(server, up_to)
         self._settled.update(up_to.positions)
         self._done = up_to
+
+    def _acknowledge(self, server: Connection, up_to: Offset, ranges: Sequence[PendingRange]) -> None:
+        settle(server, self._member, ranges)
+        self.marks.write(server, up_to.positions)
 
     def beside(self, server: Connection, up_to: Offset) -> None:
         """The same, with the acknowledging in the background; but claims are closed at once: the next offset does not
         name them, and after a crash they would be taken for some that no offset names."""
         self.take_notes(server, up_to)
         self._close_claims(server, up_to)
-        if ranges := self._ranges(up_to):
-            self._beside.submit(lambda server: settle(server, self._member, ranges))
+        ranges = self._ranges(up_to)
+        self._beside.submit(lambda server: self._acknowledge(server, up_to, ranges))
         self._settled.update(up_to.positions)
         self._done = up_to
 
@@ -66,12 +77,21 @@ class Settling:
         """Take nothing for settled, as after a restart."""
         self._settled = {}
         self._done = None
+        self.marks.forget()
 
     def _ranges(self, up_to: Offset) -> list[PendingRange]:
         if not self._listed:
             return []
-        moved = [(stream, at) for stream, at in up_to.positions.items() if self._settled.get(stream) != at]
-        return [PendingRange(stream, at) for stream, at in moved]
+        ranges = [PendingRange(stream, at, self._begin_of(stream, up_to)) for stream, at in up_to.positions.items()]
+        return [one for one in ranges if one.after < one.last]
+
+    def _begin_of(self, stream: str, up_to: Offset) -> StreamId:
+        """Above which entry what is pending for us was given to a batch that is not acknowledged yet: after a restart
+        that may be the one before, too."""
+        held, floor = up_to.shares.get(stream), self._settled.get(stream, self.marks.floor(stream))
+        if held is None or held.after is None or floor < (held.begun or held.after):
+            return floor
+        return max(floor, held.after)
 
     def _close_claims(self, server: Connection, up_to: Offset) -> None:
         settle(server, self._member, claimed_ranges(up_to.claimed))
@@ -82,7 +102,10 @@ class Settling:
         # An earlier run may have had other options.
         if self.is_done(up_to) or not (self._noted or self._done is None):
             return
-        notes = collect(server, self._member, up_to.streams, up_to.token, self._letters_to)
+        read = sorted({*up_to.shares, *up_to.claimed})
+        notes = collect(server, self._member, up_to.streams, up_to.token, self._letters_to, read, self._losses.allowed)
+        for stream, count in notes.missing.items():
+            self._losses.add(stream, count, "up to so many were noted by tasks, and the notes are evicted or deleted")
         for stream, count in notes.lost.items():
             self._losses.add(stream, count, "trimmed or deleted while they were pending")
         for stream, count in notes.letters.items():

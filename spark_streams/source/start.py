@@ -3,16 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from spark_streams.ids import StreamId
 from spark_streams.option_values import Positions
-from spark_streams.source.group import Membership, look, missing
+from spark_streams.source.counting import count_read
+from spark_streams.source.group import Membership, look, missing, stream_states
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.replies import pairs
 from spark_streams.wire.slots import key_beside
 
-FIRST = "0"  # the position of XGROUP CREATE before a stream's first entry
+FIRST = Positions("0", {})  # before a stream's first entry
 _SCAN_COUNT = 10_000  # keys a round trip
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a group is made, or set to. read: how many entries the stream has had up to there, None: not known."""
+
+    at: StreamId
+    read: int | None = None
+
+    def words(self) -> tuple[str, ...]:
+        """The option of XGROUP CREATE and SETID that tells the group."""
+        return () if self.read is None else ("ENTRIESREAD", str(self.read))
+
+
+@dataclass(frozen=True)
+class Pins:
+    """Keys that keep first positions. kind: `start` of a query without a pending list; `first` of the streams that a
+    pattern matched when the query began."""
+
+    kind: str
+    member: Membership
+
+    def of(self, stream: str) -> bytes:
+        """One stream's key."""
+        return key_beside(stream, self.kind, self.member.group, self.member.consumer)
 
 
 def matching_streams(server: Connection, pattern: str, but: Iterable[str]) -> list[str]:
@@ -34,45 +61,80 @@ def matching_streams(server: Connection, pattern: str, but: Iterable[str]) -> li
 
 
 def create_groups(server: Connection, member: Membership, streams: Sequence[str], starting: Positions) -> None:
-    """Make sure that these streams have the group: XGROUP CREATE … MKSTREAM pins the start on the server (S2).
-
-    Where the group exists nothing changes. Raises WrongKeyTypeError.
-    """
-    _create(server, [("XGROUP", "CREATE", s, member.group, starting.of(s), "MKSTREAM") for s in streams])
+    """Make sure that these streams have the group; a stream that does not exist is made. Raises WrongKeyTypeError."""
+    without = streams_without_group(server, member, streams)
+    create_groups_at(server, member, resolve(server, without, starting))
 
 
-def create_groups_of_pattern(
-    server: Connection, member: Membership, streams: Sequence[str], starting: Positions
-) -> list[str]:
-    """The same for the streams that a pattern found; those that have the group now: one may have vanished meanwhile.
+def resolve(server: Connection, streams: Sequence[str], starting: Positions) -> dict[str, Start]:
+    """Where a new group of these streams starts; `latest` is the newest entry of this moment. Raises
+    WrongKeyTypeError."""
+    starts = {}
+    for stream, head in stream_states(server, streams).items():
+        position = starting.of(stream)
+        at = head.last if position == "$" else StreamId.parse(position)
+        starts[stream] = Start(at, count_read(server, stream, head, at))
+    return starts
 
-    `starting` is for a query that begins: none of them has the group. Where some have it, the others have appeared
-    since, and are read from their first entry. All are made in one transaction, so that a crash leaves no mixture.
-    """
+
+def streams_without_group(server: Connection, member: Membership, streams: Sequence[str]) -> list[str]:
+    """Those of the streams that do not have the group, or do not exist. Raises WrongKeyTypeError."""
     found = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
-    group = member.group.encode()
-    have = [s for s, reply in zip(streams, found, strict=True) if any(pairs(g)[b"name"] == group for g in _list(reply))]
-    without = [stream for stream in streams if stream not in set(have)]
-    if without:
-        at = Positions(FIRST, {}) if have else starting
-        commands = [("XGROUP", "CREATE", stream, member.group, at.of(stream)) for stream in without]
-        have += [command[2] for command in _create(server, commands, transaction=True)]
-    return sorted(have)
+    without = []
+    for stream, reply in zip(streams, found, strict=True):
+        if isinstance(reply, ReplyError) and "no such key" not in str(reply):
+            raise server.error_of(reply, ("XINFO", "GROUPS", stream))
+        groups = [] if isinstance(reply, ReplyError) else [pairs(group)[b"name"] for group in reply]
+        if member.group.encode() not in groups:
+            without.append(stream)
+    return without
 
 
-def create_groups_at(server: Connection, member: Membership, positions: Mapping[str, str]) -> None:
-    """Make groups that are gone again, at these positions."""
-    _create(server, [("XGROUP", "CREATE", s, member.group, at, "MKSTREAM") for s, at in positions.items()])
+def create_groups_at(
+    server: Connection, member: Membership, starts: Mapping[str, Start], make_streams: bool = True
+) -> list[str]:
+    """Make groups where there are none: an id pins the start on the server (S2), and the group is told how many
+    entries lie below it, so that it counts from there. The streams that have the group now: without make_streams one
+    may have vanished."""
+    commands = [
+        (
+            *("XGROUP", "CREATE", stream, member.group, str(start.at)),
+            *(["MKSTREAM"] if make_streams else []),
+            *start.words(),
+        )
+        for stream, start in starts.items()
+    ]
+    have = []
+    for command, reply in zip(commands, server.pipeline(commands), strict=True):
+        if isinstance(reply, ReplyError) and "requires the key to exist" in str(reply):
+            continue
+        if isinstance(reply, ReplyError) and not str(reply).startswith("BUSYGROUP"):
+            raise server.error_of(reply, command)
+        have.append(command[2])
+    return have
 
 
 def create_consumers(server: Connection, member: Membership, streams: Sequence[str]) -> None:
     """Enter our consumer in the groups of these streams. A group that does not know it was made anew since."""
-    server.execute_all([("XGROUP", "CREATECONSUMER", stream, member.group, member.consumer) for stream in streams])
+    commands = [("XGROUP", "CREATECONSUMER", stream, member.group, member.consumer) for stream in streams]
+    _require_streams(server, member, commands)
 
 
-def set_groups_to(server: Connection, member: Membership, positions: Mapping[str, StreamId]) -> None:
+def set_groups_to(server: Connection, member: Membership, starts: Mapping[str, Start]) -> None:
     """XGROUP SETID on each of these streams."""
-    server.execute_all([("XGROUP", "SETID", stream, member.group, str(at)) for stream, at in positions.items()])
+    commands = [
+        ("XGROUP", "SETID", stream, member.group, str(start.at), *start.words()) for stream, start in starts.items()
+    ]
+    _require_streams(server, member, commands)
+
+
+def _require_streams(server: Connection, member: Membership, commands: Sequence[tuple[str, ...]]) -> None:
+    """Send them. Raises DataLossError where a stream has vanished meanwhile, and the named error of any other."""
+    for command, reply in zip(commands, server.pipeline(commands), strict=True):
+        if isinstance(reply, ReplyError) and "requires the key to exist" in str(reply):
+            raise missing(server, member, command[2], stream_too=True)
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
 
 
 def first_positions(server: Connection, member: Membership) -> dict[str, StreamId]:
@@ -87,50 +149,23 @@ def first_positions(server: Connection, member: Membership) -> dict[str, StreamI
             raise missing(server, member, stream, not heads[stream].exists)
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
-        positions[stream] = StreamId.parse(reply[0][0]).previous() if reply else state.last_delivered
+        oldest = StreamId.parse(reply[0][0]).previous() if reply else state.last_delivered
+        positions[stream] = min(oldest, state.last_delivered)
     return positions
 
 
-def pin(server: Connection, member: Membership, positions: Mapping[str, StreamId]) -> dict[str, StreamId]:
+def pin(server: Connection, keys: Pins, positions: Mapping[str, StreamId]) -> dict[str, StreamId]:
     """Keep first positions on the server until a checkpoint has them; the positions that were kept first."""
-    server.execute_all([("SET", _pin_key(stream, member), str(at), "NX") for stream, at in positions.items()])
-    return pinned(server, member, list(positions))
+    server.execute_all([("SET", keys.of(stream), str(at), "NX") for stream, at in positions.items()])
+    return pinned(server, keys, list(positions))
 
 
-def pinned(server: Connection, member: Membership, streams: Sequence[str]) -> dict[str, StreamId]:
+def pinned(server: Connection, keys: Pins, streams: Sequence[str]) -> dict[str, StreamId]:
     """The first positions that are kept on the server, of those streams that have one."""
-    replies = server.execute_all([("GET", _pin_key(stream, member)) for stream in streams])
+    replies = server.execute_all([("GET", keys.of(stream)) for stream in streams])
     return {stream: StreamId.parse(reply) for stream, reply in zip(streams, replies, strict=True) if reply is not None}
 
 
-def unpin(server: Connection, member: Membership, streams: Sequence[str]) -> None:
+def unpin(server: Connection, keys: Pins, streams: Sequence[str]) -> None:
     """The checkpoint has a position: first ones are of no more use."""
-    if streams:
-        server.execute("DEL", *[_pin_key(stream, member) for stream in streams])
-
-
-def _pin_key(stream: str, member: Membership) -> bytes:
-    return key_beside(stream, "start", member.group, member.consumer)
-
-
-def _create(
-    server: Connection, commands: Sequence[tuple[str, ...]], transaction: bool = False
-) -> list[tuple[str, ...]]:
-    """Those of the commands after which the group is there; without MKSTREAM a stream may be gone."""
-    sent = [("MULTI",), *commands, ("EXEC",)] if transaction else commands
-    replies = server.pipeline(sent)
-    if transaction:
-        replies = replies[-1] if isinstance(replies[-1], list) else replies[1:-1]
-    made = []
-    for command, reply in zip(commands, replies, strict=True):
-        if isinstance(reply, ReplyError) and "requires the key to exist" in str(reply):
-            continue
-        if isinstance(reply, ReplyError) and not str(reply).startswith("BUSYGROUP"):
-            raise server.error_of(reply, command)
-        made.append(command)
-    return made
-
-
-def _list(reply: object) -> list[list[bytes]]:
-    """XINFO GROUPS of a stream that vanished meanwhile is an error: it has no groups."""
-    return reply if isinstance(reply, list) else []
+    server.execute_all([("DEL", keys.of(stream)) for stream in streams])

@@ -5,6 +5,7 @@ Spark's part only: offsets as JSON, read limits, partitions. What a batch is sta
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from spark_streams.errors import ServerUnreachableError, UnsupportedError
 from spark_streams.options import Options
 from spark_streams.source.columns import Columns
 from spark_streams.source.dead import Dead
@@ -30,18 +32,25 @@ from spark_streams.source.plan import Run, Task
 from spark_streams.source.read import read_task
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.patient import PatientConnection
+from spark_streams.wire.retry import LIMIT
+from spark_streams.wire.slots import lossy_key
 from spark_streams.worker import leave_interrupts_to_the_driver
+
+# Spark sets every limit aside for trigger(once=True), and for it alone: so there is always one.
+UNLIMITED = 1 << 62
+_TOLD_SECONDS = 7 * 86_400
 
 
 class RunPartition(InputPartition):
     """One task's share of a micro-batch. token: the batch's own name; narrowed: the batch is a piece of one that
-    failed."""
+    failed; lossy: it has fewer entries than it was given."""
 
-    def __init__(self, task: Task, token: str, narrowed: bool) -> None:
+    def __init__(self, task: Task, token: str, narrowed: bool, lossy: bool) -> None:
         super().__init__(task)
         self.task = task
         self.token = token
         self.narrowed = narrowed
+        self.lossy = lossy
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -51,6 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._batches: MicroBatches | None = None
+        self._until_now = False  # whether the end of the run is still to be fixed
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get the options and the columns; connections and what is known of batches stay on the driver."""
@@ -67,28 +77,56 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._batches
 
     def initialOffset(self) -> dict[str, Any]:
-        return self.batches.first().to_json()
+        return self._prepared().first().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options["maxEntriesPerTrigger"]
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        return ReadMaxRows(self._options["maxEntriesPerTrigger"] or UNLIMITED)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self.batches.until_now()
+        """A server that does not answer is left to the next call, which tells whether the query has a checkpoint."""
+        self._until_now = True
+        with contextlib.suppress(ServerUnreachableError):
+            self._prepared()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; `start` itself where there is nothing to read."""
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = self.batches.next(Offset.from_json(start), most)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < UNLIMITED else None
+        if isinstance(limit, ReadAllAvailable) and not self._options["noAck"] and self._is_at_least_once:
+            raise UnsupportedError(
+                "trigger(once=True) ends a query without a word on whether its batch was committed: what it has read "
+                "would stay pending, for others to claim; use trigger(availableNow=True), which reads the same and "
+                "ends with nothing pending (or noAck=true, or delivery=at-most-once)"
+            )
+        begin = Offset.from_json(start)
+        end = self._prepared(begin).next(begin, most)
         return start if end is None else end.to_json()
+
+    @property
+    def _is_at_least_once(self) -> bool:
+        return bool(self._options["delivery"] == "at-least-once")
+
+    def _prepared(self, known: Offset | None = None) -> MicroBatches:
+        """The batches, and the end of the run fixed. known: a checkpoint speaks of them, so the server has answered
+        before, and is waited for where it is away."""
+        if known is not None:
+            self.batches.trust_address()
+        if self._until_now:
+            self.batches.until_now()
+            self._until_now = False
+        return self.batches
 
     def reportLatestOffset(self) -> dict[str, object]:
         return self.batches.reported()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = Offset.from_json(start), Offset.from_json(end)
-        plan = self.batches.plan(begin, stop)
-        return [RunPartition(task, stop.token, plan.narrowed) for task in plan.tasks]
+        plan = self._prepared(begin).plan(begin, stop)
+        if begin == stop:
+            return []
+        lossy = not plan.narrowed and sum(task.count for task in plan.tasks) < _held(stop)
+        # Where nothing is left to read, a task says so to the sink.
+        tasks = plan.tasks or [Task(())]
+        return [RunPartition(task, stop.token, plan.narrowed, lossy) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         self.batches.commit(Offset.from_json(end))
@@ -103,25 +141,41 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RunPartition)
         member = Membership(self._options["streams"] or (), self._options["group"], self._options["consumer"])
-        # Its own connection: the one that reads has replies on their way. Rarely needed. A note may be written twice.
-        notes = PatientConnection(self._options.address, f"notes of group {member.group!r}", lambda: None)
+        # The driver has been connected: the address is right, and a server that is away is waited for.
+        with (
+            PatientConnection(self._options.address, f"reading for group {member.group!r}", LIMIT) as server,
+            # The one that reads has replies on their way. Rarely needed. A note may be written twice.
+            PatientConnection(self._options.address, f"notes of group {member.group!r}", LIMIT) as notes,
+        ):
 
-        def lost(run: Run, count: int) -> None:
-            notes.run(lambda server: Writer(server, member, partition.token, *_task_names()).lost(run, count))
+            def lost(run: Run, count: int) -> None:
+                notes.run(lambda there: Writer(there, member, partition.token, *_task_names()).lost(run, count))
+                notes.run(lambda there: _tell_of_losses(there, *_task_names()))
 
-        def unreadable(streams: str | pa.Array, dead: Dead) -> None:
-            rows = dead.rows.tolist()
-            of_rows = [streams] * len(rows) if isinstance(streams, str) else streams.take(pa.array(rows)).to_pylist()
-            notes.run(lambda server: Writer(server, member, partition.token, *_task_names()).dead(of_rows, dead))
+            def unreadable(streams: str | pa.Array, dead: Dead) -> None:
+                rows = dead.rows.tolist()
+                names = [streams] * len(rows) if isinstance(streams, str) else streams.take(pa.array(rows)).to_pylist()
+                notes.run(lambda there: Writer(there, member, partition.token, *_task_names()).dead(names, dead))
 
-        try:
-            with Connection(self._options.address) as server:
-                if partition.narrowed:
-                    tell_the_sink(server, *_task_names())
-                fail = self._options["failOnDataLoss"]
-                yield from read_task(server, member, partition.task, self._columns, fail, lost, unreadable)
-        finally:
-            notes.close()
+            if partition.narrowed:
+                server.run(lambda connection: tell_the_sink(connection, *_task_names()))
+            elif partition.lossy:
+                server.run(lambda connection: _tell_of_losses(connection, *_task_names()))
+            fail = self._options["failOnDataLoss"]
+            yield from read_task(server, member, partition.task, self._columns, fail, lost, unreadable)
+
+
+def _held(offset: Offset) -> int:
+    """How many entries the batch that ends here was given."""
+    claimed = sum(one.count for some in offset.claimed.values() for one in some)
+    return claimed + sum(share.count for share in offset.shares.values())
+
+
+def _tell_of_losses(server: Connection, query: str, batch: str) -> None:
+    """A task tells the sink, before the end of its rows, that the batch had more entries: what an earlier execution
+    wrote of these stays."""
+    if query:
+        server.execute("SET", lossy_key(query), batch, "EX", _TOLD_SECONDS)
 
 
 def _task_names() -> tuple[str, str]:

@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from spark_streams.deadletter.inputs import Inputs, own_letters
 from spark_streams.options import Options
 from spark_streams.source.group import Membership
 from spark_streams.source.lease import Lease
 from spark_streams.source.offsets import Offset
-from spark_streams.source.start import create_groups, create_groups_of_pattern, matching_streams
+from spark_streams.source.start import (
+    FIRST,
+    Pins,
+    Start,
+    create_groups,
+    create_groups_at,
+    matching_streams,
+    pin,
+    pinned,
+    resolve,
+    set_groups_to,
+    streams_without_group,
+    unpin,
+)
 from spark_streams.wire.connection import Connection
+from spark_streams.wire.slots import key_of_query
 
 _LOOK_FOR_STREAMS = 2.0  # seconds between two looks for streams that match the pattern
 
@@ -23,6 +38,7 @@ class Streams:
         self._now = now
         self._lease = Lease(options.address, options["group"], options["consumer"])
         self._found = 0.0  # when streams were last looked for
+        self._inputs = Inputs()
         self.member = Membership(options["streams"] or (), options["group"], options["consumer"])
 
     @property
@@ -32,22 +48,31 @@ class Streams:
 
     def join(self, server: Connection) -> None:
         """Have the group on every stream that is there. Raises ConsumerTakenError, WrongKeyTypeError, ServerError."""
-        if self.by_pattern:
-            self.find(server)
-        else:
+        if not self.by_pattern:
             self.hold(server, self.member.streams)
             create_groups(server, self.member, self.member.streams, self._options["startingOffsets"])
+            return
+        found, without = self._look_for_streams(server)
+        starts = resolve(server, without, FIRST)
+        if len(without) == len(found) and not server.execute("EXISTS", self._begun):
+            # None has the group, so the query begins. The mark is set once all first positions are kept: streams that
+            # appear after that are read from their first entry, whatever dies meanwhile.
+            begin = resolve(server, without, self._options["startingOffsets"])
+            pin(server, self._firsts, {stream: start.at for stream, start in begin.items()})
+            server.execute("SET", self._begun, self._options["streamsPattern"])
+            starts.update(begin)
+        for stream, at in pinned(server, self._firsts, without).items():
+            if at != starts[stream].at:
+                starts[stream] = Start(at)
+        self._have(create_groups_at(server, self.member, starts, make_streams=False), found, without)
 
     def find(self, server: Connection) -> None:
-        """Look for the pattern's streams, if there is one, and join those that are new. Raises as `join` does."""
-        if not self.by_pattern:
-            return
-        letters = self._options["deadLetterStream"]
-        found = matching_streams(server, self._options["streamsPattern"], [letters] if letters else [])
-        self.hold(server, found)
-        have = create_groups_of_pattern(server, self.member, found, self._options["startingOffsets"])
-        self.member = replace(self.member, streams=tuple(have))
-        self._found = self._now()
+        """Look for the pattern's streams, if there is one, and join those that are new at their first entry: the query
+        runs. Raises as `join` does."""
+        if self.by_pattern:
+            found, without = self._look_for_streams(server)
+            starts = resolve(server, without, FIRST)
+            self._have(create_groups_at(server, self.member, starts, make_streams=False), found, without)
 
     def of(self, server: Connection, begin: Offset, look: bool, at_once: bool) -> tuple[str, ...]:
         """The streams of a trigger, and the lease on them: those of the options, or of the pattern and the checkpoint.
@@ -57,6 +82,8 @@ class Streams:
         if self.by_pattern:
             if look and (at_once or self._now() - self._found >= _LOOK_FOR_STREAMS):
                 self.find(server)
+            if at_once and begin.token:
+                self._begin_at_first(server, [s for s in self.member.streams if s not in begin.positions])
             streams = tuple(sorted({*self.member.streams, *begin.streams}))
         else:
             # Streams that the query was given since; the others' groups must be there, or something is lost.
@@ -64,7 +91,42 @@ class Streams:
             new = [stream for stream in streams if stream not in begin.positions]
             create_groups(server, self.member, new, self._options["startingOffsets"])
         self.hold(server, streams)
+        self._lease.keep_only(streams)
         return streams
+
+    def _look_for_streams(self, server: Connection) -> tuple[list[str], list[str]]:
+        """The pattern's streams, and those of them that do not have the group."""
+        but = own_letters(self._options["deadLetterStream"])
+        found = self._inputs.among(server, matching_streams(server, self._options["streamsPattern"], but))
+        self.hold(server, found)
+        self._found = self._now()
+        return found, streams_without_group(server, self.member, found)
+
+    def _have(self, made: Sequence[str], found: Sequence[str], without: Sequence[str]) -> None:
+        self.member = replace(self.member, streams=tuple(sorted({*made, *found} - ({*without} - {*made}))))
+
+    def _begin_at_first(self, server: Connection, streams: Sequence[str]) -> None:
+        """Spark asks a query that has a checkpoint, too, where it would begin (S2). If no stream had the group then,
+        those that had appeared were taken for the first ones: they are read from their first entry all the same."""
+        wrong = list(pinned(server, self._firsts, streams))
+        set_groups_to(server, self.member, resolve(server, wrong, FIRST))
+        unpin(server, Pins("start", self.member), wrong)
+        unpin(server, self._firsts, wrong)
+
+    def has_checkpoint(self, server: Connection, begin: Offset) -> None:
+        """First positions and the mark that the query has begun are of no more use."""
+        if self.by_pattern:
+            unpin(server, self._firsts, begin.streams)
+            server.execute("DEL", self._begun)
+
+    @property
+    def _firsts(self) -> Pins:
+        return Pins("first", self.member)
+
+    @property
+    def _begun(self) -> bytes:
+        """The key that is there from when the query begins until it has a checkpoint."""
+        return key_of_query("begun", self.member.group, self.member.consumer)
 
     def hold(self, server: Connection, streams: Sequence[str]) -> None:
         """Have the lease on these streams. Raises ConsumerTakenError."""

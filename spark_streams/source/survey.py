@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spark_streams.deadletter.envelope import is_letter
 from spark_streams.errors import StreamStateError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.option_values import Positions
@@ -19,7 +20,7 @@ from spark_streams.wire.replies import pairs
 _ROUNDS = 6  # of looks, where entries come in bursts; one, where they do not
 _LOOKS = 4_096  # in a round, shared between the streams
 _STREAM_LOOKS = (4, 256)  # in a round at one stream, at least and at most
-_LOOK_BYTES = 16 << 20  # that the looks of one round may bring
+_LOOK_BYTES = 16 << 20  # that the looks of one round may bring, if they are more than one at each stream
 
 
 def plan_tasks(server: Connection, options: Options, narrowing: Narrowing) -> list[Task]:
@@ -28,8 +29,7 @@ def plan_tasks(server: Connection, options: Options, narrowing: Narrowing) -> li
 
     Raises StreamStateError where a stream that is named does not exist, WrongKeyTypeError.
     """
-    streams = narrowing.among(options["streams"] or matching_streams(server, options["streamsPattern"], but=()))
-    heads = look_at_heads(server, streams, must_exist=options["streams"] is not None)
+    heads = look_at_inputs(server, options, narrowing)
     bounded = [
         run_of(
             stream,
@@ -49,6 +49,18 @@ def plan_tasks(server: Connection, options: Options, narrowing: Narrowing) -> li
     return tasks(_cut(server, heads, runs, entries), entries)
 
 
+def look_at_inputs(server: Connection, options: Options, narrowing: Narrowing) -> dict[str, Head]:
+    """The streams that are read: those that are named, or those that match the pattern and hold no dead letters.
+
+    Raises StreamStateError where one that is named does not exist, WrongKeyTypeError.
+    """
+    if options["streams"] is not None:
+        return look_at_heads(server, narrowing.among(options["streams"]), must_exist=True)
+    found = narrowing.among(matching_streams(server, options["streamsPattern"], but=()))
+    heads = look_at_heads(server, found, must_exist=False)
+    return {stream: head for stream, head in heads.items() if not head.letters}
+
+
 def _position(positions: Positions, stream: str) -> StreamId:
     """`$` is the end of all ids: the newest entry bounds it."""
     position = positions.of(stream)
@@ -62,7 +74,7 @@ def look_at_heads(server: Connection, streams: Sequence[str], must_exist: bool) 
     """
     commands = [("XINFO", "STREAM", stream) for stream in streams]
     heads: dict[str, Head] = {}
-    for stream, command, reply in zip(streams, commands, server.pipeline(commands), strict=True):
+    for stream, command, reply in zip(streams, commands, server.each(commands), strict=True):
         if not isinstance(reply, ReplyError):
             heads[stream] = _head(pairs(reply))
         elif "no such key" not in str(reply):
@@ -83,7 +95,8 @@ def _head(info: Mapping[bytes, Any]) -> Head:
     if None in ends:
         return Head(None, None, 0)
     size = max(sum(len(part) + 8 for part in fields) for _id, fields in ends)
-    return Head(StreamId.parse(ends[0][0]), StreamId.parse(ends[1][0]), info[b"length"], size)
+    letters = is_letter(ends[0][1])
+    return Head(StreamId.parse(ends[0][0]), StreamId.parse(ends[1][0]), info[b"length"], size, letters)
 
 
 def _cut(server: Connection, heads: Mapping[str, Head], runs: Sequence[Run], entries: int) -> list[Run]:
@@ -91,12 +104,16 @@ def _cut(server: Connection, heads: Mapping[str, Head], runs: Sequence[Run], ent
     large = [run for run in runs if _may_be_large(run, heads[run.stream], entries)]
     looks: dict[Run, list[Look]] = {run: [] for run in large}
     share = max(_STREAM_LOOKS[0], min(_STREAM_LOOKS[1], _LOOKS // max(1, len(large))))
-    places = {run: first_places(run, entries, share) for run in large}
+    affordable = {run: _LOOK_BYTES // (3 * len(large) * max(1, heads[run.stream].entry_bytes)) for run in large}
+    places = {run: first_places(run, entries, min(share, max(1, affordable[run]))) for run in large}
     for _ in range(_ROUNDS):
         if not any(places.values()):
             break
         _look(server, heads, places, looks)
-        places = {s: further_places(s, looks[s], entries, heads[s.stream].length, share) for s in large}
+        places = {
+            run: further_places(run, looks[run], entries, heads[run.stream].length, min(share, affordable[run]))
+            for run in large
+        }
     parts: list[Run] = []
     for run in runs:
         known = looks.get(run)
@@ -123,11 +140,10 @@ def _look(
     for run, at in wanted:
         commands.append(("XRANGE", run.stream, bytes(at), bytes(run.last), "COUNT", counts[run]))
         commands.append(("XREVRANGE", run.stream, at.ms, at.ms, "COUNT", 1))
-    replies = server.pipeline(commands)
-    for command, reply in zip(commands, replies, strict=True):
+    found: list[tuple[StreamId, ...]] = []
+    for command, reply in zip(commands, server.each(commands), strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
-    for (run, at), found, deep in zip(wanted, replies[0::2], replies[1::2], strict=True):
-        ids = tuple(StreamId.parse(entry[0]) for entry in found)
-        deepest = StreamId.parse(deep[0][0]).seq if deep else 0
-        looks[run].append(Look(at, ids, len(ids) < counts[run], deepest))
+        found.append(tuple(StreamId.parse(entry[0]) for entry in reply))
+    for (run, at), ids, deepest in zip(wanted, found[0::2], found[1::2], strict=True):
+        looks[run].append(Look(at, ids, len(ids) < counts[run], deepest[0].seq if deepest else 0))

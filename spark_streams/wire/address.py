@@ -97,7 +97,8 @@ class Address:
         try:
             return embedded.locate(directory, idle, given.get("fsync"))
         except embedded.EngineStartError as error:
-            raise ServerUnreachableError(f"the bundled engine at {self} cannot be used: {error}") from error
+            reason = f"the bundled engine at {self} cannot be used: {error}"
+            raise ServerUnreachableError(reason, passes=False) from error
 
 
 def _check_host_and_port(url: str) -> None:

@@ -1,7 +1,8 @@
 """One connection to a stream server: redis-py makes and authenticates it, the bytes on it are ours.
 
 Three ways to talk, from convenient to fast: `execute` (one command, one Python reply), `pipeline` (many commands, one
-round trip), `request`/`receive` (the untouched bytes of a reply, for wire.decode). Replies are RESP2.
+round trip; `each` hands out one reply at a time), `request`/`receive` (the untouched bytes of a reply, for
+wire.decode). Replies are RESP2. However much is sent, replies are taken in meanwhile (wire.duplex).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import secrets
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -26,13 +27,20 @@ from spark_streams.errors import (
     WrongKeyTypeError,
 )
 from spark_streams.wire.address import Address
+from spark_streams.wire.duplex import Duplex, TooMuchError
 
 CONNECT_TIMEOUT = 5.0  # seconds
 REPLY_TIMEOUT = 60.0  # seconds without a single byte
 _READ_SIZE = 1 << 20
 
+# A pipeline goes out in pieces, two of which are under way.
+_FIRST_PIECE, _LARGEST_PIECE, _GROWTH = 10, 2_000, 5  # commands; how large replies are is not known at first
+_PIECE_BYTES = 1 << 20  # of replies
+
 Argument = str | bytes | int
 Reply = Any  # int, bytes, None, ReplyError or a list of these
+
+_pack = cast(Callable[[tuple[Argument, ...]], bytes], hiredis.pack_command)
 
 
 @functools.cache
@@ -46,6 +54,11 @@ def _driver_info() -> dict[str, Any]:
 class ReplyError(Exception):
     """An error reply as a value: its text is the server's own."""
 
+    @property
+    def code(self) -> str:
+        """Its first word: OOM, LOADING, ERR …"""
+        return str(self).split(" ", 1)[0]
+
 
 class ReplyTooLargeError(Exception):
     """A reply was larger than its reader would hold; the connection is closed, so that the server drops it, too."""
@@ -53,11 +66,7 @@ class ReplyTooLargeError(Exception):
 
 def pack(*arguments: Argument) -> bytes:
     """The RESP request of one command."""
-    parts = [b"*%d\r\n" % len(arguments)]
-    for argument in arguments:
-        raw = argument if isinstance(argument, bytes) else str(argument).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(raw), raw))
-    return b"".join(parts)
+    return _pack(arguments)
 
 
 class Connection:
@@ -86,9 +95,9 @@ class Connection:
                 f"no stream server answers at {address}: {error}; start one there, or set url (or RSTREAM_URL)"
             ) from error
         except (ValueError, TypeError) as error:
-            raise ServerUnreachableError(f"the address {address} cannot be used: {error}") from error
+            raise ServerUnreachableError(f"the address {address} cannot be used: {error}", passes=False) from error
         # redis-py has no public name for the socket.
-        self._socket = cast(socket.socket, self._connection._sock)
+        self._duplex = Duplex(cast(socket.socket, self._connection._sock), self.lost)
         self._reader = hiredis.Reader(replyError=ReplyError)
         self._end_token = secrets.token_hex(16).encode()
         self._end_request = pack("ECHO", self._end_token)
@@ -97,7 +106,11 @@ class Connection:
         self._mark_request = pack("ECHO", mark)
         self._mark_reply = b"$%d\r\n%b\r\n" % (len(mark), mark)
         self._may_be_silent = False
-        self.execute("ECHO", self._end_token)  # without it `receive` would never see an end
+        try:
+            self.execute("ECHO", self._end_token)  # without it `receive` would never see an end
+        except RStreamError:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -118,19 +131,30 @@ class Connection:
             self._may_be_silent = True
 
     def send(self, data: bytes | memoryview) -> None:
-        """Send raw request bytes. Raises ServerUnreachableError."""
+        """Send raw request bytes; replies that come meanwhile are kept. Raises ServerUnreachableError."""
+        self._duplex.send(data)
+
+    def probe(self, data: bytes, seconds: float) -> bytes:
+        """What the server says within this time to the beginning of a request; nothing where it waits for the rest. The
+        connection is of no more use then."""
+        connected = cast(socket.socket, self._connection._sock)
         try:
-            self._socket.sendall(data)
-        except OSError as error:
-            raise self.lost(error) from error
+            connected.settimeout(seconds)
+            connected.sendall(data)
+            return connected.recv(100)
+        except OSError:
+            return b""
+        finally:
+            self.close()
 
     def replies(self, count: int) -> list[Reply]:
         """The next `count` replies as Python values; error replies are ReplyError values in the list."""
         found: list[Reply] = []
+        gets, feed, receive = self._reader.gets, self._reader.feed, self._duplex.receive
         while len(found) < count:
-            reply = self._reader.gets()
+            reply = gets()
             if reply is False:
-                self._reader.feed(self._receive_some())
+                feed(receive())  # type: ignore[arg-type]  # it takes any buffer
             else:
                 found.append(reply)
         return found
@@ -144,11 +168,42 @@ class Connection:
         return reply
 
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-        """All commands in one write, all replies in order; error replies stay values."""
-        if not commands:
-            return []
-        self.send(b"".join([pack(*command) for command in commands]))
-        return self.replies(len(commands))
+        """The replies of all commands in order, in one round trip; error replies stay values."""
+        found: list[Reply] = []
+        for count in self._sent_in_turn(commands):
+            found += self.replies(count)
+        return found
+
+    def each(self, commands: Sequence[Sequence[Argument]]) -> Iterator[Reply]:
+        """The same, a reply at a time, for large ones: neither side holds many. Whoever does not take them all has lost
+        the connection."""
+        left = len(commands)
+        try:
+            for count in self._sent_in_turn(commands):
+                for _ in range(count):
+                    reply = self.replies(1)[0]
+                    left -= 1
+                    yield reply
+        finally:
+            if left:
+                self.close()
+
+    def _sent_in_turn(self, commands: Sequence[Sequence[Argument]]) -> Iterator[int]:
+        """Send the commands a piece at a time; how many replies are to be read before the next piece goes out. The
+        server always has one piece ahead, and pieces get smaller where replies are large."""
+        sent, read, size, before = 0, 0, _FIRST_PIECE, self._duplex.received
+        while sent < len(commands):
+            some = commands[sent : sent + size]
+            self.send(b"".join([_pack(tuple(command)) for command in some]))
+            ahead = sent - read
+            sent += len(some)
+            if ahead:
+                yield ahead
+                read += ahead
+                fitting = _PIECE_BYTES * read // max(1, self._duplex.received - before)
+                size = max(1, min(_LARGEST_PIECE, _GROWTH * size, fitting))
+        if sent > read:
+            yield sent - read
 
     def execute_all(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
         """The same where none may fail. Raises the named error of the first reply that is one."""
@@ -158,13 +213,22 @@ class Connection:
                 raise self.error_of(reply, command)
         return replies
 
-    def request(self, *commands: bytes) -> None:
-        """Send packed commands whose replies `receive` will hand over as one run of bytes."""
-        self.send(b"".join([*commands, self._end_request]))
+    def request(self, *commands: bytes, most: int | None = None) -> None:
+        """Send packed commands whose replies `receive` will hand over as one run of bytes.
 
-    def request_apart(self, commands: Sequence[bytes]) -> None:
+        Raises ReplyTooLargeError when more than `most` bytes come before all is sent.
+        """
+        self._duplex.most = most
+        try:
+            self.send(b"".join([*commands, self._end_request]))
+        except TooMuchError:
+            self.close()
+            raise ReplyTooLargeError from None
+        self._duplex.most = None
+
+    def request_apart(self, commands: Sequence[bytes], most: int | None = None) -> None:
         """Like `request`; `apart` cuts the run of bytes into one reply a command."""
-        self.request(self._mark_request.join(commands))
+        self.request(self._mark_request.join(commands), most=most)
 
     def apart(self, replies: memoryview) -> list[memoryview]:
         """One reply for each command of `request_apart`."""
@@ -187,13 +251,7 @@ class Connection:
                 grown = bytearray(size)
                 grown[:filled] = view[:filled]
                 buffer, view = grown, memoryview(grown)
-            try:
-                got = self._socket.recv_into(view[filled : filled + _READ_SIZE])
-            except OSError as error:
-                raise self.lost(error) from error
-            if got == 0:
-                raise self.lost(None)
-            filled += got
+            filled += self._duplex.receive_into(view[filled : filled + _READ_SIZE])
             if filled >= len(tail) and view[filled - len(tail) : filled] == tail:
                 return view[: filled - len(tail)]
             if most is not None and filled > most:
@@ -205,31 +263,21 @@ class Connection:
         words = [a.decode("utf-8", "replace") if isinstance(a, bytes) else str(a) for a in arguments]
         text = str(reply)
         where = f"{' '.join(words[:4])[:200]} at {self.address}"
-        if text.startswith("WRONGTYPE"):
+        if reply.code == "WRONGTYPE":
             key = words[2] if words[0] in ("XGROUP", "XINFO") else words[1]
             return WrongKeyTypeError(
                 f"key {key!r} at {self.address} holds something that is not a stream; name another key ({words[0]})"
             )
-        if text.startswith("NOGROUP"):
+        if reply.code == "NOGROUP":
             return GroupMissingError(
                 f"{where}: the stream or its consumer group is gone ({text}): restore it, or take a new checkpoint"
                 + (" (embedded: forgets its streams when it ends)" if self.address.forgets else "")
             )
-        return ServerReplyError(f"{where} was answered with: {text}")
+        return ServerReplyError(f"{where} was answered with: {text}", reply.code)
 
-    def _receive_some(self) -> bytes:
-        try:
-            data = self._socket.recv(_READ_SIZE)
-        except OSError as error:
-            raise self.lost(error) from error
-        if not data:
-            raise self.lost(None)
-        return data
-
-    @property
-    def raw_socket(self) -> socket.socket:
-        """The socket, for wire.pipe."""
-        return self._socket
+    def receive_some(self) -> memoryview:
+        """The bytes that have come, one at least, for wire.pipe; valid until the next call."""
+        return self._duplex.receive()
 
     @property
     def mark(self) -> tuple[bytes, bytes]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import StreamId
+from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.lines import Index
 from spark_streams.wire.page import EntryPage, UInt64s
 
@@ -65,7 +66,7 @@ class ExactPage(EntryPage):
 
 def parse_replies(data: memoryview | bytes, count: int) -> list[list[ParsedEntry]]:
     """The entries of so many replies back to back. Raises ServerReplyError for anything else."""
-    reader = hiredis.Reader()
+    reader = hiredis.Reader(replyError=ReplyError)
     reader.feed(data)  # type: ignore[arg-type]  # takes any buffer
     found: list[list[ParsedEntry]] = []
     for at in range(count):
@@ -76,6 +77,7 @@ def parse_replies(data: memoryview | bytes, count: int) -> list[list[ParsedEntry
         if not isinstance(parsed, list):
             which = "" if count == 1 else f" (reply {at + 1} of {count})"
             text = "nothing" if parsed is False else str(parsed)[:200]
-            raise ServerReplyError(f"expected entries, the server answered with: {text}{which}")
+            code = parsed.code if isinstance(parsed, ReplyError) else ""
+            raise ServerReplyError(f"expected entries, the server answered with: {text}{which}", code)
         found.append(parsed)
     return found

@@ -6,6 +6,9 @@ The key, `rstream:…`, expires by itself and is renewed by a thread while the p
   the holder is seen to renew;
 - left by a process of this machine that has died (SIGKILL): taken over at once;
 - left by one elsewhere: taken over when it expires, after TTL at the most.
+
+What is not used any more is given back by the same thread. Keys are only removed under WATCH: another process may have
+taken one since it was looked at.
 """
 
 from __future__ import annotations
@@ -19,14 +22,15 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from spark_streams.errors import RStreamError, TakenError
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.connection import Argument, Connection
 
 TTL = 10_000  # milliseconds
+_TOGETHER = 100  # keys of a transaction: a server takes the square of the time for more
 _POLL = 0.25  # seconds between two looks at somebody else's lease
 
 
@@ -39,10 +43,12 @@ class Lease(ABC):
     def __init__(self, address: Address, ttl: int = TTL) -> None:
         self._address, self._ttl = address, ttl
         self._value = json.dumps({"holder": secrets.token_hex(8), **_this_process()}).encode()
+        self._changing = threading.Lock()  # held by whoever renews and gives back, while the server does it
+        self._lock = threading.Lock()  # over the five below
         self._streams: dict[bytes, str] = {}  # by key
-        self._lock = threading.Lock()  # over the four below
+        self._leaving: list[bytes] = []  # keys that are still to be given back
         self._lost: TakenError | None = None
-        self._renewed = 0.0
+        self._renewed = 0.0  # when all of them were ours
         self._stop: threading.Event | None = None
 
     @abstractmethod
@@ -54,10 +60,12 @@ class Lease(ABC):
         """Another process has it. where: empty, or ` (process 1 on host)`."""
 
     def hold(self, server: Connection, streams: Sequence[str]) -> None:
-        """Make sure that the lease covers these streams and is still ours."""
+        """Make sure that the lease covers these streams, too, and is still ours."""
         known = set(self._streams.values())
         new = {self.key_of(stream): stream for stream in streams if stream not in known}
         if new:
+            with self._changing, self._lock:
+                self._leaving = [key for key in self._leaving if key not in new]
             try:
                 self._take(server, new)
             except TakenError:
@@ -74,20 +82,36 @@ class Lease(ABC):
         if self._streams and age * 1000 > self._ttl:
             self._renew(server)  # the thread could not: the machine slept, or the server was away
 
+    def keep_only(self, streams: Collection[str]) -> None:
+        """Let go of all others: they are given back with the next renewal."""
+        wanted = set(streams)
+        with self._lock:
+            gone = [key for key, stream in self._streams.items() if stream not in wanted]
+            if gone:
+                self._leaving = [*self._leaving, *gone]
+                self._streams = {key: stream for key, stream in self._streams.items() if stream in wanted}
+
     def release(self) -> None:
         """Give the lease back and stop renewing; harmless when it is not held."""
         if self._stop is None:
             return
         self._stop.set()
         self._stop = None
-        keys, self._streams = list(self._streams), {}
-        with contextlib.suppress(RStreamError), Connection(self._address) as server:
+        with contextlib.suppress(RStreamError), Connection(self._address) as server, self._changing:
+            with self._lock:
+                keys, self._streams, self._leaving = [*self._streams, *self._leaving], {}, []
             self._give_back(server, keys)
 
     def _give_back(self, server: Connection, keys: Sequence[bytes]) -> None:
-        mine = [key for key in keys if server.execute("GET", key) == self._value]
-        if mine:
-            server.execute("DEL", *mine)
+        """Remove those that are still ours."""
+        for at in range(0, len(keys), _TOGETHER):
+            some = keys[at : at + _TOGETHER]
+            while True:
+                found = server.execute_all([("WATCH", *some), *[("GET", key) for key in some]])[1:]
+                mine = [key for key, value in zip(some, found, strict=True) if value == self._value]
+                remove: list[Sequence[Argument]] = [("DEL", *mine)] if mine else []
+                if server.execute_all([("MULTI",), *remove, ("EXEC",)])[-1] is not None:
+                    break
 
     # -- taking it -----------------------------------------------------------------------------------------------
 
@@ -154,21 +178,23 @@ class Lease(ABC):
             server.close()
 
     def _renew(self, server: Connection) -> None:
-        streams = self._streams
-        held = server.pipeline([("GET", key) for key in streams])
-        renewals: list[tuple[str | bytes | int, ...]] = []
-        for key, value in zip(streams, held, strict=True):
-            if value == self._value:
-                renewals.append(("PEXPIRE", key, self._ttl))
-            elif value is None:
-                renewals.append(("SET", key, self._value, "PX", self._ttl, "NX"))
-            elif isinstance(value, ReplyError):
-                raise server.error_of(value, ("GET", key))
-            else:
-                raise self._taken(streams[key], value)
-        server.pipeline(renewals)
-        with self._lock:
-            self._renewed = time.monotonic()
+        with self._changing:
+            with self._lock:
+                streams, leaving, began = self._streams, self._leaving, time.monotonic()
+            held = server.execute_all([("GET", key) for key in streams])
+            renewals: list[Sequence[Argument]] = []
+            for key, value in zip(streams, held, strict=True):
+                if value == self._value:
+                    renewals.append(("PEXPIRE", key, self._ttl))
+                elif value is None:
+                    renewals.append(("SET", key, self._value, "PX", self._ttl, "NX"))
+                else:
+                    raise self._taken(streams[key], value)
+            server.pipeline(renewals)
+            self._give_back(server, leaving)
+            with self._lock:
+                self._leaving = [key for key in self._leaving if key not in set(leaving)]
+                self._renewed = began
 
 
 # -- processes ---------------------------------------------------------------------------------------------------

@@ -12,24 +12,29 @@ Error replies that pass by themselves, by their first word:
     EXECABORT                a transaction was given up because one of its commands met one of these
 
 and a connection that breaks or is refused. Everything else is an answer: asking again would give the same.
+
+Whoever waits says so in the log when it begins, and then once a minute.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerUnreachableError
+from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerReplyError, ServerUnreachableError
 
 LIMIT = 60.0  # seconds of trying without any success, then RetriesExhaustedError
-FIRST_CONNECT_LIMIT = 5.0  # the same, where this task has not been connected yet: the address may be wrong
+FIRST_CONNECT_LIMIT = 5.0  # the same, where nobody has ever been connected: the address may be wrong
+SAY_EVERY = 60.0  # seconds
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
 _PASSING = frozenset(
     {"OOM", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MISCONF"}
 )
+_log = logging.getLogger("spark_streams.wire")
 _CONNECT_AGAIN = frozenset({"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN"})
 
 
@@ -46,9 +51,8 @@ def wants_new_connection(text: str) -> bool:
 def is_passing(error: RStreamError) -> bool:
     """The same for an error that was raised: a lost connection, or an error reply that passes."""
     if isinstance(error, ServerUnreachableError):
-        return True
-    reply = error.message.rsplit("answered with: ", 1)
-    return len(reply) == 2 and passes(reply[1])
+        return error.passes
+    return isinstance(error, ServerReplyError) and error.code in _PASSING
 
 
 @dataclass
@@ -60,6 +64,7 @@ class Backoff:
     clock: Callable[[], float] = time.monotonic
     _since: float | None = field(default=None, init=False)
     _pause: float = field(default=_FIRST_PAUSE, init=False)
+    _said: float | None = field(default=None, init=False)  # when the log was last told
 
     def succeeded(self) -> None:
         """Start anew."""
@@ -75,5 +80,8 @@ class Backoff:
                 f"{what} was tried for {now - self._since:.0f} s without success, at last: {why}; "
                 "mend the server and run this again"
             )
+        if self._said is None or now - self._said >= SAY_EVERY:
+            self._said = now
+            _log.warning("%s: %s; trying again for up to %.0f s", what, why, self.limit - (now - self._since))
         self.sleep(self._pause * random.uniform(0.5, 1))
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)

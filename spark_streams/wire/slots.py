@@ -18,9 +18,19 @@ def key_beside(stream: str | bytes, kind: str, *names: str) -> bytes:
     return b":".join([b"rstream", kind.encode(), where, *[quote(name, safe="").encode() for name in names]])
 
 
+def key_of_query(kind: str, group: str, consumer: str) -> bytes:
+    """`rstream:<kind>:<group>:<consumer>`: what is known of a query as a whole, in whatever slot."""
+    return b"rstream:%b:%b:%b" % (kind.encode(), quote(group, safe="").encode(), quote(consumer, safe="").encode())
+
+
 def narrowed_key(query: str) -> str:
     """Holds the number of the query's micro-batch that is only a piece of what earlier runs of it were."""
     return f"rstream:narrowed:{query}"
+
+
+def lossy_key(query: str) -> str:
+    """Holds the number of the query's micro-batch that has fewer entries now than an earlier execution of it had."""
+    return f"rstream:lossy:{query}"
 
 
 def hash_tag(stream: bytes) -> bytes:

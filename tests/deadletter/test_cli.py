@@ -38,6 +38,23 @@ def test_list_knows_which_streams_hold_letters_and_counts_them_by_kind(server: S
     assert shown.splitlines()[1].split()[:4] == ["decode", "read", "s", "1"]
 
 
+def test_list_names_only_streams_that_hold_letters(server: Server) -> None:
+    """A letter at either end; a field that is called like one of the envelope makes none."""
+    fill(server, 2, into="letters first")
+    with server.client() as client:
+        client.xadd("letters behind", {"n": "no letter"}, id="1-0")
+        for name in ("dl.x", "dl.stream", "dl.id"):
+            client.xadd(f"has {name}", {"n": 1, name: "s"})
+        client.xadd("sent back", {"n": 1, "dl.redriven": "1 t dead/1-0"})
+        client.xadd("in front", {"dl.stream": "s", "dl.id": "1-0", "n": 1})
+        client.xadd("letters first", {"n": "no letter"})
+        client.xgroup_create("empty", "g", mkstream=True)
+        client.xadd("of another writer", {"n": 1, "dl.stream": "s", "dl.id": "1-0"})
+    fill(server, 2, into="letters behind")
+    listed = json.loads(dead(server, "list", "--json").output)
+    assert [one["stream"] for one in listed] == ["letters behind", "letters first", "of another writer"]
+
+
 def test_show_and_export_tell_everything_of_a_letter(server: Server, tmp_path: Path) -> None:
     with server.client() as client:
         entry = [b"n", b"1", b"n", b"\xff\x00", b"\xfe", "é\x1b[31m".encode()]
@@ -74,6 +91,18 @@ def test_redrive_says_what_it_would_do_and_what_it_did(server: Server) -> None:
     again = dead(server, "redrive", DEAD, "--to", "retry", "--max-redrives", "0").stdout
     assert "moved 0 letters of dead · parked 40" in again
     assert len(numbers(server, f"{DEAD}:parked")) == 40
+
+
+def test_redrive_says_which_letters_stay_because_they_name_no_stream_to_go_to(server: Server) -> None:
+    fill(server, 3, stream="")
+    fill(server, 2, stream=DEAD)
+    stay = "5 stay: they name no stream to go to, or this one itself (--to)"
+    looked = dead(server, "redrive", DEAD, "--dry-run").stdout
+    assert f"would move 0 letters of dead · {stay}" in looked
+    assert "decode  read   stay    dead        1" in looked
+    assert f"moved 0 letters of dead · {stay}" in dead(server, "redrive", DEAD).stdout
+    assert json.loads(dead(server, "redrive", DEAD, "--json").stdout)["homeless"] == 5
+    assert "stay" not in dead(server, "redrive", DEAD, "--to", "s").stdout
 
 
 def test_purge_asks_and_deletes_what_is_meant(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, Mark, letter_of, opened
+from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, Mark, is_letter, letter_of, opened
 
 TOLD = {"stream": "s", "id": "1-0", "group": "g", "reason": "decode", "first-failed": "t1", "last-failed": "t1"}
 
@@ -44,6 +44,41 @@ def test_a_letter_of_a_letter_is_opened_one_at_a_time() -> None:
     outer = letter_of(inner, {**TOLD, "stream": "dead"})
     fields, envelope = opened(outer)
     assert (fields, envelope["stream"]) == (inner, "dead")
+
+
+def test_a_letter_that_becomes_a_letter_keeps_its_past() -> None:
+    """Somebody reads dead letters: how often they were sent back must not begin anew, or they go round for ever."""
+    inner = letter_of([b"n", b"1", MARK, bytes(Mark(2, "t0", "dead/5-1"))], TOLD)
+    outer = letter_of(inner, {**TOLD, "stream": "dead", "first-failed": "t2", "last-failed": "t2"})
+    fields, envelope = opened(outer)
+    assert fields == inner
+    assert (envelope["stream"], envelope["redrives"], envelope["previous"]) == ("dead", "2", "dead/5-1")
+    assert (envelope["first-failed"], envelope["last-failed"]) == ("t0", "t2")
+    sent_back = [*inner, MARK, bytes(Mark(3, "t0", "dead/9-1"))]  # what is said last holds
+    assert opened(letter_of(sent_back, TOLD))[1]["redrives"] == "3"
+    partly = [b"n", b"1", b"dl.stream", b"s", b"dl.id", b"1-0", b"dl.redrives", b"7"]  # the user's own fields
+    assert opened(letter_of(partly, TOLD))[1]["redrives"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_one"),
+    [
+        (letter_of([b"n", b"1"], TOLD), True),
+        (letter_of([], TOLD), True),
+        (letter_of(letter_of([b"n", b"1"], TOLD), TOLD), True),
+        ([b"n", b"1", *letter_of([], TOLD)[2:]], False),
+        (
+            [*letter_of([b"n", b"1"], TOLD), MARK, bytes(Mark(1, "t", "dead/1-0"))],
+            True,
+        ),  # sent back, a letter as before
+        ([b"n", b"1", MARK, bytes(Mark(1, "t", "dead/1-0"))], False),
+        ([b"n", b"1", b"dl.stream", b"s"], False),
+        ([b"dl.x", b"1"], False),
+        ([], False),
+    ],
+)
+def test_a_letter_is_what_has_the_whole_envelope_behind_it(fields: list[bytes], is_one: bool) -> None:
+    assert is_letter(fields) is is_one
 
 
 def test_an_envelope_of_another_writer_may_lack_names_and_what_is_no_letter_has_none() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import random
 import signal
@@ -11,14 +12,22 @@ import sys
 import time
 from pathlib import Path
 
+import hiredis
 import pytest
 
+from spark_streams.errors import RStreamError
+from spark_streams.source.group import Membership
+from spark_streams.source.notes import collect, notes_key
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection, pack
 from tests.deadletter.making import DEAD, fill, marks, numbers
+from tests.proxy import Proxy
 from tests.servers import Server
 from tests.source.driving import drain, forget_all, reader
 
 ROOT = Path(__file__).resolve().parents[2]
 LETTERS = 3_000
+MEMBER = Membership(("s",), "g", "spark")
 
 
 def start(server: Server, *options: str) -> subprocess.Popen[str]:
@@ -133,3 +142,60 @@ def test_a_driver_that_is_killed_around_the_letter_leaves_one_letter_for_each(se
     forget_all()
     with server.client(decode_responses=True) as client:
         assert sorted(f["n"] for _, f in client.xrange(DEAD)) == sorted(f"bad {n}" for n in range(0, 30, 3))
+
+
+def ends_of_commands(requests: bytes) -> list[int]:
+    """Where each command of a connection ends, and the first words of it."""
+    reader = hiredis.Reader()
+    ends = [0]
+    for at in range(len(requests)):
+        reader.feed(requests[at : at + 1])
+        if reader.gets() is not False:
+            ends.append(at + 1)
+    assert ends[-1] == len(requests)
+    return ends
+
+
+def noted(server: Server, count: int) -> None:
+    """Entries that tasks of batch `t` have noted as ones that do not fit."""
+    with server.client(decode_responses=True) as client:
+        client.flushall()
+        client.xgroup_create("s", "g", "0", mkstream=True)
+        for n in range(count):
+            entry = client.xadd("s", {"n": n})
+            client.hset(str(notes_key("s", MEMBER), "ascii"), f"t letter {entry}", pack("q", "7", "", "", "n", str(n)))
+        client.xreadgroup("g", "spark", {"s": ">"})
+
+
+@pytest.mark.parametrize("direction", ["up", "down", "late"])
+def test_killed_at_any_command_of_posting_an_entry_is_acknowledged_where_its_letter_exists(
+    server: Server, direction: str
+) -> None:
+    """The connection ends before, within and behind each command, and nothing comes after it; then all starts again."""
+    with Proxy(server.url) as proxy, server.client() as client:
+        address = Address.parse(proxy.url)
+
+        def driver() -> None:
+            with Connection(address) as connection:
+                collect(connection, MEMBER, ["s"], "t", DEAD)
+
+        noted(server, 3)
+        driver()
+        if direction == "down":
+            places = range(1, proxy.passed[-1]["down"][-1] + 1, 7)
+        else:
+            ends = ends_of_commands(bytes(proxy.requests))
+            assert len(ends) > 15
+            places = sorted({at + more for at in ends for more in (-1, 0, 1, 20)} & set(range(1, ends[-1] + 1)))
+        for at in places:
+            noted(server, 3)
+            proxy.cut(direction, at)
+            with contextlib.suppress(RStreamError):
+                driver()
+            if direction == "late":
+                time.sleep(0.02)
+            letters, pending = client.xlen(DEAD), client.xpending("s", "g")["pending"]
+            assert (letters, pending) in ((0, 3), (3, 0)), at
+            driver()
+            assert (sorted(numbers(server, DEAD)), client.xpending("s", "g")["pending"]) == ([0, 1, 2], 0), at
+        assert proxy.cut_so_far == len(places)

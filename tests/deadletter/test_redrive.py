@@ -5,24 +5,27 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spark_streams.deadletter import redrive as module
+from spark_streams.deadletter import moving as module
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.envelope import MARK, Mark, letter_of
 from spark_streams.deadletter.fence import fence_key
 from spark_streams.deadletter.letter import Letter, post
 from spark_streams.deadletter.orders import Orders
-from spark_streams.deadletter.redrive import Redrive
+from spark_streams.deadletter.redrive import Redrive, Report
 from spark_streams.errors import (
+    IdsExhaustedError,
     InvalidOptionError,
     RedriveTakenError,
     ServerReplyError,
+    ServerUnreachableError,
     TransformError,
     WrongKeyTypeError,
 )
-from spark_streams.ids import StreamId
+from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.deadletter.making import DEAD, envelopes, fill, marks, numbers, redrive, words
@@ -134,7 +137,7 @@ def test_letters_that_come_after_the_start_stay(server: Server) -> None:
     """The upper id is frozen: a letter that dies again at once is not moved in circles."""
     fill(server, 100)
 
-    def dies_again(report: module.Report) -> None:
+    def dies_again(report: Report) -> None:
         fill(server, 20, first=1000)
 
     report = Redrive(Address.parse(server.url), Orders(DEAD), tell=dies_again).run()
@@ -210,6 +213,67 @@ def test_what_cannot_be_done_is_said_and_nothing_is_moved(server: Server) -> Non
         assert redrive(server).moved == 5
 
 
+@pytest.mark.parametrize("orders", [{}, {"max_redrives": 0, "parking": "s"}], ids=["move", "park"])
+@pytest.mark.parametrize("left", [0, 3])
+def test_where_a_destination_has_no_ids_left_letters_stay(server: Server, orders: dict[str, Any], left: int) -> None:
+    fill(server, 20)
+    last = StreamId(MAX_ID.ms, MAX_ID.seq - left)
+    with server.client() as client:
+        client.xadd("s", {"n": -1}, id=str(last))
+        client.xadd(DEAD, {"no": "letter"})
+        before = words(client, DEAD)
+        with pytest.raises(IdsExhaustedError, match=f"stream 's' at .* cannot take 7 more: .*{last}"):
+            redrive(server, **orders)
+        assert (words(client, DEAD), client.xlen("s")) == (before, 1)
+        client.delete("s")
+    assert redrive(server, to="s").moved == 20
+
+
+def test_letters_leave_a_stream_that_has_no_ids_left(server: Server) -> None:
+    fill(server, 20)
+    with server.client() as client:
+        client.xadd(DEAD, {"no": "letter"}, id=str(MAX_ID))
+    assert redrive(server).moved == 20
+    assert numbers(server) == list(range(20))
+
+
+def test_letters_that_name_no_stream_to_go_to_or_one_of_letters_stay_and_are_counted(server: Server) -> None:
+    fill(server, 9)
+    at = 9
+    for stream in ("", DEAD, "parking"):
+        fill(server, 3, first=at, stream=stream)
+        with server.client() as client:  # parked, wherever it came from
+            entry = [b"n", b"%d" % (at + 3), MARK, bytes(Mark(3, "", ""))]
+            client.execute_command("XADD", DEAD, "*", *letter_of(entry, {"stream": stream, "id": "1-0"}))
+        at += 4
+    fill(server, 2, first=at, stream="dead:parked")  # parked letters go elsewhere: a stream like any other
+    expected = {"move": 11, "stay": 9, "park": 3}
+    looked = redrive(server, dry_run=True, parking="parking")
+    with server.client() as client:
+        assert not client.exists("", "s", "parking")
+        report = redrive(server, parking="parking")
+        for one in (looked, report):
+            counts = {action: sum(c.letters for kind, c in one.tally if kind[0] == action) for action in expected}
+            assert counts == expected
+            assert (one.moved, one.homeless, one.parked, one.looked_at) == (11, 9, 3, 23)
+            assert {kind[1] for kind, _ in one.tally if kind[0] == "stay"} == {"", DEAD, "parking"}
+        assert not client.exists("")
+        assert (client.xlen("s"), client.xlen("parking"), client.xlen("dead:parked")) == (9, 3, 2)
+    assert sorted(numbers(server, DEAD)) == [9, 10, 11, 13, 14, 15, 17, 18, 19]
+    assert redrive(server, parking="parking", to="elsewhere").moved == 9
+    with pytest.raises(InvalidOptionError, match="sent to 'parking', where they are parked"):
+        redrive(server, parking="parking", to="parking")
+
+
+def test_a_limit_counts_what_goes_and_not_what_stays(server: Server) -> None:
+    for n in range(0, 60, 2):
+        fill(server, 1, first=n, stream="")
+        fill(server, 1, first=n + 1)
+    report = redrive(server, limit=10)
+    assert (report.moved, report.homeless) == (10, 10)
+    assert numbers(server) == list(range(1, 20, 2))
+
+
 def test_letters_whose_entry_is_refused_within_the_transaction_are_put_back(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,14 +281,14 @@ def test_letters_whose_entry_is_refused_within_the_transaction_are_put_back(
     fill(server, 3)
     with server.client() as client:
         before = [fields for _, fields in words(client, DEAD)]
-        honest = module._Mover._open
+        honest = module.Mover._open
 
-        def turns_to_text(self: module._Mover, taken: module.Load, watch: bool) -> None:
+        def turns_to_text(self: module.Mover, taken: module.Load, watch: bool) -> None:
             honest(self, taken, False)
             client.delete("s")
             client.set("s", "text")
 
-        monkeypatch.setattr(module._Mover, "_open", turns_to_text)
+        monkeypatch.setattr(module.Mover, "_open", turns_to_text)
         with pytest.raises(ServerReplyError, match="3 letters .* were put back at its end: WRONGTYPE"):
             redrive(server)
         assert [fields for _, fields in words(client, DEAD)] == before
@@ -236,14 +300,14 @@ def test_a_stream_that_is_written_to_all_the_time_is_redriven_all_the_same(
     """Both the letters' stream and the destination change between WATCH and EXEC, each time."""
     fill(server, 60)
     with server.client() as client:
-        honest = module._Mover._open
+        honest = module.Mover._open
 
-        def busy(self: module._Mover, taken: module.Load, watch: bool) -> None:
+        def busy(self: module.Mover, taken: module.Load, watch: bool) -> None:
             honest(self, taken, watch)
             client.xadd("s", {"n": -1})
             fill(server, 1, first=-1)
 
-        monkeypatch.setattr(module._Mover, "_open", busy)
+        monkeypatch.setattr(module.Mover, "_open", busy)
         assert redrive(server).moved == 60
     assert [n for n in numbers(server) if n >= 0] == list(range(60))
     assert set(numbers(server, DEAD)) == {-1}
@@ -252,15 +316,15 @@ def test_a_stream_that_is_written_to_all_the_time_is_redriven_all_the_same(
 def test_letters_that_somebody_deletes_meanwhile_are_not_moved(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = fill(server, 20)
     with server.client() as client:
-        honest = module._Mover._open
+        honest = module.Mover._open
         doomed = iter([ids[2], ids[15]])
 
-        def deletes(self: module._Mover, taken: module.Load, watch: bool) -> None:
+        def deletes(self: module.Mover, taken: module.Load, watch: bool) -> None:
             honest(self, taken, watch)
             if gone := next(doomed, None):
                 client.xdel(DEAD, gone)
 
-        monkeypatch.setattr(module._Mover, "_open", deletes)
+        monkeypatch.setattr(module.Mover, "_open", deletes)
         report = redrive(server)
     assert (report.moved, report.vanished) == (18, 0)
     assert numbers(server) == [n for n in range(20) if n not in (2, 15)]
@@ -287,6 +351,111 @@ def test_a_transaction_whose_reply_is_lost_is_counted_and_not_done_again(
     assert numbers(server) == list(range(60))
 
 
+def test_a_transaction_that_is_carried_out_late_is_counted_and_nobody_else_is_blamed(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection broke; the server comes to it when the next try of the same page is on its way."""
+    fill(server, 20)
+    lost: list[tuple[Connection, bytes]] = []
+    honest = Connection.send
+
+    def delayed(self: Connection, data: bytes) -> None:
+        if b"XDEL" in bytes(data) and not lost:
+            lost.append((self, bytes(data)))
+            monkeypatch.setattr(Connection, "close", lambda self: None)  # what was sent will arrive
+            raise ServerUnreachableError("it is away")
+        if b"XDEL" in bytes(data) and len(lost) == 1:
+            early, sent = lost[0]
+            lost.append(lost[0])
+            honest(early, sent)
+            assert isinstance(early.replies(7 + 3)[-1], list)
+        honest(self, data)
+
+    monkeypatch.setattr(Connection, "send", delayed)
+    assert redrive(server).moved == 20
+    assert numbers(server) == list(range(20))
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_fence_that_is_taken_late_is_not_taken(
+    server: Server, monkeypatch: pytest.MonkeyPatch, goes_on: bool
+) -> None:
+    """The connection breaks while the run begins; the server comes to that request when pages have been moved."""
+    fill(server, 40)
+    if goes_on:
+        one = Redrive(Address.parse(server.url), Orders(DEAD), tell=lambda report: one.stop())
+        one.run()
+    there = len(numbers(server))
+    lost: list[tuple[Connection, bytes]] = []
+    honest = Connection.send
+
+    def delayed(self: Connection, data: bytes | memoryview) -> None:
+        sent = bytes(data)
+        if b"SET" in sent and b'"serial"' in sent and not lost:
+            lost.append((self, sent))
+            monkeypatch.setattr(Connection, "close", lambda self: None)  # what was sent will arrive
+            raise ServerUnreachableError("it is away")
+        honest(self, data)
+        if b"XDEL" in sent and len(lost) == 1:
+            lost.append(lost[0])
+            honest(*lost[0])
+
+    monkeypatch.setattr(Connection, "send", delayed)
+    assert redrive(server).moved == 40 - there
+    assert len(lost) == 2
+    assert numbers(server) == list(range(40))
+
+
+def test_letters_that_are_put_back_are_put_back_once_however_often_the_connection_breaks(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(server, 3)
+    with server.client() as client:
+        before = [fields for _, fields in words(client, DEAD)]
+        honest_open, honest_ask = module.Mover._open, module.Mover._ask
+
+        def turns_to_text(self: module.Mover, taken: module.Load, watch: bool) -> None:
+            honest_open(self, taken, False)
+            client.delete("s")
+            client.set("s", "text")
+
+        lost: list[bool] = []
+
+        def breaks(self: module.Mover, commands: Any) -> Any:
+            if commands[0] == ("MULTI",) and len(lost) < 4:
+                lost.append(True)
+                if len(lost) in (1, 3):  # the request is lost; else the reply
+                    raise self.link.server.lost(None)
+                honest_ask(self, commands)
+                raise self.link.server.lost(None)
+            return honest_ask(self, commands)
+
+        monkeypatch.setattr(module.Mover, "_open", turns_to_text)
+        monkeypatch.setattr(module.Mover, "_ask", breaks)
+        with pytest.raises(ServerReplyError, match="3 letters .* were put back at its end: WRONGTYPE"):
+            redrive(server)
+        assert [fields for _, fields in words(client, DEAD)] == before
+
+
+def test_a_connection_that_breaks_at_the_very_end_is_no_matter(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(server, 20)
+    honest = module.Mover.end
+    lost: list[bool] = []
+
+    def breaks(self: module.Mover) -> None:
+        if len(lost) == 1:
+            honest(self)
+        lost.append(True)
+        if len(lost) < 3:
+            raise self.link.server.lost(None)
+        honest(self)
+
+    monkeypatch.setattr(module.Mover, "end", breaks)
+    assert redrive(server).moved == 20
+    with server.client() as client:
+        assert not client.exists(fence_key(DEAD))
+
+
 def test_a_request_that_is_lost_is_sent_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(server, 60)
     honest = Connection.send
@@ -307,7 +476,7 @@ def test_a_second_redrive_is_refused_while_the_first_one_runs(server: Server) ->
     fill(server, 60)
     refused = []
 
-    def second(report: module.Report) -> None:
+    def second(report: Report) -> None:
         with pytest.raises(RedriveTakenError, match=re.escape("another process moves or purges letters of stream")):
             redrive(server)
         refused.append(1)
@@ -324,7 +493,7 @@ def test_two_that_run_at_once_in_spite_of_the_lease_move_each_letter_once(
     monkeypatch.setattr("spark_streams.deadletter.fence.MovingLease.hold", lambda *_: None)
     fill(server, 100)
 
-    def second(report: module.Report) -> None:
+    def second(report: Report) -> None:
         if report.moved < 20:
             assert redrive(server, limit=30).moved == 30
 

@@ -340,6 +340,15 @@ def test_what_piles_up_behind_a_blocked_command_is_bounded() -> None:
         assert "too much behind a command that waits" in served.log()
 
 
+def test_what_piles_up_behind_replies_that_nobody_reads_is_bounded() -> None:
+    """By what a client may have sent that is not run, as in Redis."""
+    with serving("--client-query-buffer-limit", "1mb") as served, wire(served) as client:
+        with pytest.raises(ConnectionError):  # noqa: PT012
+            while True:
+                client.socket.sendall(command("ECHO", b"x" * 10_000))
+        assert "too much behind replies that are not read (client-query-buffer-limit)" in served.log()
+
+
 def test_replies_are_sent_before_the_end() -> None:
     """What a client asked for before SHUTDOWN it still gets."""
     with serving() as served, wire(served) as client, wire(served) as other:

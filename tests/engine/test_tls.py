@@ -144,7 +144,7 @@ def test_the_sink_writes_through_tls(secured: tuple[Served, int, str], keys: Pat
     import pyarrow as pa
 
     from spark_streams.options import SINK, parse_options
-    from spark_streams.sink.ledger import Batch, new_run
+    from spark_streams.sink.runs import begin_job
     from spark_streams.sink.write import Task, append
 
     _, port, certificate = secured
@@ -153,7 +153,8 @@ def test_the_sink_writes_through_tls(secured: tuple[Served, int, str], keys: Pat
         url += f"&ssl_certfile={keys / 'client.pem'}&ssl_keyfile={keys / 'client.key'}"
     rows = [pa.RecordBatch.from_pydict({"n": list(range(at, at + 5000)), "t": ["x" * 500] * 5000}) for at in (0, 5000)]
     with redis.Redis(host="127.0.0.1", port=port, **_options(keys, certificate)) as client:
-        for task in (None, Task(Batch.of_job(new_run()))):
+        options = parse_options({"url": url, "stream": "tls"}, SINK, "sink")
+        for task in (None, Task(begin_job(options.address))):
             client.delete("tls")
-            append(rows, parse_options({"url": url, "stream": "tls"}, SINK, "sink"), task)
+            append(rows, options, task)
             assert [int(fields[b"n"]) for _, fields in client.xrange("tls")] == list(range(10_000))

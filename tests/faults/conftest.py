@@ -1,17 +1,25 @@
-"""The seed of all faults, and one Spark session with task retries for the faults that need no kill."""
+"""The seed of all faults, and one Spark session with task retries for the faults that need no kill.
+
+What chance has chosen for a test (the sink; the server, where a scene is slow) is printed when all have run.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from chaos.query import SINKS
 from chaos.scene import Scene
 from tests.servers import Server, redis_server_path
+
+_CHOSEN = pytest.StashKey[dict[str, str]]()
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +52,55 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def scene(spark: SparkSession, server: Server, seed: int, tmp_path: Path) -> Iterator[Scene]:
+def sink(request: pytest.FixtureRequest, seed: int) -> str:
+    """Where the test's query writes: what SINK of its module says, or one of the two, by the seed."""
+    if hasattr(request.module, "SINK"):
+        return str(request.module.SINK)
+    chosen = random.Random(f"{seed} {request.node.nodeid}").choice(SINKS)
+    say(request.config, request.node.nodeid, f"into {chosen}", seed)
+    return chosen
+
+
+@pytest.fixture
+def server_by_turns(request: pytest.FixtureRequest, seed: int) -> Server:
+    """An empty server, for a scene that is too slow for both: an even seed's is the other one than an odd seed's."""
+    kinds = ["engine", "redis"] if redis_server_path() else ["engine"]
+    kind = kinds[(seed + zlib.crc32(request.node.nodeid.encode())) % len(kinds)]
+    say(request.config, request.node.nodeid, f"on {kind}", seed)
+    server: Server = request.getfixturevalue(f"{kind}_server")
+    with server.client() as client:
+        client.flushall()
+    return server
+
+
+@pytest.fixture
+def scene(spark: SparkSession, server: Server, seed: int, sink: str, tmp_path: Path) -> Iterator[Scene]:
     """A place for one query over stream `s`, or streams whose names begin with `s:`."""
-    made = Scene(spark, tmp_path, server.kind, server.url, "s", random.Random(seed))
-    yield made
-    made.close()
+    with contextlib.closing(Scene(spark, tmp_path, server.kind, server.url, "s", random.Random(seed), sink)) as made:
+        yield made
+
+
+@pytest.fixture
+def scene_by_turns(
+    spark: SparkSession, server_by_turns: Server, seed: int, sink: str, tmp_path: Path
+) -> Iterator[Scene]:
+    """The same on one of the servers."""
+    kind, url = server_by_turns.kind, server_by_turns.url
+    with contextlib.closing(Scene(spark, tmp_path, kind, url, "s", random.Random(seed), sink)) as made:
+        yield made
+
+
+def say(config: pytest.Config, test: str, what: str, seed: int) -> None:
+    """Print at the end what was chosen for a test."""
+    said = config.stash.setdefault(_CHOSEN, {"RSTREAM_SEED": str(seed)})
+    name = test.rpartition("/")[2]
+    said[name] = f"{said[name]}, {what}" if name in said else what
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Which ones ran."""
+    said = config.stash.get(_CHOSEN, {})
+    if said:
+        terminalreporter.section("faults: what the seed has chosen")
+    for name, what in said.items():
+        terminalreporter.line(f"{name}: {what}")

@@ -1,16 +1,35 @@
-"""Fifty random steps under a pattern, on both servers."""
+"""Streams that appear and vanish under a pattern."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from chaos.appearing_streams import random_steps
-from chaos.scene import Scene
+from chaos import appearing_streams
+from chaos.scene import Outcome, Scene
 
 pytestmark = pytest.mark.spark
 
 
-def test_streams_appear_and_vanish_under_a_pattern(scene: Scene, seed: int) -> None:
-    """Add, create, delete, wait, restart: new streams are read from their start, nothing that stays is lost."""
-    outcome = random_steps(scene, 50)
+def test_streams_appear_and_vanish_under_a_pattern(scene_by_turns: Scene, seed: int) -> None:
+    """Add, create, delete, wait, restart, fifty times: new streams are read from their start, nothing that stays is
+    lost."""
+    outcome = appearing_streams.random_steps(scene_by_turns, 50)
+    assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"
+
+
+@pytest.mark.parametrize(
+    "when", [appearing_streams.none_at_the_start, appearing_streams.all_rotated_away, appearing_streams.while_down]
+)
+def test_streams_that_appear_under_latest_are_read_from_their_first_entry(
+    scene_by_turns: Scene, seed: int, when: Callable[[Scene], Outcome]
+) -> None:
+    """Also while no stream that matches has the group."""
+    outcome = when(scene_by_turns)
+    assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"
+
+
+def test_dead_letter_streams_that_match_the_pattern_are_no_input(scene_by_turns: Scene, seed: int) -> None:
+    outcome = appearing_streams.letters_match(scene_by_turns)
     assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"

@@ -6,8 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from chaos.accounts import Aftermath, Done, settle
+from chaos.attempts import Attempt
 from chaos.checker import Report, check
-from chaos.history import Acknowledged, Added, History, Outcome, Row
+from chaos.history import Acknowledged, Added, History, Row
+from chaos.history import Outcome as Sent
+from chaos.scene import Outcome
+from chaos.sink import rows_of_entries
 
 
 def good() -> History:
@@ -15,7 +20,7 @@ def good() -> History:
     history = History()
     for n in range(6):
         place = ("s", f"{100 + n}-0")
-        history.added.append(Added("s", ("p", n), Outcome.OK, place[1]))
+        history.added.append(Added("s", ("p", n), Sent.OK, place[1]))
         history.rows.append(Row(place, ("p", n), batch=n // 2, partition=n % 2, attempt=0, position=0))
         history.acknowledged.append(Acknowledged(place, committed=n // 2))
     return history
@@ -51,13 +56,13 @@ def test_what_only_an_attempt_wrote_that_does_not_count_is_lost() -> None:
 
 def test_an_xadd_of_unknown_outcome_may_arrive_once_and_one_that_failed_may_not() -> None:
     history = good()
-    history.added[0] = Added("s", ("p", 0), Outcome.UNKNOWN)
+    history.added[0] = Added("s", ("p", 0), Sent.UNKNOWN)
     assert not check(history)
     history.rows = history.rows[1:]
     history.acknowledged = history.acknowledged[1:]
     assert not check(history)
     history = good()
-    history.added[0] = Added("s", ("p", 0), Outcome.FAILED)
+    history.added[0] = Added("s", ("p", 0), Sent.FAILED)
     assert check(history).phantom == [("p", 0)]
 
 
@@ -70,7 +75,7 @@ def test_a_row_twice_is_duplicated_whether_in_one_batch_or_in_two() -> None:
 
 def test_a_value_under_two_ids_is_duplicated() -> None:
     history = good()
-    history.added[0] = Added("s", ("p", 0), Outcome.UNKNOWN)
+    history.added[0] = Added("s", ("p", 0), Sent.UNKNOWN)
     history.rows.append(replace(history.rows[0], place=("s", "99-0"), batch=3))
     assert set(faults(history)) == {"duplicated", "reordered", "unseen"}
 
@@ -145,3 +150,144 @@ def test_what_is_left_pending_and_what_is_buried_twice_is_named(kind: str) -> No
     else:
         history.letters = [place, place]
         assert check(history).buried_twice == [place]
+
+
+def streamed() -> History:
+    """The good history with a stream for a sink: two tasks a batch have written into it side by side."""
+    history = good()
+    lanes = [replace(row, lane=("out", row.partition, row.partition)) for row in history.rows]
+    history.rows = [replace(lanes[at], position=n) for n, at in enumerate([1, 0, 2, 3, 5, 4])]
+    return history
+
+
+def test_in_a_stream_only_rows_of_one_task_and_of_two_batches_have_an_order() -> None:
+    assert not check(streamed())
+    history = streamed()
+    late, early = history.rows[0], history.rows[2]  # of batches 0 and 1
+    history.rows[0], history.rows[2] = replace(late, position=2), replace(early, position=0)
+    assert check(history).reordered == [history.rows[1].place, late.place]
+    history = streamed()
+    history.rows[1] = replace(history.rows[1], lane=("out", 1, 1))  # one task wrote both
+    assert check(history).reordered == [history.rows[1].place]
+    # A batch that was run again by a driver that cut it otherwise: together in one of the two.
+    history.rows[1] = replace(history.rows[1], lane=("out", 0, 1))
+    assert not check(history)
+
+
+def test_a_row_twice_in_a_stream_is_duplicated_and_one_that_no_task_had_is_a_phantom() -> None:
+    history = streamed()
+    history.rows.append(replace(history.rows[0], position=6))
+    assert set(faults(history)) == {"duplicated", "reordered"}
+    history = streamed()
+    history.rows.append(Row(("s", "7-0"), ("x", 1), -1, -1, -1, 6, lane=("out", -1, -1)))
+    assert check(history).phantom == [("x", 1)]
+
+
+def test_the_entries_of_a_stream_are_rows_of_the_batch_that_had_them() -> None:
+    """As it was run last; in the lane of the partitions that had them first and last."""
+
+    def attempt(run: int, partition: int, numbers: list[int]) -> Attempt:
+        rows = [Row(("s", f"{n}-0"), ("p", n), 4, partition, run, at, kept=False) for at, n in enumerate(numbers)]
+        return Attempt("", 4, partition, run, run, rows)
+
+    tried = [attempt(1, 0, [1, 2]), attempt(1, 1, [3]), attempt(2, 0, [1]), attempt(2, 1, [2, 3])]
+    entries = [{"p": "p", "n": str(n), "source": "s", "entry": f"{n}-0"} for n in (1, 3, 2, 3)]
+    rows = rows_of_entries("out", entries, tried)
+    assert [row.value[1] for row in rows] == [1, 3, 2, 3]
+    assert [row.position for row in rows] == [0, 1, 2, 3]
+    assert [row.lane for row in rows] == [("out", 0, 0), ("out", 1, 1), ("out", 0, 1), ("out", 1, 1)]
+    assert {(row.batch, row.attempt, row.kept) for row in rows} == {(4, 2, True)}
+    assert rows_of_entries("out", [{**entries[0], "entry": "9-0"}], tried)[0].batch == -1
+
+
+def test_an_ordered_batch_holds_claimed_entries_in_their_places() -> None:
+    history = good()
+    history.rows[0], history.rows[1] = replace(history.rows[0], partition=1), replace(history.rows[1], partition=0)
+    history.unordered = {history.rows[0].place}
+    assert not check(history)
+    history.ordered = True
+    assert check(history).reordered == [history.rows[0].place]
+
+
+def test_what_somebody_else_has_in_hand_may_come_or_not_but_not_twice() -> None:
+    history = good()
+    history.either = {history.rows[5].place}
+    assert not check(history)
+    history.rows.append(replace(history.rows[5], position=1))
+    assert check(history).duplicated == [("p", 5)]
+    history.rows, history.acknowledged = history.rows[:5], history.acknowledged[:5]
+    assert not check(history)
+
+
+def test_a_good_entry_that_became_a_letter_is_buried() -> None:
+    history = good()
+    place = history.rows.pop().place
+    history.letters = [place]
+    assert faults(history) == {"buried": 1}
+    history.bad = {place}
+    assert not check(history)
+
+
+def taken() -> tuple[Outcome, Done]:
+    """The good history, whose last two entries somebody took before they were read."""
+    history = good()
+    gone = {row.place for row in history.rows[4:]}
+    history.rows, history.acknowledged = history.rows[:4], history.acknowledged[:4]
+    history.gone = set(gone)
+    return Outcome(history, check(history)), Done(gone=gone)
+
+
+def account(outcome: Outcome, strict: bool, after: Aftermath, done: Done) -> list[str]:
+    """What is wrong with it."""
+    settle(outcome, strict, after, done)
+    return [*outcome.wrong, *outcome.report.faults()]
+
+
+def test_a_loss_that_nobody_says_is_lost() -> None:
+    outcome, done = taken()
+    assert account(outcome, True, Aftermath(ended=True), done) == ["lost"]
+    assert outcome.report.lost == [("p", 4), ("p", 5)]
+
+
+def test_a_loss_that_is_said_is_to_be_counted_too() -> None:
+    for strict, errors in ((True, ["[RSTREAM_DATA_LOSS] two"]), (False, [])):
+        for counted, wrong in ((2, []), (1, ["lost, says the progress: 1, not 2"])):
+            outcome, done = taken()
+            assert account(outcome, strict, Aftermath(errors, counted, ended=True), done) == wrong
+    outcome, done = taken()
+    assert account(outcome, False, Aftermath([], 3, ended=True), done) == ["lost, says the progress: 3, not 2"]
+    outcome, done = taken()
+    done.overcounted = 1
+    assert account(outcome, False, Aftermath([], 3, ended=True), done) == []
+
+
+def test_what_was_written_before_it_went_may_count_as_lost_after_a_restart_only() -> None:
+    outcome, done = taken()
+    done.gone |= {outcome.history.rows[0].place}  # it is in the sink
+    assert account(outcome, False, Aftermath([], 3, restarted=True, ended=True), done) == []
+    outcome, done = taken()
+    done.gone |= {outcome.history.rows[0].place}
+    assert account(outcome, False, Aftermath([], 3, ended=True), done) == ["lost, says the progress: 3, not 2"]
+
+
+def test_a_query_must_not_stop_where_nothing_is_wrong_nor_without_a_name_nor_for_ever() -> None:
+    error = "[RSTREAM_DATA_LOSS] none"
+    outcome = Outcome(good(), check(good()))
+    found = account(outcome, True, Aftermath([error], ended=True), Done(harmless=True))
+    assert found == [f"ended though nothing is wrong: {error}"]
+    outcome = Outcome(good(), check(good()))
+    found = account(outcome, True, Aftermath(["oops"], ended=True), Done())
+    assert found == ["ended with 'oops', which is no named error"]
+    outcome, done = taken()
+    assert account(outcome, True, Aftermath([error], 2), done) == [f"does not come to an end: {error}"]
+
+
+def test_what_a_query_was_never_to_read_is_not_missing_and_must_not_come() -> None:
+    outcome, done = taken()
+    before, done.gone = done.gone, set()
+    settle(outcome, True, Aftermath(ended=True), done, before)
+    assert not outcome.wrong
+    assert not outcome.report
+    outcome = Outcome(good(), check(good()))
+    settle(outcome, True, Aftermath(ended=True), Done(), before)
+    assert outcome.wrong == [f"read what it was not to read: {sorted(before)}"]

@@ -27,3 +27,9 @@ def test_a_second_query_under_one_group_and_consumer_is_refused(scene: Scene, se
     """With a named error, before it has read anything; the first goes on, and when it has stopped the name is free."""
     outcome = consumers.double_query(scene)
     assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"
+
+
+def test_an_ordered_batch_ascends_also_with_claimed_entries(scene_by_turns: Scene, seed: int) -> None:
+    """ordered=true beside claimIdle: what a dead consumer had comes in its place, or in a batch of its own."""
+    outcome = consumers.ordered_claims(scene_by_turns)
+    assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"

@@ -8,6 +8,7 @@ import pytest
 
 from chaos import killed_driver
 from chaos.killed_driver import Killed
+from tests.faults.conftest import say
 from tests.servers import skip_without_redis
 
 pytestmark = pytest.mark.spark
@@ -17,10 +18,15 @@ POINTS = ["started", "logged", "written", "commit entry lost", "committed"]
 
 
 @pytest.fixture(scope="module")
-def round_(servers: dict[str, str], seed: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Killed]:
+def round_(
+    servers: dict[str, str], seed: int, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> dict[str, Killed]:
     """All kill points on all servers: one Spark that is killed, one that drains."""
     folder: Path = tmp_path_factory.mktemp("killed")
-    return killed_driver.run(folder, servers, seed, POINTS)
+    cases = killed_driver.run(folder, servers, seed, POINTS)
+    for name, case in cases.items():
+        say(pytestconfig, f"killed at {name}", f"into {case.query.sink}", seed)
+    return cases
 
 
 @pytest.fixture(params=["engine", "redis"])

@@ -10,6 +10,7 @@ import pytest
 
 from spark_streams.options import SOURCE, parse_options
 from spark_streams.sink.trim import Trimming
+from spark_streams.wire.slots import key_beside
 from tests.jobs.work import ROOT
 from tests.servers import Server
 
@@ -45,3 +46,17 @@ def test_all_that_is_acknowledged_goes(
         node = 100 if approximate else 0
         assert left <= client.xlen("s") <= left + node
         assert trimmer.trimmed == ENTRIES - client.xlen("s")
+
+
+def test_what_a_query_without_a_pending_list_still_needs_stays(server: Server, archive: Any) -> None:
+    with server.client() as client:
+        for n in range(100):
+            client.xadd("s", {"n": n}, id=f"{n + 1}-0")
+        for group in ("archive", "other"):
+            client.xgroup_create("s", group, "0")
+            client.execute_command("XREADGROUP", "GROUP", group, "spark", "NOACK", "STREAMS", "s", ">")
+        client.set(key_beside("s", "committed", "other", "spark"), "40-0 holds")
+        source = parse_options({"url": server.url, "streams": "s", "group": "archive"}, SOURCE, "source")
+        trimmer = archive.Trimmer(source, Trimming("acked", None, None, None, False, None), every=0.0)
+        trimmer.trim()
+        assert (trimmer.trimmed, client.xlen("s")) == (40, 60)

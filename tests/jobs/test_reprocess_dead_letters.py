@@ -48,6 +48,16 @@ def test_a_dry_run_counts_and_a_run_moves_what_is_meant(server: Server, tmp_path
     assert (only.returncode, numbers(server, "retry")) == (0, [61])
 
 
+def test_letters_that_name_no_stream_to_go_to_are_told(engine_server: Server, tmp_path: Path) -> None:
+    with engine_server.client() as client:
+        client.flushall()
+    fill(engine_server, 3, into=DEAD, stream="")
+    done = run(engine_server, tmp_path)
+    assert (done.returncode, summary(tmp_path)["homeless"], summary(tmp_path)["moved"]) == (0, 3, 0), done.stderr
+    assert "left 1 × decode →" in done.stdout
+    assert f"3 letters name no stream to go to, or {DEAD}: set redrive.to" in done.stdout
+
+
 @pytest.mark.spark
 def test_it_is_submitted_as_the_other_jobs_are(engine_server: Server, tmp_path: Path) -> None:
     with engine_server.client() as client:

@@ -16,7 +16,7 @@ from spark_streams.errors import (
     WrongKeyTypeError,
 )
 from spark_streams.options import SINK, Options, parse_options
-from spark_streams.sink.ledger import Batch, new_run
+from spark_streams.sink.runs import begin_job
 from spark_streams.sink.write import Task, append
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
@@ -33,8 +33,9 @@ def options(server: Server, **given: str) -> Options:
 
 
 def write(server: Server, rows: dict[str, Any], delivery: str, **given: str) -> int:
-    task = Task(Batch.of_job(new_run())) if delivery == "exactly-once" else None
-    return append([pa.RecordBatch.from_pydict(rows)], options(server, **given), task).rows
+    checked = options(server, **given)
+    task = Task(begin_job(checked.address)) if delivery == "exactly-once" else None
+    return append([pa.RecordBatch.from_pydict(rows)], checked, task).rows
 
 
 @pytest.fixture

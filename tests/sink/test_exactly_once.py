@@ -6,10 +6,12 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from spark_streams.errors import LedgerError
+from spark_streams.errors import LedgerError, ServerUnreachableError
+from spark_streams.sink.books import Books
 from spark_streams.sink.write import Result, Task, append
 from tests.proxy import Proxy
 from tests.servers import Server
@@ -171,12 +173,14 @@ def test_a_checkpoint_that_was_set_back_is_an_error(server: Server) -> None:
     for number in (4, 5):
         batch = batch_of(number)
         close(checked, batch, write([frame([number])], checked, batch))
-    with pytest.raises(LedgerError, match="batch 4 of query q wants to write to stream 'out', which has its batch 5"):
+    with pytest.raises(
+        LedgerError, match="batch 4 of query q wants to write to stream 'out', and batch 5 of the query"
+    ):
         write([frame([4])], checked, batch_of(4))
 
 
 def test_marks_go_when_their_batch_is_done(server: Server) -> None:
-    """What is left of a query is a head for each stream of its last batch."""
+    """What is left of a query is its record, and a head for each stream of its last batch."""
     checked = options(server.url, chunkSize="10")
     names = ["a", "{b}c", "c}d", "d{}"]
     for number, wanted in enumerate((names, names[:2], [])):
@@ -186,18 +190,23 @@ def test_marks_go_when_their_batch_is_done(server: Server) -> None:
         results = [write([frame(rows[p::2], streams[p::2])], checked, batch, p) for p in range(2)] if rows else []
         close(checked, batch, *results)
         with server.client() as client:
-            assert client.hlen("rstream:sink:q") == len(wanted)
-        assert len(ledger_keys(server)) == len(wanted) + bool(wanted)
+            assert client.hgetall("rstream:sink:q").pop(b"") == b"%d" % number
+            assert client.hlen("rstream:sink:q") == 1 + len(wanted)
+        assert len(ledger_keys(server)) == 1 + len(wanted)
     assert numbers(server, "c}d") == Counter(range(2, 400, 4))
 
 
-def test_a_batch_that_was_given_up_leaves_nothing_behind(server: Server) -> None:
+def test_a_write_that_the_function_of_a_batch_gave_up_leaves_nothing_behind(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """foreachBatch: named writes are the user's to skip, also when the batch is replayed."""
     checked = options(server.url, chunkSize="10")
     with pytest.raises(KilledError):
-        write(dying([frame(ROWS[:100])]), checked, batch_of(0))
-    batch = batch_of(1)
+        write(dying([frame(ROWS[:100])]), checked, batch_of(0, "q.name"))
+    batch = batch_of(1, "q.name")
     close(checked, batch, write([frame(ROWS)], checked, batch))
-    assert ledger_keys(server) == {"rstream:sink:{out}:q", "rstream:sink:q"}
+    assert ledger_keys(server) == {"rstream:sink:{out}:q.name", "rstream:sink:q.name"}
+    assert "write q.name of batch 0 was begun (90 rows) and not finished, and is given up" in caplog.text
 
 
 def test_a_stream_that_is_deleted_between_attempts_stays_without_what_it_had(server: Server) -> None:
@@ -246,6 +255,23 @@ def test_connections_that_are_cut_lose_nothing(
     assert found.keys() == set(rows)
     if delivery == "exactly-once":
         assert found == Counter(rows)
+
+
+def test_a_connection_that_breaks_while_a_task_looks_at_an_earlier_run_counts_its_rows_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that was written once is claimed once, of however many that are equal."""
+    write([frame([1] * 10)], options(server.url), batch_of(0))
+    honest = Books.read_claims
+
+    def breaks(*given: Any) -> None:
+        monkeypatch.setattr(Books, "read_claims", honest)
+        raise ServerUnreachableError("it closed the connection")
+
+    monkeypatch.setattr(Books, "read_claims", breaks)
+    checked, batch = options(server.url), batch_of(0)
+    close(checked, batch, write([frame([1] * 30)], checked, batch))
+    assert numbers(server) == Counter({1: 30})
 
 
 @pytest.mark.parametrize("piece", [1, 700])

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from spark_streams.errors import LedgerError
-from spark_streams.sink.loading import Load, append_in_order, counts_of, forget_counts
+from spark_streams.errors import LedgerError, WrongKeyTypeError
+from spark_streams.sink.counts import Load, counts_of, forget_counts
+from spark_streams.sink.loading import append_in_order
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.proxy import Proxy
@@ -132,3 +133,19 @@ def test_rows_that_the_server_refuses_are_not_counted(server: Server) -> None:
     assert order(server) == [0, 1, 2, 3]
     with Connection(Address.parse(server.url)) as connection:
         assert counts_of(connection, "out", "flights")["a.csv"].rows == 3
+
+
+def test_a_key_of_another_type_is_seen_before_a_row_is_counted(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load that is killed when its rows are refused has not counted them."""
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    monkeypatch.setattr("spark_streams.sink.loading._OrderedSender._take_back", killed)
+    with server.client() as client:
+        client.set("out", "text")
+        with pytest.raises(WrongKeyTypeError):
+            append_in_order([frame(ROWS)], options(server.url), FLIGHTS)
+        client.delete("out")
+    append_in_order([frame(ROWS)], options(server.url), FLIGHTS)
+    assert order(server) == ROWS

@@ -22,13 +22,16 @@ from spark_streams.errors import (
     EntryIdError,
     InvalidOptionError,
     ReplicationError,
-    RetriesExhaustedError,
+    RStreamError,
     SchemaError,
+    ServerUnreachableError,
     WrongKeyTypeError,
 )
+from spark_streams.sink.resolving import Resolver
 from spark_streams.sink.write import Result, Task, append
+from tests.proxy import Proxy
 from tests.servers import Server, free_port, running_redis, skip_without_redis
-from tests.sink.writing import batch_of, close, frame, ledger_keys, numbers, options, write
+from tests.sink.writing import KilledError, batch_of, close, frame, ledger_keys, numbers, options, write
 
 
 def started(kind: str, arguments: list[str]) -> subprocess.Popen[bytes]:
@@ -107,10 +110,10 @@ def test_a_sink_that_knows_no_stream_is_refused() -> None:
     from spark_streams.options import SINK, parse_options
     from spark_streams.sink.batch_writer import BatchWriter
 
+    checked = parse_options({"url": "redis://h", "delivery": "at-least-once"}, SINK, "sink")
     with pytest.raises(InvalidOptionError, match="sink option stream is missing"):
-        BatchWriter(parse_options({"url": "redis://h"}, SINK, "sink"), StructType().add("n", LongType()), False)
-    named = StructType().add("n", LongType()).add("_stream", StringType())
-    BatchWriter(parse_options({"url": "redis://h"}, SINK, "sink"), named, False)
+        BatchWriter(checked, StructType().add("n", LongType()), False)
+    BatchWriter(checked, StructType().add("n", LongType()).add("_stream", StringType()), False)
 
 
 def test_explicit_ids_are_the_entries_ids(server: Server, delivery: str) -> None:
@@ -140,7 +143,65 @@ def test_a_row_that_is_refused_within_a_transaction_is_not_marked_as_written(ser
     for _ in range(2):
         with pytest.raises(EntryIdError, match="row 1 of this task has the id '6-6'"):
             write([pa.RecordBatch.from_pydict(rows)], checked, batch)
-    assert numbers(server) == Counter([1, 3])
+    assert numbers(server) == Counter([1])
+
+
+@pytest.mark.parametrize(
+    ("ids", "row"),
+    [
+        (["5-*", "5-*", "5-3"], None),
+        (["5-*", "5-0"], 1),
+        (["5-*", "5-*", "5-2"], 2),
+        (["4-*"], 0),
+        (["5-*", "4-*"], 1),
+        (["7-9", "7-*", "7-10"], 2),
+        ([None, None, "9-9"], 2),
+        (["9-9", None, None], None),
+        ([None, "99999999999999-*", None, "99999999999999-3"], None),
+        ([None, "99999999999999-*", None, "99999999999999-1"], 3),
+        (["18446744073709551615-18446744073709551615", None], 1),
+    ],
+)
+def test_a_task_that_is_killed_when_a_row_is_refused_has_marked_none_that_is_not_there(
+    server: Server, monkeypatch: pytest.MonkeyPatch, ids: list[str | None], row: int | None
+) -> None:
+    """Whatever is refused for its id is known before it is sent: nothing is to be taken back from a mark."""
+
+    def killed(*_: Any) -> None:
+        raise KilledError
+
+    monkeypatch.setattr(Resolver, "_take_back", killed)
+    with server.client() as client:
+        client.xadd("out", {"n": -1}, id="5-0")
+    whole = pa.RecordBatch.from_pydict({"n": list(range(len(ids))), "_id": ids})
+    checked, batch = options(server.url), batch_of(0)
+    if row is None:
+        close(checked, batch, write([whole], checked, batch))
+        assert numbers(server) == Counter(range(-1, len(ids)))
+        return
+    for _ in range(2):
+        with pytest.raises(RStreamError, match=f"row {row} of this task"):
+            write([whole], checked, batch)
+    assert set(numbers(server)) <= set(range(-1, row))
+
+
+@pytest.mark.parametrize("ids", [None, ["6-1", "6-2"]])
+def test_a_key_of_another_type_is_seen_before_a_row_is_marked(
+    server: Server, monkeypatch: pytest.MonkeyPatch, ids: list[str] | None
+) -> None:
+    def killed(*_: Any) -> None:
+        raise KilledError
+
+    monkeypatch.setattr(Resolver, "_take_back", killed)
+    rows = {"n": [1, 2]} if ids is None else {"n": [1, 2], "_id": ids}
+    checked, batch = options(server.url), batch_of(0)
+    with server.client() as client:
+        client.set("out", "text")
+        with pytest.raises(WrongKeyTypeError):
+            write([pa.RecordBatch.from_pydict(rows)], checked, batch)
+        client.delete("out")
+    close(checked, batch, write([pa.RecordBatch.from_pydict(rows)], checked, batch))
+    assert numbers(server) == Counter([1, 2])
 
 
 @pytest.mark.parametrize("bad", ["x", "1-2-3", "-1", "5-", "1" * 30])
@@ -183,7 +244,7 @@ def test_a_key_that_becomes_something_else_meanwhile_is_named_each_time(server: 
 def test_fewer_replicas_than_asked_for_is_an_error_and_a_retry_does_not_double(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_streams.sink.write.WAIT_MS", 50)
+    monkeypatch.setattr("spark_streams.sink.replicas.WAIT_MS", 50)
     checked, batch = options(server.url, waitReplicas="1"), batch_of(0)
     for _ in range(2):
         with pytest.raises(ReplicationError, match="0 of 1 replicas"):
@@ -202,10 +263,10 @@ def test_a_replica_that_has_everything_lets_the_task_end(redis_server: Server) -
 
 
 def test_a_server_that_is_gone_is_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_streams.wire.link.FIRST_CONNECT_LIMIT", 0.3)
+    monkeypatch.setattr("spark_streams.wire.patient.FIRST_CONNECT_LIMIT", 0.3)
     url = f"redis://:secret@127.0.0.1:{free_port()}"
     begun = time.monotonic()
-    with pytest.raises(RetriesExhaustedError, match="no stream server answers at redis://\\*\\*\\*@") as caught:
+    with pytest.raises(ServerUnreachableError, match="no stream server answers at redis://\\*\\*\\*@") as caught:
         append([frame([1])], options(url), None)
     assert 0.3 <= time.monotonic() - begun < 5
     assert "secret" not in str(caught.value)
@@ -214,7 +275,6 @@ def test_a_server_that_is_gone_is_waited_for_and_then_named(monkeypatch: pytest.
 @pytest.mark.parametrize("kind", ["engine", "redis"])
 def test_a_server_that_stands_still_is_waited_for(kind: str, delivery: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGSTOP for longer than a reply may take: the connection is given up, the outcome is in the marks."""
-    monkeypatch.setattr("spark_streams.wire.pipe.REPLY_TIMEOUT", 0.2)
     monkeypatch.setattr("spark_streams.wire.connection.REPLY_TIMEOUT", 0.2)
     if kind == "redis":
         skip_without_redis()
@@ -265,3 +325,51 @@ def test_a_server_that_is_killed_and_started_again_is_gone_on_with(kind: str, tm
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize("cut", [0, 17, 40])
+def test_rows_that_are_there_under_their_ids_are_passed_over_when_a_batch_is_replayed(server: Server, cut: int) -> None:
+    """At least once: they are written; what is missing above them is added."""
+    ids = [f"{n + 1}-{n % 3}" if n % 3 else f"{n + 1}" for n in range(40)]
+    whole = pa.RecordBatch.from_pydict({"n": list(range(40)), "text": ["ü\r\n"] * 40, "_id": ids})
+    checked = options(server.url, chunkSize="7")
+    append([whole.slice(0, cut)], checked, None)
+    append([whole], checked, None)
+    assert numbers(server) == Counter(range(40))
+
+
+def test_rows_of_many_streams_are_looked_for_each_in_its_own(server: Server) -> None:
+    streams = ["a" if n % 2 else "b" for n in range(20)]
+    rows = {"n": list(range(20)), "_id": [f"{n // 2 + 1}-0" for n in range(20)], "_stream": streams}
+    for _ in range(2):
+        put(server, rows, "at-least-once", chunkSize="6")
+    assert numbers(server, "a") + numbers(server, "b") == Counter(range(20))
+
+
+@pytest.mark.parametrize("changed", ["fields", "trimmed", "partial"])
+def test_a_row_whose_id_holds_something_else_is_named(server: Server, changed: str) -> None:
+    """Other fields, or nothing any more, or an id that the server has completed."""
+    rows = {"n": [1, 2, 3], "_id": ["1-1", "2-1", "3-1"]}
+    put(server, rows, "at-least-once")
+    again: dict[str, Any] = {**rows, "n": [1, 9, 3]} if changed == "fields" else dict(rows)
+    if changed == "partial":
+        again["_id"] = ["1-1", "2-*", "3-1"]
+    if changed == "trimmed":
+        with server.client() as client:
+            client.xdel("out", "2-1")
+    with pytest.raises(EntryIdError, match="row 1 of this task has the id '2-[1*]', which is not above"):
+        put(server, again, "at-least-once")
+
+
+def test_a_connection_that_is_cut_does_not_make_rows_with_ids_an_error(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What arrived before the cut is sent again, and found."""
+    monkeypatch.setattr("spark_streams.wire.retry._FIRST_PAUSE", 0.001)
+    rows = pa.RecordBatch.from_pydict({"n": list(range(200)), "_id": [f"{n + 1}-0" for n in range(200)]})
+    with Proxy(server.url) as proxy:
+        for after in (300, 900, 2000, 2500):
+            proxy.cut("down", after)
+        append([rows], options(proxy.url, chunkSize="20"), None)
+        assert proxy.cut_so_far >= 3
+    assert numbers(server) == Counter(range(200))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from spark_streams.options import SINK, Options, parse_options
-from spark_streams.sink.closing import Total, close_batch
-from spark_streams.sink.ledger import Batch, new_run
+from spark_streams.sink.balance import Total
+from spark_streams.sink.batch import Batch
+from spark_streams.sink.closing import close_batch
+from spark_streams.sink.runs import run_name
 from spark_streams.sink.write import Result, Task, append
 from tests.servers import Server
 
@@ -22,9 +25,12 @@ def options(url: str, **given: str) -> Options:
     return parse_options({"url": url, "stream": "out", **given}, SINK, "sink")
 
 
+_RUNS = itertools.count(1)
+
+
 def batch_of(number: int, query: str = "q") -> Batch:
-    """A new run of a query's batch."""
-    return Batch(query, number, new_run(), expires=False)
+    """A new run of a query's batch, later than all before."""
+    return Batch(query, number, run_name(next(_RUNS)), expires=False)
 
 
 def frame(numbers: Sequence[int], streams: Sequence[str] | None = None) -> pa.RecordBatch:

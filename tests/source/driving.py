@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import redis
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.options import SOURCE, parse_options
 from spark_streams.source import ahead
 from spark_streams.source.columns import Columns
-from spark_streams.source.stream_reader import StreamReader
+from spark_streams.source.stream_reader import UNLIMITED, StreamReader
 from tests.servers import Server
 
-ALL = ReadAllAvailable()
+ALL = ReadMaxRows(UNLIMITED)
 SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
 _running: list[StreamReader] = []
 

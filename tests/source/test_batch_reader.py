@@ -214,11 +214,11 @@ def test_the_plan_takes_a_handful_of_round_trips_whatever_the_bursts(
         sorted({*times(500), *(f"1700000200500-{n}" for n in range(2000))}, key=lambda i: [*map(int, i.split("-"))]),
     )
     trips = []
-    pipeline = survey.Connection.pipeline
-    monkeypatch.setattr(survey.Connection, "pipeline", lambda *a: trips.append(1) or pipeline(*a))
+    each = survey.Connection.each
+    monkeypatch.setattr(survey.Connection, "each", lambda *a: trips.append(1) or each(*a))
     one = reader(server, streams="s", entriesPerPartition="500")
     one.partitions()
-    assert len(trips) <= 7
+    assert 2 <= len(trips) <= 7
     assert rows(server, streams="s", entriesPerPartition="500") == list(range(2500))
 
 

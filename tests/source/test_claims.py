@@ -133,7 +133,8 @@ def test_what_a_dead_query_had_claimed_is_claimed_again(server: Server, client: 
     assert one.latestOffset(start, ALL) == start  # it lives
     other.stop()
     end = one.latestOffset(start, ALL)
-    assert [(row["n"], row["_deliveries"]) for row in rows(one, start, end)] == [(n, 3) for n in range(4)]
+    # bob was given them, and the first query to claim them.
+    assert [(row["n"], row["_deliveries"]) for row in rows(one, start, end)] == [(n, 2) for n in range(4)]
 
 
 def test_an_entry_that_was_delivered_too_often_becomes_one_letter(
@@ -160,6 +161,26 @@ def test_an_entry_that_was_delivered_too_often_becomes_one_letter(
         "deliveries": "3",
     }
     assert pending_count(client) == 0
+
+
+def test_queries_that_die_one_after_the_other_make_no_letter_of_what_they_pass_on(
+    server: Server, client: redis.Redis
+) -> None:
+    """What they die of may have nothing to do with it."""
+    add(client, 4)
+    start = reader(server).initialOffset()
+    for at in range(12):
+        one = reader(
+            server, consumer=f"q{at % 3}", claimIdle="1ms", maxDeliveries="2", deadLetterStream="dead", group="g"
+        )
+        time.sleep(0.005)
+        one.latestOffset(one.initialOffset(), ALL)
+        assert pending_count(client) == 4
+    time.sleep(0.08)
+    last = reader(server, WITH_COUNT, claimIdle=IDLE, maxDeliveries="2", deadLetterStream="dead")
+    end = last.latestOffset(start, ALL)
+    assert [(row["n"], row["_deliveries"]) for row in rows(last, start, end)] == [(n, 2) for n in range(4)]
+    assert client.xlen("dead") == 0
 
 
 def test_claimed_entries_that_vanish_before_a_replay_are_an_error_or_counted(
@@ -251,3 +272,79 @@ def test_at_most_once_begins_with_what_a_claim_has_left(server: Server, client: 
     crashed.latestOffset(start, ALL)
     assert drain(reader(server, delivery="at-most-once"), at=start) == [[0, 1, 2, 3, 4]]
     assert consumers(client) == {"bob": 0, "spark": 0}
+
+
+# -- in stream order ------------------------------------------------------------------------------------------------
+
+
+def give(client: redis.Redis, *consumers: str) -> None:
+    """One entry for each, in turn."""
+    for consumer in consumers:
+        client.xreadgroup("g", consumer, {"s": ">"}, count=1)
+
+
+def test_claimed_entries_come_before_new_ones_where_a_stream_is_ordered(
+    server: Server, client: redis.Redis, group: str
+) -> None:
+    add(client, 12)
+    left_by_bob(client, 4)
+    crashed = reader(server, claimIdle=IDLE, ordered="true")
+    start = crashed.initialOffset()
+    end = crashed.latestOffset(start, ALL)
+    assert read(crashed, start, end) == list(range(12))
+    assert read(reader(server, claimIdle=IDLE, ordered="true"), start, end) == list(range(12))
+
+
+@pytest.mark.parametrize("options", [{}, {"delivery": "at-most-once"}], ids=str)
+def test_what_a_crash_left_and_what_others_left_are_in_stream_order(
+    server: Server, client: redis.Redis, group: str, options: dict[str, str]
+) -> None:
+    """Entries of several dead consumers, of claims that were not logged, and of the query itself, in turn."""
+    ordered = {"ordered": "true", "claimIdle": IDLE}
+    start = reader(server, **ordered).initialOffset()
+    add(client, 90)
+    give(client, *["bob", "carl"] * 5)
+    time.sleep(0.08)
+    reader(server, **ordered).latestOffset(start, ReadMaxRows(6))  # a claim of 0 … 5, or of some of both
+    give(client, *["dora", "spark", "bob", "spark", "spark"] * 8)
+    time.sleep(0.08)
+    if options:
+        ordered = {"ordered": "true", **options}
+    one = reader(server, WITH_COUNT, **ordered)
+    found, at = [], start
+    while (end := one.latestOffset(at, ALL)) != at:
+        batch = rows(one, at, end)
+        numbers = [row["n"] for row in batch]
+        assert numbers == sorted(numbers)
+        if not options:
+            assert rows(reader(server, WITH_COUNT, **ordered), at, end) == batch
+            one = reader(server, WITH_COUNT, **ordered)
+        found.append(numbers)
+        at = end
+    if not options:
+        assert found == [list(range(50)), list(range(50, 90))]
+        assert pending_count(client) == 0
+
+
+def test_entries_that_are_gone_from_several_claims_are_all_counted(
+    server: Server, client: redis.Redis, group: str
+) -> None:
+    """When they are claimed, and when they are read: of two dead consumers, and of two claims on one stream."""
+    ids = add(client, 30)
+    for consumer in ("bob", "carl"):
+        client.xreadgroup("g", consumer, {"s": ">"}, count=5)
+    time.sleep(0.08)
+    client.xdel("s", ids[0], ids[1], ids[7], ids[8], ids[9])
+    lenient = {"claimIdle": IDLE, "failOnDataLoss": "false"}
+    one = reader(server, **lenient)
+    start = one.initialOffset()
+    one.latestOffset(start, ReadMaxRows(10))
+    assert one.reportLatestOffset()["lost"] == {"s": 5}
+    left_by_bob(client, 5)
+    one = reader(server, **lenient)  # the first claim is in no offset
+    end = one.latestOffset(start, ReadMaxRows(10))
+    assert {claimed["count"] for claimed in end["claimed"]["s"]} == {5}
+    client.xdel("s", ids[2], ids[15], ids[16])
+    assert sorted(read(one, start, end)) == [3, 4, 5, 6, 17, 18, 19]
+    one.latestOffset(end, ALL)
+    assert one.reportLatestOffset()["lost"] == {"s": 3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -9,9 +10,10 @@ import pyarrow as pa
 import pytest
 import redis
 
-from spark_streams.errors import InvalidOptionError, ServerUnreachableError
+from spark_streams.errors import DataLossError, InvalidOptionError, ServerUnreachableError
 from spark_streams.ids import StreamId
 from spark_streams.source.notes import Writer, notes_key
+from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.source.driving import ALL, add, drain, pending_count, read, reader, rows
 
@@ -44,6 +46,95 @@ def test_a_connection_that_breaks_while_a_task_leaves_a_note_is_made_again(
     assert read(one, start, end) == [1, 2, 4, 5, 7, 8]
     assert one.latestOffset(end, ALL) == end
     assert client.xlen("dead") == 3
+
+
+def receipts(client: redis.Redis) -> list[str]:
+    """The consumers that tell of notes."""
+    return [one["name"] for one in client.xinfo_consumers("s", "g") if "~noted~" in one["name"]]
+
+
+def notes(client: redis.Redis) -> list[str]:
+    return [str(key) for key in client.keys("rstream:notes*")]
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_notes_that_are_gone_end_the_query_before_anything_is_acknowledged(
+    server: Server, client: redis.Redis, tasks: int
+) -> None:
+    """Evicted, or deleted by somebody, when one of two tasks had left its notes, or both. Entries that did not fit
+    would be acknowledged without a letter."""
+    some_bad(client, 20)
+    one = reader(server, entriesPerPartition="10", **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    for number, share in enumerate(one.partitions(start, end), 1):
+        assert list(one.read(share))
+        if number == tasks:
+            client.delete(*notes(client))
+    assert number == 2
+    with pytest.raises(DataLossError, match=r"stream 's' at .*: \d notes .* are gone .*failOnDataLoss=false"):
+        one.latestOffset(end, ALL)
+    assert pending_count(client) == 20
+    assert not client.exists("dead")
+    lenient = reader(server, failOnDataLoss="false", **LETTERS)
+    assert lenient.latestOffset(end, ALL) == end
+    letters = client.xlen("dead")
+    assert lenient.reportLatestOffset()["lost"] == {"s": 7 - letters}
+    assert letters == {1: 3, 2: 0}[tasks]
+    assert pending_count(client) == 0
+    assert not receipts(client)
+
+
+def test_receipts_for_notes_go_with_them(server: Server, client: redis.Redis) -> None:
+    """Also those of tasks that ran twice, of a batch that is read again, and without a pending list; meanwhile they
+    are nobody's business."""
+    some_bad(client, 20)
+    one = reader(server, noAck="true", entriesPerPartition="5", **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    read(one, start, end)
+    assert len(receipts(client)) == 4
+    again = reader(server, noAck="true", entriesPerPartition="5", **LETTERS)
+    shares = again.partitions(start, end)
+    assert not receipts(client)
+    for share in [*shares, *shares]:
+        list(again.read(share))
+    assert len(receipts(client)) % (2 * len(shares)) == 0
+    assert again.latestOffset(end, ALL) == end
+    assert client.xlen("dead") == 7
+    assert not receipts(client)
+    assert not notes(client)
+
+
+def test_a_driver_that_dies_while_it_takes_notes_misses_none_afterwards(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some_bad(client, 60)
+    monkeypatch.setattr("spark_streams.source.notes.LETTERS_A_TRANSACTION", 5)
+    one = reader(server, **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    read(one, start, end)
+    execute, left = Connection.execute, 3
+
+    def dying(self: Connection, *arguments: Any) -> Any:
+        nonlocal left
+        if arguments[0] == "HSCAN":
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+        return execute(self, *arguments)
+
+    for _ in range(3):
+        with monkeypatch.context() as patched:
+            patched.setattr(Connection, "execute", dying)
+            left = 3
+            with contextlib.suppress(KeyboardInterrupt):
+                reader(server, **LETTERS).latestOffset(end, ALL)
+    assert reader(server, **LETTERS).latestOffset(end, ALL) == end
+    assert client.xlen("dead") == 20
+    assert not receipts(client)
+    assert not notes(client)
 
 
 def test_an_entry_that_does_not_fit_becomes_one_letter_with_its_fields_untouched(
@@ -131,7 +222,7 @@ def test_notes_of_a_batch_that_no_checkpoint_knows_are_void(server: Server, clie
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     read(one, start, end)
-    assert client.hlen(notes_key("s", one.batches.member)) == 2
+    assert client.hlen(notes_key("s", one.batches.member)) == 3, "two, and a receipt for them"
     # The checkpoint was deleted: a new query takes the pending entries first, in a batch of its own.
     fresh = reader(server, **LETTERS)
     assert drain(fresh) == [[1, 2, 4, 5]]

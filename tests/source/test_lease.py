@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -122,6 +123,94 @@ def test_it_is_renewed_while_the_query_runs_and_found_lost(server: Server, clien
         held.release()
         assert "someone" in str(client.get(KEY))  # not ours any more: left alone
         assert not client.exists(lease_key("t", "g", "spark"))
+
+
+def test_streams_that_are_not_read_any_more_are_let_go(server: Server, client: redis.Redis) -> None:
+    """And taken again when they are read again, be it before they were given back."""
+    address = Address.parse(server.url)
+    held = Lease(address, "g", "spark", ttl=900)
+    keys = [lease_key(stream, "g", "spark") for stream in "stu"]
+    with Connection(address) as connection:
+        held.hold(connection, ["s", "t", "u"])
+        held.keep_only(["s"])
+        held.hold(connection, ["s", "u"])
+        wait_for(lambda: not client.exists(keys[1]))
+        client.set(keys[1], "another query's")
+        time.sleep(0.7)
+        held.hold(connection, ["s", "u"])
+        assert [client.exists(key) for key in keys] == [1, 1, 1]
+        held.keep_only(["s", "u"])
+        held.release()
+    assert [client.exists(key) for key in keys] == [0, 1, 0]
+
+
+def test_the_lease_of_a_stream_that_vanished_is_not_renewed(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_streams.source.streams.Lease", functools.partial(Lease, ttl=600))
+    add(client, 3, "o:1")
+    add(client, 3, "o:2")
+    one = reader(server, streamsPattern="o:*", failOnDataLoss="false")
+    start = one.initialOffset()
+    start = one.latestOffset(start, ALL)
+    client.delete("o:2")
+    gone, kept = (lease_key(stream, "g", "spark") for stream in ("o:2", "o:1"))
+
+    def is_let_go() -> bool:
+        nonlocal start
+        add(client, 1, "o:1")  # a batch, so that the checkpoint names the other one no more
+        start = one.latestOffset(start, ALL)
+        return not client.exists(gone)
+
+    wait_for(is_let_go)
+    time.sleep(0.7)
+    assert not client.exists(gone)
+    assert client.exists(kept)
+
+
+def test_giving_back_leaves_a_key_that_another_query_has_taken_meanwhile(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours when it was looked at; then it expired, another took it, and our DEL came."""
+    address = Address.parse(server.url)
+    held = Lease(address, "g", "spark")
+    with Connection(address) as connection:
+        held.hold(connection, ["s", "t"])
+    send = Connection.send
+
+    def stolen(self: Connection, data: bytes) -> None:
+        if b"DEL" in data:
+            monkeypatch.undo()
+            client.set(KEY, "another query's")
+        send(self, data)
+
+    monkeypatch.setattr(Connection, "send", stolen)
+    held.release()
+    assert client.get(KEY) == "another query's"
+    assert not client.exists(lease_key("t", "g", "spark"))
+
+
+def test_a_renewal_that_stood_still_for_too_long_is_no_proof_that_the_lease_is_ours(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its question and its answer the lease expired, and another query took it."""
+    address = Address.parse(server.url)
+    held = Lease(address, "g", "spark", ttl=60_000)
+    with Connection(address) as connection:
+        held.hold(connection, ["s"])
+        held._ttl = 300
+        pipeline = Connection.pipeline
+
+        def slow(self: Connection, commands: Any) -> Any:
+            if commands[0][0] == "PEXPIRE":
+                time.sleep(0.5)
+                left_behind(client, 60_000)
+            return pipeline(self, commands)
+
+        monkeypatch.setattr(Connection, "pipeline", slow)
+        held._renew(connection)
+        with pytest.raises(ConsumerTakenError):
+            held.hold(connection, ["s"])
 
 
 def test_live_consumers_are_those_with_a_lease_of_a_living_process(

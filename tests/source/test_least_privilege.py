@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_streams.sink.batch import Batch
+from spark_streams.sink.closing import pass_over
+from spark_streams.sink.runs import begin_job, begin_run
 from tests.servers import Server
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.source.driving import add, drain, reader
@@ -39,6 +42,7 @@ def test_a_source_and_a_sink_of_a_limited_user(limited: Server, redis_server: Se
     assert drain(reader(limited, streamsPattern="o:*", failOnDataLoss="false")) == []
     assert drain(reader(limited, group="h", noAck="true", mode="DROPMALFORMED")) == [list(range(50))]
     checked = options(limited.url, maxlen="10", trim="acked")
-    batch = batch_of(0)
-    close(checked, batch, write([frame(range(100))], checked, batch))
-    assert sum(numbers(redis_server).values()) == 100
+    for batch in (Batch("q", 0, begin_run(checked.address), expires=False), begin_job(checked.address)):
+        close(checked, batch, write([frame(range(100))], checked, batch))
+    pass_over(checked.address, batch_of(1))
+    assert sum(numbers(redis_server).values()) == 200

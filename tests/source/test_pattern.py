@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from typing import Any
 
 import pytest
 import redis
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.errors import DataLossError
+from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.source.driving import ALL, add, drain, pending_count, read, reader
 
@@ -166,3 +169,92 @@ def test_the_dead_letter_stream_is_not_read(server: Server, client: redis.Redis)
     add(client, 2, "o:dead", first=10)
     options = {"mode": "DEADLETTER", "deadLetterStream": "o:dead"}
     assert drain(reader(server, streamsPattern="o:*", **options)) == [[0, 1]]
+
+
+LATEST = {"streamsPattern": "o:*", "startingOffsets": "latest", "failOnDataLoss": "false"}
+
+
+@pytest.mark.parametrize("ends", ["runs", "restarted", "restarted twice"])
+def test_where_no_stream_matched_at_the_start_those_that_come_are_read_from_their_first_entry(
+    server: Server, client: redis.Redis, ends: str
+) -> None:
+    one = reader(server, **LATEST)
+    at = one.initialOffset()
+    assert one.latestOffset(at, ALL) == at
+    add(client, 3, "o:1")
+    if ends != "runs":
+        one = reader(server, **LATEST)
+        at = one.initialOffset()
+    if ends == "restarted twice":
+        add(client, 3, "o:2", first=10)
+        one = reader(server, **LATEST)
+        at = one.initialOffset()
+    found = [n for batch in drain(one, None, at) for n in batch]
+    assert sorted(found) == ([0, 1, 2, 10, 11, 12] if ends == "restarted twice" else [0, 1, 2])
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=str)
+def test_where_all_streams_are_gone_those_that_come_are_read_from_their_first_entry(
+    server: Server, client: redis.Redis, available_now: bool, killed: bool, options: dict[str, str]
+) -> None:
+    """The query that comes back is asked where it would begin before it is told where it stands (S2)."""
+    one = reader(server, **LATEST, **options)
+    add(client, 2, "o:1")
+    at = one.initialOffset()
+    add(client, 2, "o:1", first=2)
+    end = one.latestOffset(at, ALL)
+    assert read(one, at, end) == [2, 3]
+    assert one.latestOffset(end, ALL) == end
+    one = reader(server, **LATEST, **options)
+    client.delete("o:1")
+    add(client, 3, "o:2", first=10)
+    for _ in range(1 + killed):
+        one = reader(server, **LATEST, **options)
+        if available_now:
+            one.prepareForTriggerAvailableNow()
+        one.initialOffset()
+    assert drain(one, None, end) == [[10, 11, 12]]
+    left = [key for key in client.keys("rstream:*") if key.split(":")[1] in ("first", "begun")]
+    assert left == []
+
+
+def test_latest_is_pinned_for_the_streams_of_a_pattern(server: Server, client: redis.Redis) -> None:
+    """A query that is killed before its first batch begins at the same entries again."""
+    add(client, 3, "o:1")
+    add(client, 3, "o:2", first=10)
+    at = reader(server, **LATEST).initialOffset()
+    add(client, 2, "o:1", first=3)
+    add(client, 2, "o:3", first=20)
+    one = reader(server, **LATEST)
+    assert one.initialOffset()["streams"] == {**at["streams"], "o:3": "0-0"}
+    [found] = drain(one)
+    assert sorted(found) == [3, 4, 20, 21]
+
+
+def test_a_killed_start_leaves_no_mixture(server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However far it came with its groups, the next run begins as this one was to."""
+    for n in range(3):
+        add(client, 3, f"o:{n}", first=10 * n)
+    for trip in range(3, 12):
+        send, trips = Connection.send, 0
+
+        def dying(self: Connection, data: bytes, most: int = trip, send: Any = send) -> None:
+            nonlocal trips
+            trips += 1
+            if trips > most:
+                raise KeyboardInterrupt
+            send(self, data)
+
+        one = reader(server, **LATEST)
+        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            patch.setattr(Connection, "send", dying)
+            one.initialOffset()
+        client.xadd("o:1", {"n": 100 + trip})
+        again = reader(server, **LATEST)
+        found = [n for batch in drain(again) for n in batch]
+        assert found in ([], [100 + trip])
+        client.flushall()
+        for n in range(3):
+            add(client, 3, f"o:{n}", first=10 * n)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pytest
 import redis
 
-from spark_streams.errors import DataLossError, GroupMissingError
+from spark_streams.errors import DataLossError, GroupMissingError, ServerReplyError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source import fetch
 from spark_streams.source.columns import Columns
@@ -22,6 +21,8 @@ from spark_streams.source.plan import Run, Task
 from spark_streams.source.read import read_task
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, pack
+from spark_streams.wire.patient import PatientConnection
+from tests.proxy import Proxy
 from tests.servers import Server
 
 SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
@@ -52,7 +53,7 @@ class Reading:
         self.rows: list[Row] = []
         self.pages = 0
         member = Membership(tuple({run.stream for run in runs}), "g", "c")
-        with Connection(Address.parse(server.url)) as connection:
+        with PatientConnection(Address.parse(server.url), "reading") as connection:
             for batch in read_task(
                 connection, member, Task(runs), Columns(schema, True, mode), fail, self._lost, self._unreadable
             ):
@@ -329,14 +330,36 @@ def test_a_connection_that_breaks_between_and_inside_pages_is_made_again(server:
     group(client, "s")
     ids = [*add(client, "s", *range(300))]
     deliver(client, "s", 300)
-    connection = Connection(Address.parse(server.url))
     found: list[bytes] = []
-    with fetch.Fetch(connection, Membership(("s",), "g", "c"), [owned("s", ids)], True) as one:
+    with Proxy(server.url) as proxy, PatientConnection(Address.parse(proxy.url), "reading") as connection:
+        one = fetch.Fetch(connection, Membership(("s",), "g", "c"), [owned("s", ids)], True)
         for number, page in enumerate(one.pages()):
             found += page.entries.ids().to_pylist()[: page.rows]
             if number % 3 == 0:
-                one._server._socket.shutdown(socket.SHUT_RDWR)
+                proxy.cut_all()
+        assert proxy.connections > 2
     assert found == [bytes(one) for one in ids]
+
+
+@pytest.mark.parametrize("said", ["LOADING Redis is loading", "MASTERDOWN Link with MASTER is down", "BUSY a script"])
+def test_a_server_that_cannot_answer_for_the_moment_is_asked_again(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    ids = add(client, "s", *range(1, 101))
+    receive = Connection.receive
+    calls = 0
+
+    def busy(connection: Connection, most: int | None = None) -> memoryview:
+        nonlocal calls
+        calls += 1
+        reply = receive(connection, most)
+        return memoryview(f"-{said}\r\n".encode()) if calls in (1, 4) else reply
+
+    monkeypatch.setattr(Connection, "receive", busy)
+    assert Reading(server, owned("s", ids)).rows == expected("s", ids)
+    monkeypatch.setattr(Connection, "receive", lambda self, most=None: memoryview(b"-ERR whatever\r\n"))
+    with pytest.raises(ServerReplyError, match="XRANGE of 's' at .*: expected entries, .* answered with: ERR whatever"):
+        Reading(server, owned("s", ids))
 
 
 def test_modules_are_no_garbage_in_a_worker(server: Server, client: redis.Redis) -> None:

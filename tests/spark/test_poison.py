@@ -22,16 +22,17 @@ pytestmark = pytest.mark.spark
 
 def work(n: int) -> int:
     """Raises for one entry, kills the worker for another."""
-    if n == 37:
-        raise ValueError("37 is not to be borne")
-    if n == 61:
+    if n == 17:
+        raise ValueError("17 is not to be borne")
+    if n == 31:
         os.kill(os.getpid(), signal.SIGKILL)
     return n
 
 
 def start_until_it_ends(make: Callable[[], DataFrame], server: Server, checkpoint: Path) -> int:
-    """Start the query again each time that it dies; how many starts it took."""
-    for starts in range(1, 20):
+    """Start the query again each time that it dies, while entries keep coming; how many starts it took."""
+    client: redis.Redis = server.client(decode_responses=True)
+    for starts in range(1, 40):
         query = (
             make()
             .writeStream.format("rstream")
@@ -42,6 +43,8 @@ def start_until_it_ends(make: Callable[[], DataFrame], server: Server, checkpoin
         try:
             query.awaitTermination()
         except StreamingQueryException:
+            for n in range(20):
+                client.xadd("in", {"n": 1000 * starts + n})
             continue
         return starts
     raise AssertionError("it did not end")
@@ -51,18 +54,58 @@ def test_the_entries_are_found_and_the_rest_is_written_once(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:
     client: redis.Redis = server.client(decode_responses=True)
-    for n in range(100):
+    for n in range(48):
         client.xadd("in", {"n": n})
     worked = F.udf(work, "int", useArrow=False)
-    options = {"streams": "in", "maxDeliveries": "2", "deadLetterStream": "dead", "entriesPerPartition": "30"}
+    options = {"streams": "in", "maxDeliveries": "2", "deadLetterStream": "dead", "entriesPerPartition": "15"}
 
     def make() -> DataFrame:
         return read_stream(spark, server, "n INT", **options).select(worked("n").alias("n"))
 
     starts = start_until_it_ends(make, server, tmp_path)
     out = Counter(int(fields["n"]) for _, fields in client.xrange("out"))
-    assert out == Counter(n for n in range(100) if n not in (37, 61))
+    more = [1000 * start + n for start in range(1, starts) for n in range(20)]
+    assert out == Counter([n for n in range(48) if n not in (17, 31)] + more)
     letters = [(fields["n"], fields["dl.reason"]) for _, fields in client.xrange("dead")]
-    assert letters == [("37", "poison"), ("61", "poison")]
+    assert sorted(letters) == [("17", "poison"), ("31", "poison")]
     assert client.xpending("in", "g")["pending"] == 0
-    assert starts <= 9
+    assert starts <= 18
+
+
+def test_what_the_query_needs_may_be_away_for_any_number_of_restarts(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    client: redis.Redis = server.client(decode_responses=True)
+    for n in range(16):
+        client.xadd("in", {"n": n})
+    found: list[int] = []
+    away = True
+
+    def write(batch: DataFrame, _: int) -> None:
+        rows = [row.n for row in batch.collect()]
+        if away and rows:
+            raise ConnectionError("nobody is there")
+        found.extend(rows)
+
+    def start() -> str:
+        options = {"streams": "in", "maxDeliveries": "1", "deadLetterStream": "dead"}
+        query = (
+            read_stream(spark, server, "n INT", **options)
+            .writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            return str(error)
+        return ""
+
+    for _ in range(6):
+        assert "nobody is there" in start()
+    away = False
+    assert start() == ""
+    assert sorted(found) == list(range(16))
+    assert client.xlen("dead") == 0
+    assert client.xpending("in", "g")["pending"] == 0

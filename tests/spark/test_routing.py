@@ -9,8 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams import route_dead_letters
-from spark_streams.deadletter.envelope import MARK, NAMES, Mark, opened
+from spark_streams.deadletter.envelope import MARK, NAMES, Mark, letter_of, opened
 from spark_streams.errors import SchemaError
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.spark.streams import read_stream
 
@@ -31,8 +33,9 @@ def fill(server: Server) -> list[bytes]:
 
 def letters_in(server: Server, stream: str = "dead") -> list[tuple[dict[bytes, bytes], dict[str, str]]]:
     found = []
-    for _, reply in server.client().execute_command("XRANGE", stream, "-", "+", NEVER_DECODE=True):
-        words = reply if isinstance(reply, list) else [word for pair in reply.items() for word in pair]
+    with Connection(Address.parse(server.url)) as connection:  # redis-py's replies have no name twice
+        replies = connection.execute("XRANGE", stream, "-", "+")
+    for _, words in replies:
         fields, envelope = opened(words)
         found.append((dict(zip(fields[0::2], fields[1::2], strict=True)), envelope))
     return sorted(found, key=lambda one: one[1]["id"])
@@ -71,6 +74,27 @@ def test_letters_of_a_streaming_query_go_through_the_sink(spark: SparkSession, s
     )  # fmt: skip
     query.awaitTermination()
     check(server, ids, str(query.id))
+
+
+def test_a_letter_that_becomes_a_letter_keeps_its_past(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    """A query over a dead-letter stream."""
+    told = {"stream": "s", "id": "5-0", "first-failed": "t1", "last-failed": "t1"}
+    sent_back = letter_of([b"n", b"3", MARK, bytes(Mark(2, "2026-01-01T00:00:00.000000Z", "old/7-0"))], told)
+    server.client().execute_command("XADD", "letters", "*", *sent_back)
+    server.client().execute_command("XADD", "letters", "*", *letter_of([b"n", b"5"], told))
+    server.client().execute_command("XADD", "letters", "*", "n", "7", "dl.redrives", "9", "dl.previous", "mine")
+    query = (
+        route(read_stream(spark, server, SCHEMA, streams="letters"))[1]
+        .writeStream.format("rstream").options(url=server.url, stream="dead")
+        .option("checkpointLocation", str(tmp_path / "letters")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    again, first, own = letters_in(server)
+    assert (again[0][b"dl.id"], again[0][b"dl.stream"], again[1]["stream"]) == (b"5-0", b"s", "letters")
+    assert (again[1]["redrives"], again[1]["previous"]) == ("2", "old/7-0")
+    assert again[1]["first-failed"] == "2026-01-01T00:00:00.000000Z" < again[1]["last-failed"]
+    assert (first[1]["redrives"], first[1]["previous"], first[1]["first-failed"]) == ("0", "", "t1")
+    assert (own[1]["redrives"], own[1]["previous"]) == ("0", "")
 
 
 def test_within_foreach_batch_rows_are_either_good_or_letters(

@@ -124,6 +124,51 @@ def test_a_batch_whose_commit_entry_is_gone_is_there_once(spark: SparkSession, s
     shutil.rmtree(tmp_path)
 
 
+def test_delivery_may_change_between_runs(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    """Exactly once, then at least once for a batch whose commit entry is gone, then exactly once again."""
+
+    def run(first: int, delivery: str) -> None:
+        with server.client() as client:
+            for n in range(first, first + 100):
+                client.xadd("in", {"n": n})
+        rows = read_stream(spark, server, "n INT", streams="in", maxEntriesPerTrigger="100")
+        query = rows.writeStream.format("rstream").options(url=server.url, stream="out", delivery=delivery)
+        query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+
+    run(0, "exactly-once")
+    for file in (tmp_path / "commits").glob("*0*"):
+        file.unlink()
+    run(100, "at-least-once")
+    with server.client(decode_responses=True) as client:
+        assert client.keys("rstream:sink:{out}*") == []
+    run(200, "exactly-once")
+    assert _numbers(server, "out") == Counter(range(300)) + Counter(range(100))
+
+
+@pytest.mark.parametrize("gone", [450, 500])
+def test_a_batch_whose_entries_are_trimmed_before_it_is_read_again_is_there_once(
+    spark: SparkSession, server: Server, tmp_path: Path, gone: int
+) -> None:
+    """failOnDataLoss=false: what was written stays, however few of its entries are left; and the query goes on."""
+    given = {"streams": "in", "maxEntriesPerTrigger": "200", "failOnDataLoss": "false"}
+
+    def run(first: int) -> None:
+        with server.client() as client:
+            for n in range(first, first + 500):
+                client.xadd("in", {"n": n})
+        rows = read_stream(spark, server, "n INT", **given)
+        query = rows.writeStream.format("rstream").options(url=server.url, stream="out", chunkSize="30")
+        query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+
+    run(0)
+    for file in (tmp_path / "commits").glob("*2*"):
+        file.unlink()
+    with server.client() as client:
+        client.xtrim("in", maxlen=500 - gone, approximate=False)
+    run(500)
+    assert _numbers(server, "out") == Counter(range(1000))
+
+
 def test_every_write_of_a_foreach_batch_is_written(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     """Two writes of the same rows in one batch are two writes: only Spark's own retries of each are recognised."""
     with server.client() as client:
@@ -143,6 +188,8 @@ def test_rows_name_their_stream(spark: SparkSession, server: Server) -> None:
     rows = spark.range(40).selectExpr("id AS n", "concat('s', id % 4) AS _stream")
     rows.write.format("rstream").mode("append").options(url=server.url).save()
     assert [sum(_numbers(server, f"s{at}").values()) for at in range(4)] == [10] * 4
+    with server.client() as client:
+        assert client.keys("rstream:*") == []  # nothing is left of a job that has ended
     with pytest.raises(Exception, match="RSTREAM_INVALID_OPTION.*sink option stream is missing"):
         rows.drop("_stream").write.format("rstream").mode("append").options(url=server.url).save()
 

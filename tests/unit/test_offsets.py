@@ -82,7 +82,7 @@ def test_the_written_form_of_version_2_is_read_for_ever() -> None:
 
 def test_a_batch_that_leaves_others_entries_behind_begins_above_them() -> None:
     end = Offset("g", "c", {"a": at(1)}).after([Run("a", at(3), at(4), 3, True)], "t")
-    assert end.shares["a"] == Share(3, True, at(3))
+    assert end.shares["a"] == Share(3, True, at(3), begun=at(1))
     assert end.token == "t"
 
 

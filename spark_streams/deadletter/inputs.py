@@ -1,0 +1,77 @@
+"""Which of the streams that a pattern finds hold dead letters: those are nobody's input.
+
+Letters match the pattern of the streams that they come from (`orders:*`, `orders:dead`). Whoever wrote them, this
+query, another one or a job, they are known by what they are: the first entry of a stream that is found for the first
+time is looked at, once. A stream without entries says nothing yet, and is found when it has its first one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from spark_streams.deadletter.envelope import is_letter
+from spark_streams.deadletter.orders import PARKED
+from spark_streams.deadletter.reading import PageSize
+from spark_streams.wire.connection import Connection, ReplyError
+
+_FIRST_LOOK = 20  # streams that are asked at once; how large entries are shows how many more
+_log = logging.getLogger("spark_streams.deadletter")
+
+
+def own_letters(stream: str | None) -> list[str]:
+    """The streams that hold letters by name: a dead-letter stream, None where there is none, and its parking stream."""
+    return [] if stream is None else [stream, stream + PARKED]
+
+
+def letter_streams(server: Connection, names: Iterable[str]) -> set[str]:
+    """Those of these streams whose first entry is a letter. Raises ServerError."""
+    letters, _ = judge(server, list(names))
+    return letters
+
+
+def judge(server: Connection, names: Sequence[str]) -> tuple[set[str], set[str]]:
+    """(the streams whose first entry is a letter, those whose first entry is none); what has no entry is in neither.
+
+    Raises ServerError.
+    """
+    letters: set[str] = set()
+    others: set[str] = set()
+    size = PageSize(_FIRST_LOOK)
+    at = 0
+    while at < len(names):
+        some = names[at : at + size.next()]
+        commands = [("XRANGE", name, "-", "+", "COUNT", 1) for name in some]
+        received = 0
+        for command, reply in zip(commands, server.pipeline(commands), strict=True):
+            if isinstance(reply, ReplyError):
+                if str(reply).startswith("WRONGTYPE"):
+                    continue  # it was a stream a moment ago
+                raise server.error_of(reply, command)
+            if reply:
+                fields = reply[0][1]
+                received += sum(map(len, fields))
+                (letters if is_letter(fields) else others).add(command[1])
+        size.learn(len(some), received, len(some))
+        at += len(some)
+    return letters, others
+
+
+class Inputs:
+    """What one query may read of what its pattern finds. It remembers: an entry may be large."""
+
+    def __init__(self) -> None:
+        self._letters: set[str] = set()
+        self._others: set[str] = set()
+
+    def among(self, server: Connection, found: Sequence[str]) -> list[str]:
+        """The streams to read: those that hold entries, and no letters. Raises ServerError."""
+        there = set(found)
+        self._letters &= there
+        self._others &= there
+        letters, others = judge(server, [name for name in found if name not in self._letters | self._others])
+        for name in sorted(letters):
+            _log.info("stream %r matches the pattern and holds dead letters: it is not read", name)
+        self._letters |= letters
+        self._others |= others
+        return [name for name in found if name in self._others]

@@ -1,0 +1,204 @@
+"""A page of letters moved in one transaction: XADDs, XDEL and the fence's next state.
+
+    → WATCH fence, letters   GET fence               nobody else moves letters of this stream
+    → XRANGE letters                                 a page; what was moved before is gone from it
+    → WATCH destinations   TYPE …   XINFO …   MULTI  a command that fails inside EXEC would not hold up the others
+    → XADD …   XDEL …   SET fence   EXEC
+
+Live streams are written to all the time, and a WATCH on them fails each time: after a few failures a page is tried with
+the fence alone. What could go wrong then is noticed and made good: letters whose XADD failed are put back, those that
+somebody deleted meanwhile are counted.
+
+Whether a transaction whose reply was lost was carried out, the fence tells: each try would write another state. It may
+be carried out late, while the next one is tried; so it is remembered until one is known to have succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from spark_streams.deadletter.fence import KEPT_MS, State, fence_key
+from spark_streams.deadletter.orders import Load, Orders
+from spark_streams.deadletter.page import LetterPage
+from spark_streams.deadletter.room import question, require_room
+from spark_streams.errors import RedriveTakenError, ServerReplyError, WrongKeyTypeError
+from spark_streams.wire.connection import Argument, Reply, ReplyError, pack
+from spark_streams.wire.link import Link
+
+_WATCHED_TRIES = 3  # of a page with all its keys watched
+
+
+@dataclass(frozen=True)
+class _Try:
+    """A transaction that was sent, and the state that it would leave."""
+
+    state: State
+    page: LetterPage
+    taken: Load
+
+
+@dataclass
+class _Owed:
+    """Letters that were deleted and whose entry was refused. states: what the fence says when they are back, by one
+    of the tries to put them back."""
+
+    commands: Sequence[tuple[Argument, ...]]
+    why: ReplyError
+    states: list[State] = field(default_factory=list)
+
+
+class Mover:
+    """The transactions of one run. state: what the fence says; vanished: moved letters that somebody else had deleted
+    a moment before."""
+
+    def __init__(self, link: Link, orders: Orders, state: State) -> None:
+        self.link = link
+        self.vanished = 0
+        self._orders = orders
+        self._fence = fence_key(orders.stream)
+        self._state = state
+        self._serial = state.serial
+        self._unheard: list[_Try] = []  # sent since the last one that is known to have succeeded; nobody knows
+        self._owed: _Owed | None = None
+
+    def move(self, look: Callable[[], tuple[LetterPage, Load]]) -> tuple[LetterPage, Load]:
+        """Look at a page, and move what is meant. Raises RedriveTakenError, ServerError; then `move` may be called
+        again, and finds out what has happened."""
+        tries = 0
+        while True:
+            if self._owed is not None:
+                self._put_back(self._owed)
+            watch_all = tries < _WATCHED_TRIES
+            fence = self._watch(*([self._orders.stream] if watch_all else []))
+            heard = self._hear(fence)
+            if heard is not None:
+                self.link.server.execute("UNWATCH")
+                return heard.page, heard.taken
+            page, taken = look()
+            if not len(taken.rows):
+                self.link.server.execute("UNWATCH")
+                return page, taken
+            self._open(taken, watch_all)
+            if self._send(page, taken):
+                return page, taken
+            tries += 1
+
+    def end(self) -> None:
+        """The run is complete: nothing is left of it. May be called again where it has raised ServerError."""
+        if self._watch() == bytes(self._state):
+            self._ask([("MULTI",), ("DEL", self._fence), ("EXEC",)])
+        else:
+            self._ask([("UNWATCH",)])
+
+    def _watch(self, *also: Argument) -> bytes | None:
+        """What the fence says, from when on it must not change; nor `also`."""
+        said: bytes | None = self._ask([("WATCH", self._fence, *also), ("GET", self._fence)])[1]
+        return said
+
+    def _hear(self, fence: bytes | None) -> _Try | None:
+        """The transaction of unknown outcome that was carried out, if one was. Raises RedriveTakenError."""
+        if fence == bytes(self._state):
+            return None
+        for one in self._unheard:
+            if fence == bytes(one.state):
+                self._succeeded(one.state)
+                return one
+        self.link.server.execute("UNWATCH")
+        raise RedriveTakenError(
+            f"another process has taken over the redrive of stream {self._orders.stream!r} at {self.link.address} "
+            "while this one stood still; it moves what is left"
+        )
+
+    def _succeeded(self, state: State) -> None:
+        self._state = state
+        self._unheard.clear()
+
+    def _open(self, taken: Load, watch: bool) -> None:
+        """Begin the transaction. Destinations must be streams with ids left, or not exist.
+
+        Raises WrongKeyTypeError, IdsExhaustedError.
+        """
+        first: list[tuple[Argument, ...]] = [("WATCH", *taken.to)] if watch else []
+        kinds = [("TYPE", stream) for stream in taken.to]
+        needed: list[str | bytes] = [*taken.to]
+        if not watch:
+            needed.append(self._orders.stream)  # letters may have to be put back
+        rooms = [question(stream) for stream in needed]
+        server = self.link.server
+        replies = server.pipeline([*first, *kinds, *rooms, ("MULTI",)])
+        try:
+            for command, reply in zip([*first, *kinds], replies, strict=False):
+                if isinstance(reply, ReplyError):
+                    raise server.error_of(reply, command)
+            for stream, kind in zip(taken.to, replies[len(first) :], strict=False):
+                if kind not in (b"stream", b"none"):
+                    raise WrongKeyTypeError(
+                        f"letters of stream {self._orders.stream!r} cannot go to key "
+                        f"{stream.decode('utf-8', 'replace')!r} at {self.link.address}: it holds a {kind.decode()}; "
+                        "name a stream (--to)"
+                    )
+            for name, told in zip(needed, replies[len(first) + len(kinds) : -1], strict=True):
+                require_room(server, name, told, len(taken.ids))
+        except Exception:
+            server.execute("DISCARD")
+            raise
+
+    def _send(self, page: LetterPage, taken: Load) -> bool:
+        """Whether the transaction was carried out; not, where something that is watched has changed."""
+        one = _Try(self._next(taken.moved, taken.parked), page, taken)
+        server = self.link.server
+        remove = pack("XDEL", self._orders.stream, *taken.ids)
+        self._unheard.append(one)
+        server.send(b"".join([taken.requests, remove, pack(*self._store(one.state)), pack("EXEC")]))
+        replies = server.replies(len(taken.ids) + 3)
+        self._unheard.remove(one)
+        refused = next((reply for reply in replies if isinstance(reply, ReplyError)), None)
+        if refused is not None:
+            raise server.error_of(refused, ("XADD", *taken.to[:1]))
+        if replies[-1] is None:
+            return False
+        self._succeeded(one.state)
+        added, deleted = replies[-1][: len(taken.ids)], replies[-1][len(taken.ids)]
+        self.vanished += len(taken.ids) - deleted if isinstance(deleted, int) else 0
+        failed = [at for at, reply in enumerate(added) if isinstance(reply, ReplyError)]
+        if failed:
+            letters = page.whole(taken.rows[failed]).to_pylist()
+            back = [("XADD", self._orders.stream, "*", *[word for pair in pairs for word in pair]) for pairs in letters]
+            self._owed = _Owed(back, added[failed[0]])
+            self._put_back(self._owed)
+        return True
+
+    def _put_back(self, owed: _Owed) -> None:
+        """Have these letters again, at the end of their stream, each once. Raises ServerReplyError when it is done."""
+        while True:
+            fence = self._watch()
+            back = next((state for state in owed.states if fence == bytes(state)), None)
+            if back is not None:  # its reply was lost
+                break
+            store = []
+            if fence == bytes(self._state):  # else another process has taken over meanwhile, and the fence is its own
+                owed.states.append(self._next(-len(owed.commands), 0))
+                store = [self._store(owed.states[-1])]
+            replies = self._ask([("MULTI",), *owed.commands, *store, ("EXEC",)])[-1]
+            if replies is not None:
+                back = owed.states[-1] if store else None
+                break
+        self._owed = None
+        if back is not None:
+            self._succeeded(back)
+        raise ServerReplyError(
+            f"{len(owed.commands)} letters of stream {self._orders.stream!r} at {self.link.address} could not be moved "
+            f"and were put back at its end: {owed.why}"
+        )
+
+    def _next(self, moved: int, parked: int) -> State:
+        """A state that no other try would leave."""
+        self._serial += 1
+        return self._state.after(self._serial, moved, parked)
+
+    def _store(self, state: State) -> tuple[Argument, ...]:
+        return ("SET", self._fence, bytes(state), "PX", KEPT_MS)
+
+    def _ask(self, commands: Sequence[tuple[Argument, ...]]) -> list[Reply]:
+        return self.link.server.execute_all(commands)

@@ -1,0 +1,43 @@
+"""Whether streams can take more entries: asked before a transaction, because within EXEC an XADD that fails does not
+hold up the other commands (FACTS R14).
+
+XINFO STREAM alone tells the last id that a stream has given out; that of its last entry may be lower (XDEL, XSETID).
+It brings the first and the last entry along: once a transaction of letters, two letters more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_streams.errors import IdsExhaustedError
+from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.replies import pairs
+
+
+def question(stream: str | bytes) -> tuple[Argument, ...]:
+    """The command whose reply `require_room` reads. To be asked under WATCH of the stream."""
+    return ("XINFO", "STREAM", stream)
+
+
+def require_room(server: Connection, stream: str | bytes, reply: Reply, entries: int) -> None:
+    """Make sure that so many XADDs with `*` can succeed, by the reply to `question`. What is not there has room.
+
+    Raises IdsExhaustedError, WrongKeyTypeError, ServerReplyError.
+    """
+    if isinstance(reply, ReplyError):
+        if "no such key" in str(reply):
+            return
+        raise server.error_of(reply, ("XADD", stream))
+    told: Mapping[bytes, Reply] = pairs(reply)
+    last = StreamId.parse(told[b"last-generated-id"])
+    if _ordinal(MAX_ID) - _ordinal(last) < entries:
+        name = stream if isinstance(stream, str) else stream.decode("utf-8", "replace")
+        raise IdsExhaustedError(
+            f"stream {name!r} at {server.address} cannot take {entries} more: the last id that it has given out is "
+            f"{last}; move it out of the way (RENAME), or set its last id back (XSETID)"
+        )
+
+
+def _ordinal(entry: StreamId) -> int:
+    return entry.ms << 64 | entry.seq

@@ -1,0 +1,186 @@
+"""One stream at the end of a batch: what its ledger says is held against what the tasks had. Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_streams.sink import refusals
+from spark_streams.sink.batch import Batch
+from spark_streams.sink.fingerprint import Hashes, Multiset
+from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, Part, expiry, read_mark
+from spark_streams.wire.connection import Reply
+
+_log = logging.getLogger("spark_streams.sink")
+
+
+@dataclass(frozen=True)
+class Total:
+    """What tasks had for a stream. rows: how many; total: the sum of their fingerprints, mod 2^64."""
+
+    rows: int = 0
+    total: int = 0
+
+    def __add__(self, other: Total) -> Total:
+        return Total(self.rows + other.rows, (self.total + other.total) % 2**64)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """narrowed: the batch is a piece of one that was cut; lossy: entries of it are gone since it was first read."""
+
+    narrowed: bool = False
+    lossy: bool = False
+
+
+@dataclass(frozen=True)
+class Balance:
+    """had: by the tasks, None where they had no row for the stream; named: the batch that the record has for it;
+    claims: of this run; written: rows, by this run."""
+
+    batch: Batch
+    kind: Kind
+    stream: bytes
+    had: Total | None
+    named: int | None
+    head: Head
+    parts: Sequence[Part]
+    carried: Hashes
+    claims: Hashes
+    written: int
+
+    @staticmethod
+    def questions(keys: Keys) -> list[Command]:
+        """What `of` wants to know."""
+        return [
+            ("HMGET", keys.head, *HEAD_FIELDS),
+            ("SMEMBERS", keys.parts),
+            ("GET", keys.carried),
+            ("GET", keys.part("claims")),
+            ("GET", keys.part("written")),
+        ]
+
+    @classmethod
+    def of(
+        cls, batch: Batch, kind: Kind, stream: bytes, had: Total | None, named: int | None, replies: Sequence[Reply]
+    ) -> Balance:
+        """From the replies to `questions`."""
+        head, parts, carried, claims, written = replies
+        return cls(
+            batch, kind, stream, had, named, Head.read(head), [Part.read(name) for name in parts],
+            _fingerprints(carried), _fingerprints(claims), int(written or 0),
+        )  # fmt: skip
+
+    @property
+    def keys(self) -> Keys:
+        return Keys.of(self.stream, self.batch)
+
+    @property
+    def last(self) -> int:
+        """The last batch that has come to this stream; later than ours where the query has gone on without us."""
+        return max(self.head.last_done, -1 if self.head.batch is None else self.head.batch)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this batch has written to the stream, or an earlier run of it, or what it is a piece of."""
+        return self.kind.narrowed or self.had is not None or self.batch.number in (self.named, self.head.batch)
+
+    def earlier_marks(self) -> list[bytes]:
+        """The keys that hold the marks of earlier runs of this batch, and of what it is a piece of."""
+        return [
+            self.keys.named(part.name)
+            for part in self.parts
+            if part.has_marks and part.run != self.batch.run and (self.kind.narrowed or part.batch == self.batch.number)
+        ]
+
+    def counts_of_unfinished(self) -> list[bytes]:
+        """The keys that say how much an earlier batch has written, which is not done; Spark begins a batch only when
+        the one before it is."""
+        counts = [part for part in self.parts if part.batch == self.head.batch and part.what == "written"]
+        return [self.keys.named(part.name) for part in counts]
+
+    def compare(self) -> None:
+        """The batch is done here, and nothing was written. Raises LedgerError."""
+        had = self.had or Total()
+        written = Total(self.head.rows, self.head.total) if self.head.done == self.batch.number else Total()
+        if had == written:
+            return
+        if not self.kind.lossy:
+            raise refusals.other_than_done(self.batch, self._shown, had.rows, written.rows)
+        _log.warning(
+            "stream %r: the %d rows that batch %d wrote stay, and it has %d now", self._shown, written.rows,
+            self.batch.number, had.rows,
+        )  # fmt: skip
+
+    def finish(self, marks: Sequence[bytes]) -> list[Command]:
+        """Leave `done`. marks: of earlier runs. Raises LedgerError."""
+        batch, had = self.batch, self.had or Total()
+        carried = self._carry(marks)
+        known = self.written + len(self.claims)
+        if known < had.rows:
+            raise refusals.fewer_known(batch, self._shown, had.rows, known)
+        if known > had.rows:
+            if not self.kind.lossy:
+                raise refusals.more_known(batch, self._shown, had.rows, known)
+            self._stays(known - had.rows)
+        head = self.keys.head
+        done: Command = ("HSET", head, "batch", batch.number, "done", batch.number)
+        return [
+            ("DEL", head), (*done, "rows", had.rows, "total", had.total), *expiry(batch, head),
+            ("UNLINK", *self._keys_beside()), *carried,
+        ]  # fmt: skip
+
+    def _carry(self, marks: Sequence[bytes]) -> list[Command]:
+        """What becomes of rows that are written and that this run has not claimed: only a batch that was cut may leave
+        some, for its other pieces. Raises LedgerError."""
+        left = Multiset()
+        left.add(np.concatenate([self.carried, *[read_mark(mark)[0] for mark in marks]]))
+        left.remove(self.claims)
+        if not len(left):
+            return []
+        if self.kind.narrowed:
+            return [("SET", self.keys.carried, left.hashes().astype("<u8").tobytes())]
+        if len(left) > len(self.carried) and not self.kind.lossy:
+            raise refusals.other_run(self.batch, self._shown, len(left))
+        self._stays(len(left))
+        return []
+
+    def leave_behind(self, closed: int | None, counts: Sequence[bytes | None] | None) -> list[Command]:
+        """Forget a stream that only an earlier batch has written to. closed: the last batch that is; counts: the values
+        of `counts_of_unfinished`, None where nothing is held against it. Raises LedgerError."""
+        batch, head = self.batch, self.head
+        if counts is not None and head.batch is not None and head.is_open_before(batch.number):
+            rows = sum(int(count or 0) for count in counts)
+            refusals.give_up(batch, self._shown, head.batch, rows, self.keys.head)
+        elif (
+            counts is not None
+            and head.batch is not None
+            and self.named is not None
+            and closed is not None
+            and head.last_done < self.named <= closed
+        ):
+            raise refusals.lost_done(batch, self._shown, self.named, head.last_done, self.keys.head)
+        if len(self.carried):
+            self._stays(len(self.carried))
+        return [
+            ("HSET", self.keys.head, "batch", batch.number),  # tells whoever WATCHes it, also where there is none
+            ("UNLINK", self.keys.head, *self._keys_beside()),
+        ]
+
+    def _keys_beside(self) -> list[bytes]:
+        return [self.keys.parts, self.keys.carried, *[self.keys.named(part.name) for part in self.parts]]
+
+    @property
+    def _shown(self) -> str:
+        return self.stream.decode("utf-8", "replace")
+
+    def _stays(self, rows: int) -> None:
+        what = "are gone since" if self.kind.lossy else "killed the query later"
+        _log.warning("stream %r: %d rows of entries that %s stay in it", self._shown, rows, what)
+
+
+def _fingerprints(value: bytes | None) -> Hashes:
+    return np.frombuffer(value or b"", "<u8").astype(np.uint64)

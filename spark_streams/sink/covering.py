@@ -1,0 +1,98 @@
+"""Whether all that a task has written is on the server that it ends with.
+
+A connection that was made anew may lead to another master, which lacks some of what the last one had answered for. The
+marks tell: where one of this attempt is missing, so are its rows. As long as replicas have not acknowledged a chunk
+(waitReplicas) it is kept, and written again; otherwise another attempt writes it, which finds what is there.
+"""
+
+from __future__ import annotations
+
+from spark_streams.errors import RStreamError
+from spark_streams.sink import refusals
+from spark_streams.sink.books import Book, Books, checked
+from spark_streams.sink.opening import open_books
+from spark_streams.sink.replicas import WINDOW, wait_for_replicas
+from spark_streams.sink.resolving import Resolver, Write
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.link import Link
+
+
+class Covering:
+    """replicas: how many must have what is written, None: nobody waits for them."""
+
+    def __init__(self, link: Link, books: Books, slow: Resolver, replicas: int | None) -> None:
+        self._link = link
+        self._books = books
+        self._slow = slow
+        self._replicas = replicas
+        self._window: list[Write] = []  # written since the last WAIT; only where there is one
+        self._server: Connection | None = None  # has all that was written before this connection was made
+
+    def begin(self) -> None:
+        """The task has its first book."""
+        self._server = self._server or self._link.server
+
+    def add(self, one: Write) -> None:
+        """This chunk is going to be written."""
+        if self._replicas is not None:
+            self._window.append(one)
+
+    @property
+    def is_due(self) -> bool:
+        return len(self._window) >= WINDOW
+
+    def cover(self, at_the_end: bool = False) -> None:
+        """Nothing is under way: all that was written is there, and replicas have it where they are to.
+
+        at_the_end: also what other attempts have written of these rows. Raises LedgerError where rows are lost that are
+        not in memory any more, ReplicationError.
+        """
+        while self._server is not None:
+            try:
+                if self._cover(self._link.server, at_the_end):
+                    return
+            except RStreamError as error:
+                self._link.again(error)
+
+    def _cover(self, server: Connection, at_the_end: bool) -> bool:
+        """One attempt; False where the connection was made anew in the midst of it."""
+        if server is not self._server:
+            self._look_for_marks()
+            if self._link.server is not server:
+                return False
+            self._server = server
+        if self._replicas is None or not (self._window or at_the_end):
+            return True
+        open_ones = [book for book in self._books.all() if not book.done]
+        if open_ones:
+            # So that this connection has written something after the rows, whoever wrote them.
+            server.execute("INCRBY", open_ones[0].keys.part("written"), 0)
+        wait_for_replicas(server, self._replicas)
+        self._window.clear()
+        return True
+
+    def _look_for_marks(self) -> None:
+        books = [book for book in self._books.all() if book.mine and not book.done]
+        found = self._slow.asking(lambda: checked(self._slow.ask([("HKEYS", book.marks) for book in books])))
+        missing = {book.stream: book.mine - set(names) for book, names in zip(books, found, strict=True)}
+        kept = {one.mark for one in self._window}
+        for book in books:
+            lost = missing[book.stream]
+            if lost - kept or (lost and not book.is_plain):
+                raise refusals.vanished_meanwhile(self._books.batch, book.shown, len(lost))
+        again = [one for one in self._window if any(one.mark in missing.get(book.stream, ()) for book in one.books)]
+        if again:
+            self._write_again(again)
+
+    def _write_again(self, chunks: list[Write]) -> None:
+        books: list[Book] = list({book.stream: book for one in chunks for book in one.books}.values())
+        self._books.begin_afresh(books)
+        self._slow.asking(lambda: open_books(self._books, books, self._slow.ask))
+        for book in books:
+            if (
+                not book.settled and not book.done
+            ):  # others have written meanwhile: their rows and ours are to be matched
+                raise refusals.vanished_meanwhile(self._books.batch, book.shown, len(chunks))
+        for one in chunks:
+            self._slow.resolve(one)
+        self._books.forget_all()

@@ -1,0 +1,148 @@
+"""What a server takes in one argument and in one request, and rows that are beyond it.
+
+    proto-max-bulk-len           bytes of one argument (512 MB where nobody has changed it)
+    client-query-buffer-limit    bytes of a request, or of a transaction, that it is still taking in (1 GB)
+
+It closes the connection to whoever goes beyond, and trying again would go on for ever. So before something large is
+sent the server is asked for these; where that is not allowed (CONFIG is for administrators), the connection is lost,
+and then the server is told how long an argument is going to be, on another one: it refuses that at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from spark_streams.errors import RowTooLargeError, RStreamError
+from spark_streams.sink.chunks import Chunk
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection, ReplyError
+
+_SMALL = 1 << 20  # bytes that every server takes: neither can be set lower
+_NAMES = ("proto-max-bulk-len", "client-query-buffer-limit")
+_PROBE = 0.5  # seconds in which a server refuses an argument, or else will take it
+_MOST_LOSSES = 3  # of a connection, while the same chunk is sent and the server does not tell its limits
+
+
+class Limits:
+    """One task's knowledge of its server. Connections are its own: the task's may have replies on their way."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._known: tuple[int, int] | None = None
+        self._may_ask = True
+        self._lost: tuple[int, int] = (-1, 0)  # the first row of a chunk that was lost, and how often
+
+    def fitting(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        """The same rows in requests that the server takes. Raises RowTooLargeError for a row that it will not."""
+        for chunk in chunks:
+            if _bytes(chunk) <= _SMALL:
+                yield chunk
+            else:
+                yield from self._pieces(chunk)
+
+    def lost(self, chunk: Chunk) -> None:
+        """The connection was lost while this chunk was on its way. Raises RowTooLargeError where that is why."""
+        if _bytes(chunk) <= _SMALL:
+            return
+        at = int(np.diff(chunk.requests.offsets).argmax())
+        row = chunk.slice(at, at + 1)
+        if self._known is not None:
+            if _bytes(row) > self._known[1]:
+                raise self._too_long(row, f"takes {self._known[1]} ({_NAMES[1]}): raise that, or write less")
+            return
+        first, times = int(chunk.rows[0]), self._lost[1] + 1 if self._lost[0] == int(chunk.rows[0]) else 1
+        self._lost = (first, times)
+        if times == 1 and _bytes(row) > _SMALL and self._refuses(largest_value(row)[1]):
+            raise self._too_large(row, f"does not take that ({_NAMES[0]})")
+        if times == _MOST_LOSSES:
+            why = f"closes the connection each time: raise its {_NAMES[1]} or {_NAMES[0]}, or write less"
+            raise self._too_long(row if _bytes(row) > _SMALL else chunk, why)
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def _pieces(self, chunk: Chunk) -> Iterator[Chunk]:
+        known = self._ask()
+        if known is None:
+            yield chunk
+            return
+        argument, request = known
+        sizes = np.diff(chunk.requests.offsets)
+        for at in np.flatnonzero(sizes > argument).tolist():
+            row = chunk.slice(at, at + 1)
+            if largest_value(row)[1] > argument:
+                raise self._too_large(row, f"takes {argument} ({_NAMES[0]})")
+        start, offsets = 0, chunk.requests.offsets
+        while start < len(chunk):
+            # The other half is for marks, and for what the server counts besides.
+            full = int(np.searchsorted(offsets, offsets[start] + request // 2, "right")) - 1
+            stop = max(start + 1, min(full, len(chunk)))
+            yield chunk.slice(start, stop)
+            start = stop
+
+    def _ask(self) -> tuple[int, int] | None:
+        if self._known is None and self._may_ask:
+            try:
+                with Connection(self._address) as server:
+                    replies = server.pipeline([("CONFIG", "GET", name) for name in _NAMES])
+            except RStreamError:
+                return None  # whoever sends the chunk will say what is wrong with the server; the next one asks again
+            if any(isinstance(reply, ReplyError) or len(reply) != 2 for reply in replies):
+                self._may_ask = False
+            else:
+                self._known = int(replies[0][1]), int(replies[1][1])
+        return self._known
+
+    def _refuses(self, size: int) -> bool:
+        """Whether the server refuses an argument of this size when it is announced."""
+        try:
+            with Connection(self._address) as server:
+                return server.probe(b"*2\r\n$4\r\nECHO\r\n$%d\r\n" % size, _PROBE).startswith(b"-")
+        except RStreamError:
+            return False
+
+    # -- telling ------------------------------------------------------------------------------------------------
+
+    def _too_large(self, row: Chunk, why: str) -> RowTooLargeError:
+        field, size = largest_value(row)
+        return RowTooLargeError(
+            f"row {int(row.rows[0])} of this task has a value of {size} bytes in field "
+            f"{field[:80].decode('utf-8', 'replace')!r}, for stream {_stream(row)!r}, and the server at "
+            f"{self._address} {why}: raise that, or write less"
+        )
+
+    def _too_long(self, chunk: Chunk, why: str) -> RowTooLargeError:
+        first, last = int(chunk.rows[0]), int(chunk.rows[-1])
+        which = f"row {first} of this task has" if len(chunk) == 1 else f"rows {first} to {last} of this task have"
+        return RowTooLargeError(
+            f"{which} {_bytes(chunk)} bytes, for stream {_stream(chunk)!r}, and the server at {self._address} {why}"
+            + ("" if len(chunk) == 1 else " at a time (chunkSize)")
+        )
+
+
+def largest_value(row: Chunk) -> tuple[bytes, int]:
+    """(the argument before it, its size in bytes) of the largest argument of one row's command."""
+    data = row.requests.slice(0, 1)
+    at = bytes(data[:32]).index(b"\r\n") + 2
+    before, found = (0, 0), (0, 0, 0, 0)  # where the last argument stands; the largest one's own and the one before it
+    while at < len(data):
+        head = bytes(data[at : at + 32])
+        end = head.index(b"\r\n")
+        size = int(head[1:end])
+        start = at + end + 2
+        if size > found[1]:
+            found = (start, size, *before)
+        before = (start, size)
+        at = start + size + 2
+    return bytes(data[found[2] : found[2] + min(found[3], 1000)]), found[1]
+
+
+def _bytes(chunk: Chunk) -> int:
+    offsets = chunk.requests.offsets
+    return int(offsets[-1] - offsets[0])
+
+
+def _stream(chunk: Chunk) -> str:
+    name: bytes = chunk.streams[int(chunk.codes[0])]
+    return name.decode("utf-8", "replace")

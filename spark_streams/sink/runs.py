@@ -1,0 +1,92 @@
+"""A run begins: on the driver, before there are tasks. The server says which of two runs began later.
+
+    rstream:runs    the highest number that a run has been given: microseconds of the server's clock, and never less
+                    than the one before, whatever that clock does; if the key is lost, the clock goes on from there
+
+A run's name begins with its number, so that names sort as runs began: no clock of a driver counts. (Names that begin
+with a digit are of the first version, which took the driver's clock; they sort below all others.)
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+
+from spark_streams.errors import RStreamError, UnsupportedError
+from spark_streams.sink.batch import Batch
+from spark_streams.sink.ledger import CLOSED, JOB_SECONDS, NONE_CLOSED
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection, Reply, ReplyError
+from spark_streams.wire.eviction import ASK, drops_any_key, policy_in
+from spark_streams.wire.link import Link
+from spark_streams.wire.retry import LIMIT
+
+RUNS = "rstream:runs"
+_log = logging.getLogger("spark_streams.sink")
+
+
+def run_name(number: int) -> str:
+    """The name of a run with this number."""
+    return f"r{number:020d}-{secrets.token_hex(4)}"
+
+
+def begin_run(address: Address) -> str:
+    """The name of a run of some query's batch that begins now.
+
+    Raises UnsupportedError where the server may drop keys, RetriesExhaustedError, ServerReplyError.
+    """
+    with Link(address, LIMIT) as link:
+        while True:
+            try:
+                number = _next_number(link.server)
+            except RStreamError as error:
+                link.again(error)
+            else:
+                if number is not None:
+                    return run_name(number)
+
+
+def begin_job(address: Address) -> Batch:
+    """A job that begins now: its record is there. Raises what begin_run raises."""
+    batch = Batch.of_job(secrets.token_hex(8))
+    with Link(address) as link:
+        while True:
+            try:
+                server = link.server
+                policy = _require_memory(address, server.pipeline([ASK])[0])
+                if policy.startswith("volatile"):
+                    _log.warning(
+                        "the server at %s drops keys that expire when its memory is full (maxmemory-policy %s), and a "
+                        "job's ledger expires: until the job has ended, see that there is room", address, policy,
+                    )  # fmt: skip
+                server.execute_all([
+                    ("HSET", batch.record, CLOSED, NONE_CLOSED), ("EXPIRE", batch.record, JOB_SECONDS)
+                ])  # fmt: skip
+            except RStreamError as error:
+                link.again(error)
+            else:
+                return batch
+
+
+def _next_number(server: Connection) -> int | None:
+    """None where another driver was faster."""
+    *replies, memory = server.pipeline([("WATCH", RUNS), ("GET", RUNS), ("TIME",), ASK])
+    for reply in replies:
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, ("GET", RUNS))
+    _require_memory(server.address, memory)
+    _, last, (seconds, microseconds) = replies
+    number = max(int(seconds) * 1_000_000 + int(microseconds), int(last or 0) + 1)
+    return number if server.execute_all([("MULTI",), ("SET", RUNS, number), ("EXEC",)])[-1] is not None else None
+
+
+def _require_memory(address: Address, memory: Reply) -> str:
+    """What the ledger remembers must not be evicted: the policy for when the memory is full. memory: INFO's; a user who
+    may not ask goes on unasked."""
+    policy = policy_in(memory)
+    if drops_any_key(policy):
+        raise UnsupportedError(
+            f"the server at {address} drops any key when its memory is full (maxmemory-policy {policy}), also what "
+            "says which rows are written: set it to noeviction (or volatile-lru), or choose delivery=at-least-once"
+        )
+    return policy or ""

@@ -1,0 +1,67 @@
+"""source.beside.Beside for the simulation: the driver's thread, a few ticks at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+from tests.simulation.actor import Actor
+from tests.simulation.world import World
+
+world_of: dict[str, World] = {}  # the one that runs, under "now"
+
+
+class SimulatedBeside:
+    """Does what Beside does; when, says the world's `pace`."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._jobs: deque[Callable[[Connection], object]] = deque()
+        self._errors: list[Exception] = []
+        self._actor: Actor | None = None
+        self._server: Connection | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SimulatedBeside, (self._address,)
+
+    def submit(self, job: Callable[[Connection], object]) -> None:
+        """Run this after what was submitted before."""
+        world = world_of["now"]
+        self._jobs.append(job)
+        if self._actor is None or self._actor.done:
+            self._actor = Actor(self._work, counts=True)
+            world.helpers.append(self._actor)
+        if world.setup.pace < 0:
+            world.let_work(self._actor)
+
+    def wait(self) -> None:
+        """Until all that was submitted has run. Raises the first error."""
+        if self._actor is not None and not self._actor.done:
+            world_of["now"].let_work(self._actor)
+        errors, self._errors = self._errors, []
+        if errors:
+            raise errors[0]
+
+    def close(self) -> None:
+        """Finish what was submitted."""
+        if self._actor is not None and not self._actor.done:
+            world_of["now"].let_work(self._actor)
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def _work(self) -> None:
+        while self._jobs:
+            job = self._jobs.popleft()
+            try:
+                if self._server is None:
+                    self._server = Connection(self._address)
+                job(self._server)
+            except Exception as error:  # noqa: BLE001 - whoever waits gets it
+                self._errors.append(error)
+                if self._server is not None:
+                    self._server.close()
+                    self._server = None

@@ -1,0 +1,60 @@
+"""When the query's group first comes to a stream: what was there before that is not the query's to read."""
+
+from __future__ import annotations
+
+from tests.simulation.world import World
+
+
+class Births:
+    """begun: the query, under this checkpoint, has a group somewhere: streams that come now are read from their first
+    entry where it reads by a pattern."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._begun = False
+        self.passed: set[int] = set()  # numbers of entries that a late group may have begun behind
+
+    def look(self, begun: bool = False) -> None:
+        """Look for new groups. begun: the query has been told where it starts."""
+        model, options = self._world.model, self._world.query.options
+        late = self._begun and "streamsPattern" in options
+        for name in self._world.names():
+            if name in model.streams and model.streams[name].born:
+                continue
+            seen = self._world.see(name)
+            if seen.position is None:
+                continue
+            model.stream(name).born = self._begun = True
+            before = [one for one in model.of(name) if one.key <= _key(seen.position)]
+            if not late:
+                model.excuse(before, "before the start")
+            elif options["startingOffsets"] == "latest":
+                self.passed |= {one.n for one in before}
+        self._begun |= begun
+
+    def changed(self, name: str) -> None:
+        """Something has happened to the group of a stream. Before there is a checkpoint the group alone knows where the
+        query begins: a new one begins as the options say. And so where the query has been told to read it no more."""
+        if name not in self._world.query.reads():
+            self._world.model.stream(name).born = self._world.see(name).position is not None
+            self._world.model.excuse(self._world.model.of(name), "its group changed while it was not read")
+        elif not self._world.query.offsets:
+            self._world.model.stream(name).born = False
+            for one in self._world.model.of(name):
+                one.again.add("the group changed before there was a checkpoint")
+            self._begun = any(one.born for one in self._world.model.streams.values())
+            self.look()
+
+    def anew(self) -> None:
+        """A new checkpoint: groups that are there stay as they are, the others are made as options say."""
+        self._begun = False
+        for name in self._world.names():
+            if name in self._world.model.streams:
+                born = self._world.see(name).position is not None
+                self._world.model.stream(name).born = born
+                self._begun |= born
+
+
+def _key(entry: str) -> tuple[int, int]:
+    ms, _, seq = entry.partition("-")
+    return int(ms), int(seq)

@@ -1,0 +1,18 @@
+"""What a request looks like in a story: the commands of some bytes, shortened."""
+
+from __future__ import annotations
+
+import hiredis
+
+
+def of(data: bytes | memoryview, most: int = 4) -> str:
+    """`XINFO STREAM s:0 | XINFO GROUPS s:0 | …`"""
+    reader = hiredis.Reader()
+    reader.feed(bytes(data))
+    shown = []
+    while (words := reader.gets()) is not False:
+        if isinstance(words, list) and words and words[0] != b"ECHO":
+            line = " ".join(one.decode("utf-8", "replace")[:30] for one in words[:12])
+            shown.append(line + (" …" if len(words) > 12 else ""))
+    more = f" | … ({len(shown)})" if len(shown) > most else ""
+    return " | ".join(shown[:most]) + more

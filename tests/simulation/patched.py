@@ -1,0 +1,125 @@
+"""The product with the world's hands in it: every send is a tick, every process may be killed, nothing sleeps."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chaos.wiretap import acknowledged_in
+from spark_streams.errors import RetriesExhaustedError, ServerUnreachableError
+from spark_streams.sink import batch_writer
+from spark_streams.source import ahead, micro_batches, pending, reserve, stream_reader, streams
+from spark_streams.wire import lease
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.retry import Backoff
+from tests.simulation.actor import Actor
+from tests.simulation.beside import SimulatedBeside, world_of
+from tests.simulation.place import TaskPlace
+from tests.simulation.world import World
+
+_MOST_PAUSES = 40  # tries of one thing, then it is given up
+
+
+@contextlib.contextmanager
+def product() -> Iterator[None]:
+    """The product patched, for any number of worlds one after the other."""
+    with pytest.MonkeyPatch.context() as patch:
+        _small_steps(patch)
+        _processes(patch)
+        _ticks(patch)
+        patch.setattr(micro_batches, "Beside", SimulatedBeside)
+        for module in (stream_reader, batch_writer):
+            patch.setattr(module, "TaskContext", TaskPlace)
+        patch.setattr(streams, "_LOOK_FOR_STREAMS", 0.0)
+        patch.setattr(Backoff, "wait", _pause)
+        log = logging.getLogger("spark_streams")
+        listener = _Losses()
+        log.addHandler(listener)
+        propagates, log.propagate = log.propagate, False
+        try:
+            yield
+        finally:
+            log.removeHandler(listener)
+            log.propagate = propagates
+
+
+@contextlib.contextmanager
+def in_world(world: World) -> Iterator[None]:
+    """The product is in this world now."""
+    world_of["now"] = world
+    honest, ahead.LEAST = ahead.LEAST, world.setup.ahead
+    try:
+        yield
+    finally:
+        ahead.LEAST = honest
+        del world_of["now"]
+
+
+def _small_steps(patch: pytest.MonkeyPatch) -> None:
+    """So that a few entries cross every boundary."""
+    patch.setattr(pending, "PAGE", 7)
+    patch.setattr(ahead, "STEP", 3)
+    patch.setattr(reserve, "_ROUND", 6)
+    patch.setattr("spark_streams.source.fetch._FIRST_PAGE", 2)
+
+
+def _processes(patch: pytest.MonkeyPatch) -> None:
+    """The driver of a world is a process of its own, which can die."""
+
+    def this_process() -> dict[str, Any]:
+        return {"host": "here", "space": "simulated", "pid": world_of["now"].process, "born": "1"}
+
+    patch.setattr(lease, "_this_process", this_process)
+    patch.setattr(lease, "_process_space", lambda: "simulated")
+    patch.setattr(lease, "_born", lambda pid: "1" if pid == world_of["now"].process else "")
+    patch.setattr(lease.Lease, "_start", lambda self: None)
+
+
+def _ticks(patch: pytest.MonkeyPatch) -> None:
+    honest_init, honest_send = Connection.__init__, Connection.send
+
+    def init(self: Connection, address: Address) -> None:
+        world = world_of["now"]
+        if world.unreachable > 0:
+            world.unreachable -= 1
+            raise ServerUnreachableError(f"no stream server answers at {address}: it is away")
+        honest_init(self, address)
+        world.connections.append((self, Actor.current()))
+
+    def send(self: Connection, data: bytes | memoryview) -> None:
+        world = world_of["now"]
+        world.tick(self, data)
+        if b"XACK" in bytes(data):
+            for stream, group, ids in acknowledged_in(bytes(data)):
+                world.acknowledged(stream, group, ids)
+        honest_send(self, data)
+        world.tick(self)
+
+    patch.setattr(Connection, "__init__", init)
+    patch.setattr(Connection, "send", send)
+
+
+def _pause(self: Backoff, what: str, why: str) -> None:
+    """Backoff.wait without waiting."""
+    world = world_of["now"]
+    world.pauses += 1
+    world.tick()
+    if world.pauses > _MOST_PAUSES:
+        raise RetriesExhaustedError(f"{what} was tried without success, at last: {why}; mend the server")
+
+
+class _Losses(logging.Handler):
+    """Hears of the entries that the product counts as lost."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        world = world_of.get("now")
+        if world is None:
+            return
+        world.tell(f"      log: {record.getMessage()}")
+        if "entries are lost" in str(record.msg) and isinstance(record.args, tuple):
+            world.lost(str(record.args[0]), int(str(record.args[1])))

@@ -1,0 +1,32 @@
+"""pyspark.TaskContext for the simulation: which task of which micro-batch a thread is executing (docs/FACTS.md, S8)."""
+
+from __future__ import annotations
+
+import threading
+
+_here = threading.local()
+
+
+class TaskPlace:
+    """One execution of a task."""
+
+    def __init__(self, query: str, number: int, partition: int) -> None:
+        self._properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(number)}
+        self._partition = partition
+
+    def __enter__(self) -> None:
+        _here.place = self
+
+    def __exit__(self, *_: object) -> None:
+        _here.place = None
+
+    @staticmethod
+    def get() -> TaskPlace | None:
+        """That of this thread; None on the driver."""
+        return getattr(_here, "place", None)
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self._properties.get(name)
+
+    def partitionId(self) -> int:
+        return self._partition

@@ -1,0 +1,201 @@
+"""What the simulation has found and nobody has mended yet: the shortest way there, by hand. Strict: whoever mends one
+takes its mark away."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from spark_streams.errors import DataLossError, LedgerError
+from spark_streams.sink.closing import pass_over
+from spark_streams.source.stream_reader import StreamReader
+from tests.servers import Server
+from tests.simulation.patched import product
+from tests.simulation.plan import NEVER_AHEAD, Plan, Setup
+from tests.simulation.run import run
+from tests.simulation.step import Step
+from tests.sink import writing
+from tests.source.driving import ALL, add, drain, forget_all, pending_count, read, reader
+
+pytestmark = pytest.mark.chaos
+
+LENIENT = {"failOnDataLoss": "false"}
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    yield server.client(decode_responses=True)
+    forget_all()
+
+
+def lost(one: StreamReader) -> dict[str, int]:
+    """What a run says that it has lost."""
+    found: Any = one.reportLatestOffset().get("lost", {})
+    return dict(found)
+
+
+@pytest.mark.xfail(strict=True, reason="the turn of a trigger goes to a stream that has nothing, and the run ends")
+def test_a_stream_whose_last_entries_were_deleted_unread_does_not_end_an_available_now_run(
+    server: Server, client: redis.Redis
+) -> None:
+    options = {"streams": "a,b", "maxEntriesPerTrigger": "1", **LENIENT}
+    reader(server, **options).initialOffset()
+    add(client, 1, "a")
+    client.xdel("a", *add(client, 1, "a"))
+    client.xdel("a", *add(client, 1, "a"))
+    add(client, 3, "b", first=10)
+    one = reader(server, **options)
+    one.prepareForTriggerAvailableNow()
+    assert sorted(n for batch in drain(one, most=1) for n in batch) == [0, 10, 11, 12]
+
+
+@pytest.mark.xfail(strict=True, reason="a loss that no batch has come after is not remembered")
+def test_a_loss_is_counted_once_however_often_the_query_is_started(server: Server, client: redis.Redis) -> None:
+    add(client, 3)
+    one = reader(server, **LENIENT)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1, 2]
+    add(client, 2)
+    client.xtrim("s", maxlen=0, approximate=False)
+    found = []
+    for _ in range(3):
+        one = reader(server, **LENIENT)
+        assert one.latestOffset(end, ALL) == end
+        found.append(lost(one))
+    assert found == [{"s": 2}, {}, {}]
+
+
+@pytest.mark.xfail(strict=True, reason="what the server has lost is counted, whether it was read or not, at each start")
+def test_entries_that_were_read_are_not_lost_with_an_empty_server(server: Server, client: redis.Redis) -> None:
+    add(client, 3)
+    one = reader(server, **LENIENT)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1, 2]
+    client.flushall()
+    found = []
+    for _ in range(3):
+        one = reader(server, **LENIENT)
+        one.prepareForTriggerAvailableNow()
+        assert one.latestOffset(end, ALL) == end
+        found.append(lost(one))
+    assert found == [{}, {}, {}]
+
+
+@pytest.mark.xfail(strict=True, reason="a query that begins makes sure of its groups before it looks at them")
+def test_a_stream_that_vanished_unread_while_the_query_was_down_is_named(server: Server, client: redis.Redis) -> None:
+    options = {"streams": "a,b"}
+    one = reader(server, **options)
+    start = one.initialOffset()
+    add(client, 1, "a")
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0]
+    add(client, 2, "b")
+    client.delete("b")
+    again = reader(server, **options)
+    again.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLossError):
+        again.latestOffset(end, ALL)
+
+
+@pytest.mark.xfail(strict=True, reason="a run without the ledger is not let past what it says of a later batch")
+def test_a_checkpoint_that_was_set_back_goes_on_as_the_error_says(server: Server, client: redis.Redis) -> None:
+    checked = writing.options(server.url)
+    for number in (0, 1):
+        batch = writing.batch_of(number)
+        writing.close(checked, batch, writing.write([writing.frame([number])], checked, batch))
+    with pytest.raises(LedgerError, match="running the batch with delivery=at-least-once writes"):
+        writing.write([writing.frame([0])], checked, writing.batch_of(0))
+    pass_over(checked.address, writing.batch_of(0))
+
+
+@pytest.mark.xfail(strict=True, reason="the loss that stopped a strict run is forgotten with what a crash gives up")
+def test_at_most_once_counts_what_stopped_it(server: Server, client: redis.Redis) -> None:
+    options = {"delivery": "at-most-once"}
+    ids = add(client, 2)
+    one = reader(server, maxEntriesPerTrigger="1", **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, one.getDefaultReadLimit())
+    assert read(one, start, end) == [0]
+    client.xdel("s", ids[1])
+    add(client, 1, first=2)
+    with pytest.raises(DataLossError, match="1 entries above"):
+        reader(server, **options).latestOffset(end, ALL)
+    again = reader(server, **options, **LENIENT)
+    assert drain(again, at=end) == [[2]]
+    assert lost(again) == {"s": 1}
+
+
+@pytest.mark.xfail(strict=True, reason="the position of a group that others read from stays, and nothing is counted")
+def test_a_rolled_back_checkpoint_of_a_shared_group_counts_what_it_passes_over(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(client, 2)
+    one = reader(server, **LENIENT)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1]
+    add(client, 2, first=2)
+    more = one.latestOffset(end, ALL)
+    assert read(one, end, more) == [2, 3]
+    assert one.latestOffset(more, ALL) == more
+    add(client, 1, first=4)
+    client.xreadgroup("g", "bob", {"s": ">"})
+    again = reader(server, **LENIENT)
+    with caplog.at_level(logging.WARNING, "spark_streams.source"):
+        rest = [n for batch in drain(again, at=end) for n in batch]
+    assert rest == [2, 3] or lost(again) == {"s": 2}
+    assert pending_count(client) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="a mark is held against a checkpoint that does not speak of the stream")
+@pytest.mark.parametrize("options", [{}, LENIENT])
+def test_a_stream_that_was_left_out_for_a_while_goes_on_where_it_began(
+    server: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    """Before it has been in any batch."""
+    given = {"startingOffsets": "latest", **options}
+    add(client, 2, "b")
+    one = reader(server, streams="a,b", **given)
+    start = one.initialOffset()
+    assert one.latestOffset(start, ALL) == start
+    one = reader(server, streams="a", **given)
+    start = one.initialOffset()
+    add(client, 1, "a", first=10)
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [10]
+    add(client, 1, "b", first=2)
+    assert drain(reader(server, streams="a,b", **given), at=end) == [[2]]
+
+
+@pytest.mark.xfail(strict=True, reason="a group that is made again on an empty stream does not know what it has read")
+def test_what_is_deleted_unread_after_a_group_was_made_again_is_counted(server: Server, client: redis.Redis) -> None:
+    one = reader(server, startingOffsets="5-5", **LENIENT)
+    start = one.initialOffset()
+    client.delete("s")
+    assert one.latestOffset(start, ALL) == start
+    client.xdel("s", *add(client, 1))
+    again = reader(server, startingOffsets="5-5", **LENIENT)
+    start = again.initialOffset()
+    assert again.latestOffset(start, ALL) == start
+    assert lost(again) == {"s": 1}
+
+
+def fails(server: Server, client: redis.Redis, *steps: str | Step, sink: str, **options: str) -> list[str]:
+    """The kinds of failures of a plan: one stream with two entries, and these steps."""
+    setup = Setup(7, 1, sink, NEVER_AHEAD, 0, {"startingOffsets": "earliest", "streams": "s:0", **options}, before=2)
+    plan = Plan(setup, tuple(Step(one) if isinstance(one, str) else one for one in steps))
+    with product():
+        return [failure.kind for failure in run(server, client, plan).failures]
+
+
+@pytest.mark.xfail(strict=True, reason="a batch that the sink has done is set aside like one that it has not")
+def test_a_batch_that_is_done_in_the_sink_is_not_set_aside(server: Server, client: redis.Redis) -> None:
+    """The query is killed between the sink and the commit log, as often as maxDeliveries says."""
+    options = {"maxDeliveries": "1", "deadLetterStream": "dead"}
+    assert not fails(server, client, "trigger", "lose_commits", sink="once", **options)

@@ -1,0 +1,125 @@
+"""The simulation sees what it is for: plans that a whole product passes, and one that is broken somewhere does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_streams.ids import MAX_ID
+from spark_streams.sink.books import Book, Books
+from spark_streams.sink.closing import _Closing
+from spark_streams.sink.opening import _Opening
+from spark_streams.source.counts import Counts
+from spark_streams.source.groups import Groups
+from spark_streams.source.losses import Losses
+from spark_streams.source.micro_batches import MicroBatches
+from spark_streams.source.offsets import Offset
+from spark_streams.source.pending import PendingRange, settle
+from spark_streams.wire.connection import Connection
+from tests.servers import Server
+from tests.simulation.patched import product
+from tests.simulation.plan import NEVER_AHEAD, Plan, Setup
+from tests.simulation.run import run
+from tests.simulation.step import Step
+
+pytestmark = pytest.mark.chaos
+
+LENIENT = {"failOnDataLoss": "false"}
+
+
+def plan(*steps: Step | str, sink: str = "recorder", **options: str) -> Plan:
+    """One stream with five entries, and these steps."""
+    given = {"startingOffsets": "earliest", "streams": "s:0", **options}
+    setup = Setup(7, 1, sink, NEVER_AHEAD, 0, given, before=5, chunk=1)
+    return Plan(setup, tuple(Step(one) if isinstance(one, str) else one for one in steps))
+
+
+def more(count: int) -> Step:
+    """So many entries."""
+    return Step("add", much=(count - 0.5) / 8)
+
+
+def killed_anywhere(sink: str = "recorder", **options: str) -> list[Plan]:
+    """The first trigger is killed after so many ticks."""
+    return [plan(Step("kill", delay), "trigger", "trigger", sink=sink, **options) for delay in range(1, 200, 3)]
+
+
+ANYTHING = [plan("trigger", more(3), "trigger")]
+TRIMMED = [plan("trigger", more(3), Step("trim", much=0.8), "trigger", **given) for given in ({}, LENIENT)]
+MADE_ANEW = [plan("trigger", more(3), Step("remake", how=0.0), "trigger")]
+
+
+def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
+    honest = MicroBatches._next
+
+    def early(self: MicroBatches, server: Connection, begin: Offset, most: int | None) -> Offset | None:
+        end = honest(self, server, begin, most)
+        settle(server, self.member, [PendingRange("s:0", MAX_ID)])
+        return end
+
+    patch.setattr(MicroBatches, "_next", early)
+
+
+def counts_no_losses(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Counts, "lost", lambda *given: 0)
+    patch.setattr(Groups, "_all_read", lambda *given: None)
+
+
+def counts_losses_twice(patch: pytest.MonkeyPatch) -> None:
+    honest = Losses.add
+    patch.setattr(Losses, "add", lambda self, stream, count, why: honest(self, stream, 2 * count, why))
+
+
+def sees_losses_that_are_none(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Counts, "lost", lambda *given: 1)
+
+
+def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MicroBatches, "_leftovers", lambda *given: [])
+
+
+def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("spark_streams.source.losses.Reconciler._above", lambda *given: None)
+    patch.setattr(MicroBatches, "_look_closely", _hardly_looks)
+
+
+def _hardly_looks(self: MicroBatches, server: Connection, begin: Offset, streams: Any) -> Any:
+    self._settling.now(server, begin)
+    self._groups.forget(streams)
+    return self._groups.now(server, self.member, streams)
+
+
+def writes_each_run_anew(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Book, "settled", property(lambda self: not self.done))
+    patch.setattr(_Opening, "_read_earlier", lambda *given: None)
+    patch.setattr(Books, "met_marks", lambda *given: None)
+    patch.setattr(_Closing, "_balance", lambda *given: True)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "plans", "kinds"),
+    [
+        (settles_what_is_under_way, ANYTHING, {"early"}),
+        (counts_no_losses, TRIMMED, {"silent", "uncounted"}),
+        (counts_losses_twice, TRIMMED, {"counted too much"}),
+        (sees_losses_that_are_none, ANYTHING, {"false alarm"}),
+        (forgets_what_a_crash_left, killed_anywhere(), {"lost", "pending"}),
+        (does_not_hold_groups_against_the_checkpoint, MADE_ANEW, {"silent"}),
+        (writes_each_run_anew, killed_anywhere(sink="once"), {"twice"}),
+    ],
+)
+def test_a_broken_product_is_found(
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    breaks: Callable[[pytest.MonkeyPatch], None],
+    plans: list[Plan],
+    kinds: set[str],
+) -> None:
+    with product(), server.client(decode_responses=True) as client:
+        whole = [failure.kind for one in plans for failure in run(server, client, one).failures]
+        assert not whole
+        breaks(monkeypatch)
+        found = [failure.kind for one in plans for failure in run(server, client, one).failures]
+    assert kinds & {kind.split(" | ")[0] for kind in found}, found

@@ -1,0 +1,42 @@
+"""Random interleavings of everything that may happen to a query, on both servers (see the package)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.servers import Server
+from tests.simulation import known
+from tests.simulation.patched import product
+from tests.simulation.plan import make
+from tests.simulation.run import run
+from tests.simulation.soak import shrunk, soak
+
+pytestmark = pytest.mark.chaos  # every run has seeds of its own
+
+BLOCKS, RUNS = 6, 10  # per server, unless RSTREAM_RUNS says otherwise
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_nothing_is_lost_doubled_or_passed_over_in_silence(server: Server, block: int) -> None:
+    """The same seeds each time; RSTREAM_RUNS goes on behind them, RSTREAM_SEED tells one."""
+    if seed := os.environ.get("RSTREAM_SEED"):
+        seeds = range(int(seed), int(seed) + (block == 0))
+    else:
+        runs = -(-int(os.environ.get("RSTREAM_RUNS") or BLOCKS * RUNS) // BLOCKS)
+        seeds = range(block * runs, (block + 1) * runs)
+    for tally in soak(server, seeds):
+        for kind, (which, *_) in tally.seeds.items():
+            if known.why(kind) is None or os.environ.get("RSTREAM_SEED"):
+                pytest.fail(f"seed {which}\n{_told(server, which)}", pytrace=False)
+
+
+def _told(server: Server, seed: int) -> str:
+    """The shortest plan that fails like this one, and its story."""
+    lines: list[str] = []
+    with product(), server.client(decode_responses=True) as client:
+        plan = shrunk(server, client, make(seed))
+        outcome = run(server, client, plan, lines.append)
+    failures = [f"{one.kind}\n    {one.told}" for one in outcome.failures]
+    return "\n".join([*lines, "", str(plan), "", *failures])

@@ -1,0 +1,22 @@
+"""What a server holds at some moment, to be brought back later: as after a failover to a replica that lagged."""
+
+from __future__ import annotations
+
+from tests.servers import Server
+
+
+class Copy:
+    """All keys of a server as they are now. only: those whose name holds this."""
+
+    def __init__(self, server: Server, only: bytes = b"") -> None:
+        self._server, self._only = server, only
+        with server.client() as client:
+            self._keys = {key: client.dump(key) for key in client.keys("*") if only in key}
+
+    def bring_back(self) -> None:
+        with self._server.client() as client:
+            for key in client.keys("*"):
+                if self._only in key:
+                    client.delete(key)
+            for key, value in self._keys.items():
+                client.restore(key, 0, value)

@@ -1,0 +1,171 @@
+"""A batch is read again when some of its entries are gone (failOnDataLoss=false): what was written of them stays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from spark_streams.errors import LedgerError
+from tests.servers import Server
+from tests.sink.writing import KilledError, batch_of, close, dying, frame, ledger_keys, numbers, options, write
+from tests.source.driving import ALL, add, forget_all, reader
+
+ROWS = list(range(100))
+LEFT = ROWS[30:]
+KEPT = {"rstream:sink:{out}:q", "rstream:sink:q", "rstream:lossy:q"}
+
+
+@pytest.fixture(autouse=True)
+def readers() -> Iterator[None]:
+    yield
+    forget_all()
+
+
+@pytest.fixture
+def client(server: Server) -> redis.Redis:
+    return server.client(decode_responses=True)
+
+
+def tell(client: redis.Redis, number: int) -> None:
+    """What a task says that finds fewer entries than the batch held."""
+    client.set("rstream:lossy:q", number)
+
+
+def test_rows_of_an_earlier_run_stay_and_are_counted(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    checked = options(server.url, chunkSize="20")
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS[:80])]), checked, batch_of(0))
+    tell(client, 0)
+    batch = batch_of(0)
+    close(checked, batch, write([frame(LEFT[::-1])], checked, batch))
+    assert numbers(server) == Counter(ROWS)
+    assert "stream 'out': 30 rows of entries that are gone since stay in it" in caplog.text
+    assert ledger_keys(server) == KEPT
+
+
+def test_another_attempt_of_a_partition_may_have_fewer_rows(server: Server, client: redis.Redis) -> None:
+    """They went between two attempts of one run."""
+    checked, batch = options(server.url, chunkSize="20"), batch_of(0)
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS[:80])]), checked, batch)
+
+    def fewer():  # type: ignore[no-untyped-def]
+        yield frame(LEFT)
+        tell(client, 0)  # the source says so when it has read to the end
+
+    close(checked, batch, write(fewer(), checked, batch))
+    assert numbers(server) == Counter(ROWS)
+    assert ledger_keys(server) == KEPT
+
+
+@pytest.mark.parametrize("left", [LEFT, []])
+def test_a_batch_that_is_done_may_have_fewer_rows(
+    server: Server, client: redis.Redis, left: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Killed between the sink and Spark's commit log, trimmed, started again."""
+    checked, batch = options(server.url, chunkSize="20"), batch_of(0)
+    close(checked, batch, write([frame(ROWS)], checked, batch))
+    tell(client, 0)
+    again = batch_of(0)
+    close(checked, again, write([frame(left)] if left else [], checked, again))
+    assert numbers(server) == Counter(ROWS)
+    assert f"stream 'out': the 100 rows that batch 0 wrote stay, and it has {len(left)} now" in caplog.text
+
+
+def test_what_is_told_of_another_batch_does_not_count(server: Server, client: redis.Redis) -> None:
+    checked = options(server.url, chunkSize="20")
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS)]), checked, batch_of(1))
+    tell(client, 0)
+    batch = batch_of(1)
+    with pytest.raises(LedgerError, match="an earlier run of batch 1 of query q wrote 30 rows"):
+        close(checked, batch, write([frame(LEFT)], checked, batch))
+
+
+def test_the_remedy_for_rows_that_differ_leaves_both_and_doubles_none(server: Server, client: redis.Redis) -> None:
+    """SET what the message says: a query that is not repeatable goes on."""
+    checked = options(server.url, chunkSize="20")
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS)]), checked, batch_of(0))
+    batch = batch_of(0)
+    with pytest.raises(LedgerError) as error:
+        close(checked, batch, write([frame(range(50, 150))], checked, batch))
+    command = error.value.message.partition("SET ")[2].partition(" on the sink's server")[0]
+    client.set(*command.split(" "))
+    batch = batch_of(0)
+    close(checked, batch, write([frame(range(50, 150))], checked, batch))
+    assert numbers(server) == Counter(range(150))
+
+
+# -- what the source says -------------------------------------------------------------------------------------------
+
+
+def told(server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, trim: int, **given: str) -> str | None:
+    """What the tasks of a replay say when so many entries are gone."""
+    monkeypatch.setattr("spark_streams.source.stream_reader._task_names", lambda: ("q", "7"))
+    add(client, 50)
+    first = reader(server, failOnDataLoss="false", **given)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ALL)
+    client.xtrim("s", maxlen=50 - trim, approximate=False)
+    again = reader(server, failOnDataLoss="false", **given)
+    for partition in again.partitions(start, end):
+        list(again.read(partition))
+    found: str | None = client.get("rstream:lossy:q")  # type: ignore[assignment]
+    return found
+
+
+@pytest.mark.parametrize("given", [{}, {"noAck": "true"}])
+def test_a_replay_says_that_entries_are_gone(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
+) -> None:
+    assert told(server, client, monkeypatch, 0, **given) is None
+    client.flushall()
+    assert told(server, client, monkeypatch, 10, **given) == "7"
+
+
+def test_a_replay_that_has_nothing_left_says_so_in_a_task_of_its_own(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a task nobody would say it, and nobody would close the batch."""
+    assert told(server, client, monkeypatch, 50) == "7"
+
+
+def test_a_replay_says_that_others_have_acknowledged_entries(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver sees that; in a range that others read from, too, the stream cannot make up for it."""
+    monkeypatch.setattr("spark_streams.source.stream_reader._task_names", lambda: ("q", "7"))
+    ids = add(client, 20)
+    client.xgroup_create("s", "g", id="0")
+    client.xreadgroup("g", "bob", {"s": ">"}, count=5)
+    first = reader(server, failOnDataLoss="false")
+    start = first.initialOffset()
+    client.xreadgroup("g", "bob", {"s": ">"}, count=5)
+    end = first.latestOffset(start, ALL)
+    assert end["batch"]["s"]["count"] == 10
+    client.xack("s", "g", *ids[12:15])
+    end["batch"]["s"]["owned"] = False
+    again = reader(server, failOnDataLoss="false")
+    assert sum(len(batch) for part in again.partitions(start, end) for batch in again.read(part)) == 7
+    assert client.get("rstream:lossy:q") == "7"
+
+
+def test_a_batch_that_is_given_up_at_most_once_says_so(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delivery=at-most-once: what a crash interrupted is not read again, and what is written of it stays."""
+    monkeypatch.setattr("spark_streams.source.stream_reader._task_names", lambda: ("q", "7"))
+    add(client, 20)
+    first = reader(server, delivery="at-most-once")
+    start = first.initialOffset()
+    end = first.latestOffset(start, ALL)
+    again = reader(server, delivery="at-most-once")
+    assert [list(again.read(part)) for part in again.partitions(start, end)] == [[]]
+    assert client.get("rstream:lossy:q") == "7"
+    assert again.partitions(end, end) == []

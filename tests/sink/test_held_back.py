@@ -1,0 +1,228 @@
+"""trim=acked leaves alone what a query still needs that lists nothing (noAck), or acknowledges before it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from spark_streams.errors import StreamStateError
+from spark_streams.sink.readers import Readers
+from spark_streams.sink.trim import AckedTrimmer, Trimming
+from spark_streams.sink.write import append
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.slots import key_beside
+from tests.servers import Server
+from tests.sink.writing import frame, numbers, options
+from tests.source.driving import ALL, another_reader, drain, forget_all, read, reader
+
+EXACTLY = Trimming("acked", None, None, None, False, None)
+
+
+@pytest.fixture
+def client(server: Server) -> redis.Redis:
+    return server.client(decode_responses=True)
+
+
+@pytest.fixture
+def trimmer(server: Server) -> Iterator[AckedTrimmer]:
+    made = AckedTrimmer(Connection(Address.parse(server.url)), EXACTLY)
+    yield made
+    made.close()
+
+
+def stream_of(client: redis.Redis, count: int, name: str = "s", group: str = "g") -> None:
+    """Entries 1-0 … of a stream, all given to group g and acknowledged; its consumer is `spark`."""
+    pipe = client.pipeline(transaction=False)
+    for n in range(count):
+        pipe.xadd(name, {"n": n}, id=f"{n + 1}-0")
+    pipe.execute()
+    client.xgroup_create(name, group, "0")
+    client.xreadgroup(group, "spark", {name: ">"}, noack=True)
+
+
+def mark(client: redis.Redis, value: str, stream: str = "s", group: str = "g", consumer: str = "spark") -> None:
+    client.set(key_beside(stream, "committed", group, consumer).decode(), value)
+
+
+def first_of(client: redis.Redis, stream: str = "s") -> str | None:
+    entries = client.xrange(stream, count=1)
+    return str(entries[0][0]) if entries else None
+
+
+def test_entries_above_what_it_has_committed_stay(client: redis.Redis, trimmer: AckedTrimmer) -> None:
+    stream_of(client, 100)
+    mark(client, "30-0 holds")
+    assert (trimmer.trim([b"s"], 0), first_of(client)) == (30, "31-0")
+    mark(client, "30-5 holds")
+    assert (trimmer.trim([b"s"], 0), first_of(client)) == (0, "31-0")
+    mark(client, "0-0 holds")
+    assert trimmer.trim([b"s"], 0) == 0
+    mark(client, "90-0 holds")
+    assert (trimmer.trim([b"s"], 0), first_of(client)) == (60, "91-0")
+    mark(client, "18446744073709551615-18446744073709551615 holds")
+    assert trimmer.trim([b"s"], 0) == 10
+
+
+def test_a_query_that_acknowledges_what_it_has_read_is_spoken_for_by_its_group(
+    client: redis.Redis, trimmer: AckedTrimmer
+) -> None:
+    stream_of(client, 100)
+    mark(client, "30-0")
+    assert trimmer.trim([b"s"], 0) == 100
+
+
+def test_the_lowest_of_several_counts_on_each_stream_for_itself(client: redis.Redis, trimmer: AckedTrimmer) -> None:
+    stream_of(client, 100)
+    stream_of(client, 50, "{t}:{x", "a:b c")
+    client.xgroup_create("s", "slow", "0")
+    client.xreadgroup("slow", "bob", {"s": ">"}, count=70)
+    client.xack("s", "slow", *[f"{n + 1}-0" for n in range(60)])
+    mark(client, "90-0 holds")
+    mark(client, "10-0 holds", "{t}:{x", "a:b c")
+    assert trimmer.trim([b"s", b"{t}:{x", b"nothing"], 0) == 70
+    assert (first_of(client), first_of(client, "{t}:{x")) == ("61-0", "11-0")
+    client.xreadgroup("slow", "two: 2", {"s": ">"}, noack=True)
+    mark(client, "40-0 holds", group="slow", consumer="two: 2")
+    assert trimmer.trim([b"s", b"{t}:{x"], 0) == 0
+    mark(client, "80-0 holds", group="slow", consumer="two: 2")
+    client.xack("s", "slow", *[f"{n + 1}-0" for n in range(70)])
+    assert (trimmer.trim([b"s", b"{t}:{x"], 0), first_of(client)) == (20, "81-0")
+
+
+@pytest.mark.parametrize("how", ["DEL", "DELCONSUMER", "DESTROY"])
+def test_a_query_that_is_gone_for_good_can_be_let_go(client: redis.Redis, trimmer: AckedTrimmer, how: str) -> None:
+    stream_of(client, 100)
+    stream_of_others = client.xgroup_create("s", "other", "100-0")
+    assert stream_of_others
+    mark(client, "30-0 holds")
+    assert trimmer.trim([b"s"], 0) == 30
+    if how == "DEL":
+        client.delete(key_beside("s", "committed", "g", "spark").decode())
+    elif how == "DELCONSUMER":
+        client.xgroup_delconsumer("s", "g", "spark")
+    else:
+        client.xgroup_destroy("s", "g")
+    assert trimmer.trim([b"s"], 0) == 70
+
+
+@pytest.mark.parametrize(
+    ("trimming", "left"),
+    [
+        (Trimming("acked", 50, None, None, False, None), 70),
+        (Trimming("acked", 80, None, None, False, None), 80),
+        (Trimming("acked", 10, None, None, True, None), 100),  # whole nodes
+        (Trimming("acked", None, "20", None, False, None), 81),
+        (Trimming("acked", None, "200", None, False, None), 70),
+        (Trimming("acked", None, None, 10, False, None), 70),
+    ],
+)
+def test_it_bounds_every_threshold(server: Server, client: redis.Redis, trimming: Trimming, left: int) -> None:
+    stream_of(client, 100)
+    mark(client, "30-0 holds")
+    made = AckedTrimmer(Connection(Address.parse(server.url)), trimming)
+    made.trim([b"s"], 1000)
+    made.close()
+    assert client.xlen("s") == left
+
+
+def test_a_mark_that_cannot_be_read_stops_trimming(client: redis.Redis, trimmer: AckedTrimmer) -> None:
+    stream_of(client, 10)
+    mark(client, "soon holds")
+    with pytest.raises(StreamStateError, match="key 'rstream:committed:{s}:g:spark' at .* holds b'soon holds', which"):
+        trimmer.trim([b"s"], 0)
+    assert client.xlen("s") == 10
+
+
+def test_looking_takes_one_round_trip_as_long_as_nobody_is_new(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream_of(client, 10)
+    stream_of(client, 10, "t")
+    sent: list[int] = []
+    honest = Connection.send
+
+    def counts(self: Connection, data: bytes) -> None:
+        sent.append(len(data))
+        honest(self, data)
+
+    with Connection(Address.parse(server.url)) as connection:
+        readers = Readers(connection)
+        monkeypatch.setattr(Connection, "send", counts)
+
+        def trips() -> int:
+            sent.clear()
+            readers.look([b"s", b"t"])
+            return len(sent)
+
+        assert [trips(), trips(), trips()] == [3, 1, 1]
+        client.xgroup_createconsumer("s", "g", "new")
+        mark(client, "3-0 holds", consumer="new")
+        assert readers.look([b"s", b"t"])[b"s"][1] is not None
+        assert [trips(), trips()] == [1, 1]
+        client.xgroup_destroy("t", "g")
+        assert [trips(), trips()] == [1, 1]
+
+
+def test_a_query_that_begins_while_others_are_looked_at_loses_nothing(
+    server: Server, client: redis.Redis, trimmer: AckedTrimmer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its group stands where it begins; it is given entries between the look and the trimming."""
+    stream_of(client, 100)
+    client.xgroup_create("s", "late", "40-0")
+    honest = Readers.look
+
+    def then_begins(self: Readers, streams: Any) -> Any:
+        found = honest(self, streams)
+        mark(client, "40-0 holds", group="late")
+        client.xreadgroup("late", "spark", {"s": ">"}, noack=True)
+        return found
+
+    monkeypatch.setattr(Readers, "look", then_begins)
+    assert (trimmer.trim([b"s"], 0), first_of(client)) == (40, "41-0")
+
+
+@pytest.mark.parametrize("mode", [{"noAck": "true"}, {"delivery": "at-most-once"}])
+def test_the_batch_of_a_query_that_was_killed_is_still_there(
+    server: Server, client: redis.Redis, mode: dict[str, str]
+) -> None:
+    """Between reserving and reading, a sink trims what everybody has acknowledged."""
+    try:
+        pipe = client.pipeline(transaction=False)
+        for n in range(300):
+            pipe.xadd("out", {"n": n})
+        pipe.execute()
+        one = reader(server, streams="out", **mode)
+        start = one.initialOffset()
+        end = one.latestOffset(start, ALL)
+        assert read(one, start, end) == list(range(300))
+        more = [client.xadd("out", {"n": n}) for n in range(300, 400)]
+        after = one.latestOffset(end, ALL)
+        assert after["streams"]["out"] == more[-1]
+        one.batches._beside.wait()  # the mark is written there; until then it holds back more
+        append([frame([400])], options(server.url, trim="acked", approximate="false"), None)
+        kept = sorted(numbers(server))
+        assert kept == list(range(300, 401))
+        if "noAck" in mode:  # at-most-once gives its batch up, but the tasks of a living one read it
+            again = reader(server, streams="out", **mode)
+            assert read(again, end, after) == list(range(300, 400))
+            assert drain(again, at=after) == [[400]]
+        else:
+            assert read(one, end, after) == list(range(300, 400))
+    finally:
+        forget_all()
+
+
+def test_a_query_that_lists_what_it_reads_holds_nothing_else(server: Server, client: redis.Redis) -> None:
+    try:
+        for n in range(100):
+            client.xadd("out", {"n": n})
+        one = another_reader(server, streams="out")
+        assert drain(one) == [list(range(100))]
+        append([frame([100])], options(server.url, trim="acked", approximate="false"), None)
+        assert sorted(numbers(server)) == [100]
+    finally:
+        forget_all()

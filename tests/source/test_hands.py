@@ -1,0 +1,315 @@
+"""What others do to checkpoint, group and server between two triggers or two runs: entries are read once, or named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from spark_streams.errors import DataLossError, StreamStateError
+from spark_streams.source.stream_reader import StreamReader
+from spark_streams.wire.connection import Connection
+from tests.servers import Server
+from tests.source.driving import ALL, add, drain, pending_count, read, reader
+
+LENIENT = {"failOnDataLoss": "false"}
+TEN = ReadMaxRows(10)
+
+
+def batches(one: StreamReader, count: int, at: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """So many batches of ten are read; the offset log, with where they began."""
+    log = [one.initialOffset() if at is None else at]
+    for _ in range(count):
+        end = one.latestOffset(log[-1], TEN)
+        assert len(read(one, log[-1], end)) == 10
+        log.append(end)
+    one.commit(log[-1])
+    return log
+
+
+def lost(one: StreamReader) -> int:
+    counts: Any = one.reportLatestOffset().get("lost", {})
+    return int(counts.get("s", 0))
+
+
+# -- a checkpoint that is older than what is committed --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"delivery": "at-most-once"}], ids=str)
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.usefixtures("never_ahead")
+def test_an_older_copy_of_the_checkpoint_is_noticed(
+    server: Server, client: redis.Redis, options: dict[str, str], shared: bool
+) -> None:
+    add(client, 50)
+    one = reader(server, **options)
+    at = one.initialOffset()
+    if shared:
+        client.xgroup_createconsumer("s", "g", "other")
+    log = batches(one, 4, at)
+    assert one.latestOffset(log[4], ReadMaxRows(1)) != log[4]
+    with pytest.raises(DataLossError, match="it is an older copy of the checkpoint, or its last files are gone"):
+        reader(server, **options).latestOffset(log[2], TEN)
+    # As the message says.
+    client.xgroup_setid("s", "g", log[2]["streams"]["s"])
+    again = reader(server, **options)
+    assert [n for batch in drain(again, 10, log[2]) for n in batch][:30] == list(range(20, 50))
+
+
+@pytest.mark.usefixtures("never_ahead")
+def test_an_older_copy_of_the_checkpoint_is_read_again_from_there_where_that_is_allowed(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 50)
+    log = batches(reader(server), 4)
+    lenient = reader(server, **LENIENT)
+    assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(20, 50))
+    assert pending_count(client) == 0
+    assert lost(lenient) == 0
+
+
+def test_an_older_copy_of_the_checkpoint_is_all_that_counts_without_a_pending_list(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 50)
+    log = batches(reader(server, noAck="true"), 4)
+    assert [n for b in drain(reader(server, noAck="true"), 10, log[2]) for n in b] == list(range(20, 50))
+
+
+# -- entries that are handed to our consumer ------------------------------------------------------------------------
+
+
+def hand_over(client: redis.Redis, ids: list[str], just_ids: bool) -> None:
+    """As an operator does who wants the query to take over what another consumer has left."""
+    client.xclaim("s", "g", "spark", 0, ids, justid=just_ids)
+
+
+@pytest.mark.parametrize("just_ids", [False, True])
+@pytest.mark.parametrize("when", ["running", "idle", "down"])
+@pytest.mark.parametrize("options", [{}, {"delivery": "at-most-once"}], ids=str)
+def test_entries_that_are_handed_to_our_consumer_below_the_checkpoint_are_read_once(
+    server: Server, client: redis.Redis, when: str, just_ids: bool, options: dict[str, str]
+) -> None:
+    add(client, 60)
+    one = reader(server, **options)
+    at = one.initialOffset()
+    [(_, theirs)] = client.xreadgroup("g", "other", {"s": ">"}, count=5)
+    found: list[int] = []
+    for _ in range(2):
+        end = one.latestOffset(at, TEN)
+        found += read(one, at, end)
+        at = end
+    if when == "idle":
+        end = one.latestOffset(at, ALL)
+        found += read(one, at, end)
+        at = end
+        assert one.latestOffset(at, ALL) == at
+    if when == "down":
+        one = reader(server, **options)
+    hand_over(client, [entry for entry, _ in theirs], just_ids)
+    found += [n for batch in drain(one, 10, at) for n in batch]
+    assert sorted(found) == list(range(60))
+    assert pending_count(client) == 0
+
+
+# -- groups that are moved ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.usefixtures("never_ahead")
+def test_a_group_that_is_set_forward_is_noticed(server: Server, client: redis.Redis, running: bool) -> None:
+    ids = add(client, 50)
+    one = reader(server)
+    log = batches(one, 2)
+    client.xgroup_setid("s", "g", ids[29])
+    with pytest.raises(DataLossError, match=rf"stands at {ids[29]}, and nothing above {ids[19]} was given to anybody"):
+        (one if running else reader(server)).latestOffset(log[2], TEN)
+    lenient = reader(server, **LENIENT)
+    assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(30, 50))
+    assert lost(lenient) == 10
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.usefixtures("never_ahead")
+def test_others_who_come_read_and_leave_between_two_triggers_are_no_loss(
+    server: Server, client: redis.Redis, running: bool
+) -> None:
+    add(client, 50)
+    one = reader(server)
+    log = batches(one, 2)
+    [(_, theirs)] = client.xreadgroup("g", "other", {"s": ">"}, count=7)
+    client.xack("s", "g", *[entry for entry, _ in theirs])
+    client.xgroup_delconsumer("s", "g", "other")
+    found = drain(one if running else reader(server), None, log[2])
+    assert [n for batch in found for n in batch] == list(range(27, 50))
+
+
+@pytest.mark.usefixtures("never_ahead")
+def test_a_group_that_was_set_back_is_set_to_the_checkpoint_where_that_is_allowed(
+    server: Server, client: redis.Redis
+) -> None:
+    ids = add(client, 50)
+    log = batches(reader(server), 2)
+    client.xgroup_setid("s", "g", ids[4])
+    with pytest.raises(StreamStateError, match="below the checkpoint's"):
+        reader(server).latestOffset(log[2], TEN)
+    lenient = reader(server, **LENIENT)
+    assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(20, 50))
+    assert lost(lenient) == 0
+    assert pending_count(client) == 0
+
+
+def restore(client: redis.Redis, dump: bytes) -> None:
+    """The server comes back as it was."""
+    client.restore("s", 0, dump, replace=True)
+
+
+@pytest.mark.parametrize("then", ["nothing", "new entries"])
+@pytest.mark.usefixtures("never_ahead")
+def test_a_server_that_comes_back_without_its_last_entries_is_named_or_counted(server: Server, then: str) -> None:
+    """Those of batches that are committed, too."""
+    with server.client() as raw, server.client(decode_responses=True) as client:
+        add(client, 20)
+        one = reader(server)
+        log = batches(one, 1)
+        dump, marks = raw.dump("s"), {key: raw.get(key) for key in raw.keys("rstream:committed:*")}
+        add(client, 20, first=20)
+        log = batches(one, 3, log[1])
+        assert dump is not None
+        restore(raw, dump)
+        for key, value in marks.items():
+            raw.set(key, value or b"")
+        if then == "new entries":
+            add(client, 5, first=100)
+        with pytest.raises(
+            StreamStateError, match="below the checkpoint's .* the server came back from an older state"
+        ):
+            reader(server).latestOffset(log[3], TEN)
+        lenient = reader(server, **LENIENT)
+        rest = [n for batch in drain(lenient, 10, log[3]) for n in batch]
+        assert rest == ([100, 101, 102, 103, 104] if then == "new entries" else [])
+        add(client, 5, first=200)
+        assert [n for batch in drain(lenient, 10, log[3]) for n in batch if n >= 200] == list(range(200, 205))
+        assert pending_count(client) == 0
+
+
+def test_an_empty_server_counts_what_the_checkpoint_knows_to_be_unread(server: Server, client: redis.Redis) -> None:
+    add(client, 50)
+    log = batches(reader(server), 2)
+    client.flushall()
+    with pytest.raises(DataLossError, match="stream 's' at .* is gone"):
+        reader(server).latestOffset(log[2], TEN)
+    lenient = reader(server, **LENIENT)
+    assert lenient.latestOffset(log[2], TEN) == log[2]
+    assert lost(lenient) == 30
+
+
+# -- streams that are others ----------------------------------------------------------------------------------------
+
+
+def test_an_idle_streams_group_that_was_made_anew_and_read_by_others_is_noticed(
+    server: Server, client: redis.Redis
+) -> None:
+    """In the last batch it had nothing, and another client has been there before the query comes back."""
+    add(client, 5, "a")
+    add(client, 5, "b", first=100)
+    one = reader(server, streams="a,b")
+    at = one.initialOffset()
+    client.xgroup_createconsumer("b", "g", "other")
+    at = one.latestOffset(at, ALL)
+    add(client, 5, "a", first=5)
+    end = one.latestOffset(at, ALL)
+    assert read(one, at, end) == [5, 6, 7, 8, 9]
+    assert one.latestOffset(end, ALL) == end
+    add(client, 5, "b", first=105)
+    client.xgroup_destroy("b", "g")
+    client.xgroup_create("b", "g", id="$")
+    add(client, 3, "b", first=110)
+    client.xreadgroup("g", "other", {"b": ">"}, count=1)
+    with pytest.raises(DataLossError, match="group 'g' of stream 'b' no longer knows consumer 'spark'"):
+        reader(server, streams="a,b").latestOffset(end, ALL)
+    lenient = reader(server, streams="a,b", **LENIENT)
+    assert drain(lenient, None, end) == [[111, 112]]
+
+
+@pytest.mark.parametrize("options", [{}, LENIENT], ids=["strict", "lenient"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_stream_that_the_query_was_told_to_leave_may_be_deleted(
+    server: Server, client: redis.Redis, options: dict[str, str], restarted: bool
+) -> None:
+    add(client, 5, "a")
+    add(client, 5, "b", first=100)
+    one = reader(server, streams="a,b", **options)
+    at = one.initialOffset()
+    end = one.latestOffset(at, ALL)
+    assert len(read(one, at, end)) == 10
+    if restarted:
+        one.latestOffset(end, ALL)
+        client.delete("b")
+    one = reader(server, streams="a", **options)
+    add(client, 5, "a", first=5)
+    more = one.latestOffset(end, ALL)
+    assert read(one, end, more) == [5, 6, 7, 8, 9]
+    client.delete("b")
+    assert one.latestOffset(more, ALL) == more
+    again = reader(server, streams="a", **options)
+    add(client, 5, "a", first=10)
+    assert drain(again, None, more) == [[10, 11, 12, 13, 14]]
+    assert pending_count(client, "a") == 0
+
+
+# -- what only some runs do -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("never_ahead")
+def test_a_run_without_a_pending_list_that_comes_to_no_checkpoint_takes_nothing_along(
+    server: Server, client: redis.Redis
+) -> None:
+    """It is killed with its first batch in hand, and the next run has a pending list again."""
+    add(client, 50)
+    log = batches(reader(server), 2)
+    reader(server, noAck="true").latestOffset(log[2], TEN)
+    reader(server, noAck="true").latestOffset(log[2], TEN)
+    again = reader(server)
+    assert [n for batch in drain(again, 10, log[2]) for n in batch] == list(range(20, 50))
+    assert client.keys("rstream:start:*") == []
+
+
+@pytest.mark.usefixtures("never_ahead")
+def test_a_server_that_is_set_back_under_a_running_query_is_noticed(server: Server) -> None:
+    """What was acknowledged is pending again: it is acknowledged again, and read no more."""
+    with server.client() as raw, server.client(decode_responses=True) as client:
+        add(client, 20)
+        one = reader(server)
+        at = one.initialOffset()
+        end = one.latestOffset(at, ALL)
+        assert len(read(one, at, end)) == 20
+        dump, marks = raw.dump("s"), {key: raw.get(key) for key in raw.keys("rstream:committed:*")}
+        assert one.latestOffset(end, ALL) == end
+        assert dump is not None
+        restore(raw, dump)
+        for key, value in marks.items():
+            raw.set(key, value or b"")
+        assert one.latestOffset(end, ALL) == end
+        assert pending_count(client) == 0
+
+
+def test_a_stream_that_vanishes_while_a_lenient_query_begins_stops_nothing(server: Server, client: redis.Redis) -> None:
+    add(client, 3, "a")
+    add(client, 3, "b", first=10)
+    one = reader(server, streams="a,b", **LENIENT)
+    send, trips = Connection.send, 0
+
+    def vanishing(self: Connection, data: bytes) -> None:
+        nonlocal trips
+        trips += b"XPENDING" in data
+        if trips == 1 and b"XPENDING" in data:
+            client.delete("b")
+        send(self, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "send", vanishing)
+        at = one.initialOffset()
+    assert drain(one, None, at) == [[0, 1, 2]]
