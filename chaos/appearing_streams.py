@@ -80,7 +80,7 @@ def none_at_the_start(scene: Scene) -> Outcome:
     entry."""
     query = _of_pattern(scene)
     running = scene.start(query)
-    scene.wait_for(lambda: query.sign("up").exists(), "the query to look for streams", running)
+    scene.wait_for(lambda: scene.client.keys("rstream:begun:*"), "the query to have looked for streams", running)
     time.sleep(scene.random.random())
     return _appear(scene, query, running)
 

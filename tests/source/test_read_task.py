@@ -368,4 +368,4 @@ def test_modules_are_no_garbage_in_a_worker(server: Server, client: redis.Redis)
     frozen = gc.get_freeze_count()
     assert frozen > 10_000
     Reading(server, owned("s", add(client, "s", 2, first=2)))
-    assert gc.get_freeze_count() == frozen, "once, not with each task"
+    assert gc.get_freeze_count() <= frozen, "once, not with each task; what is dropped is no longer counted"
