@@ -22,6 +22,7 @@ from spark_streams.wire.connection import Connection, ReplyError
 _SMALL = 1 << 20  # bytes that every server takes: neither can be set lower
 _NAMES = ("proto-max-bulk-len", "client-query-buffer-limit")
 _PROBE = 0.5  # seconds in which a server refuses an argument, or else will take it
+_INSTEAD = "write less, or let route_dead_letters take such rows out"
 _MOST_LOSSES = 3  # of a connection, while the same chunk is sent and the server does not tell its limits
 
 
@@ -50,14 +51,14 @@ class Limits:
         row = chunk.slice(at, at + 1)
         if self._known is not None:
             if _bytes(row) > self._known[1]:
-                raise self._too_long(row, f"takes {self._known[1]} ({_NAMES[1]}): raise that, or write less")
+                raise self._too_long(row, f"takes {self._known[1]} ({_NAMES[1]}): raise that, {_INSTEAD}")
             return
         first, times = int(chunk.rows[0]), self._lost[1] + 1 if self._lost[0] == int(chunk.rows[0]) else 1
         self._lost = (first, times)
         if times == 1 and _bytes(row) > _SMALL and self._refuses(largest_value(row)[1]):
             raise self._too_large(row, f"does not take that ({_NAMES[0]})")
         if times == _MOST_LOSSES:
-            why = f"closes the connection each time: raise its {_NAMES[1]} or {_NAMES[0]}, or write less"
+            why = f"closes the connection each time: raise its {_NAMES[1]} or {_NAMES[0]}, {_INSTEAD}"
             raise self._too_long(row if _bytes(row) > _SMALL else chunk, why)
 
     # -- asking -------------------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ class Limits:
         return RowTooLargeError(
             f"row {int(row.rows[0])} of this task has a value of {size} bytes in field "
             f"{field[:80].decode('utf-8', 'replace')!r}, for stream {_stream(row)!r}, and the server at "
-            f"{self._address} {why}: raise that, or write less"
+            f"{self._address} {why}: raise that, {_INSTEAD}"
         )
 
     def _too_long(self, chunk: Chunk, why: str) -> RowTooLargeError:

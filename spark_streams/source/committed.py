@@ -8,6 +8,8 @@
 - with ` holds` behind the id, the query acknowledges entries before they are processed (at-most-once), or lists none
   (noAck): whoever trims what everybody has acknowledged leaves the entries above it alone.
 
+A query that has no checkpoint yet leaves none, unless it `holds`: where it begins, this run knows.
+
 It is written after what it speaks of is acknowledged, so it may be too low after a crash, and never too high.
 """
 
@@ -56,6 +58,14 @@ class Marks:
     def __init__(self, group: str, consumer: str, holds: bool) -> None:
         self._group, self._consumer, self._holds = group, consumer, holds
         self.of: dict[str, Mark] = {}
+        self._begun: dict[str, StreamId] = {}  # where it begins, while there is no checkpoint
+
+    def begin(self, server: Connection, positions: Mapping[str, StreamId]) -> None:
+        """The query begins here, and nothing is committed yet."""
+        if self._holds:
+            self.write(server, positions)
+        else:
+            self._begun.update(positions)
 
     def read(self, server: Connection, streams: Sequence[str]) -> None:
         """Ask for those that are not known yet, in one round trip."""
@@ -89,9 +99,9 @@ class Marks:
 
     def forget(self) -> None:
         """Take nothing for known: the server is asked again."""
-        self.of = {}
+        self.of, self._begun = {}, {}
 
     def floor(self, stream: str) -> StreamId:
         """What is pending for us up to here, somebody has handed to us."""
         mark = self.of.get(stream)
-        return MIN_ID if mark is None else mark.at
+        return self._begun.get(stream, MIN_ID) if mark is None else mark.at

@@ -167,7 +167,7 @@ class MicroBatches:
 
     def _first(self, server: Connection) -> Offset:
         self._streams.join(server)
-        positions = first_positions(server, self.member)
+        positions = first_positions(server, self.member, self._streams.late)
         # Without a pending list the group's position moves on before the checkpoint knows a first one: that of a run
         # which came to no checkpoint holds, whatever this one has.
         pins = self._pins
@@ -426,9 +426,14 @@ class MicroBatches:
         if not backlog or most == 0 or (not hurry and self._admission.should_wait(sum(backlog.values()))):
             return []
         most = self._narrowing.share_of(sum(backlog.values()), most)
-        reserved = self._reserving.new_entries(server, self._groups.heads, states, backlog, most, self._turn)
-        self._groups.took(self.member, states, reserved)
-        return reserved.runs
+        while backlog:
+            reserved = self._reserving.new_entries(server, self._groups.heads, states, backlog, most, self._turn)
+            self._groups.took(self.member, states, reserved)
+            if reserved.runs:
+                return reserved.runs
+            # What these streams had was deleted, or others were faster: the turn is that of those that were left out.
+            backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
+        return []
 
     def _settle_at_once(self, server: Connection, end: Offset, runs: Sequence[Run]) -> list[Run]:
         """at-most-once: acknowledge the batch before it is read. A range that others read from too takes the ids of our

@@ -56,7 +56,7 @@ class Settling:
 
     def _acknowledge(self, server: Connection, up_to: Offset, ranges: Sequence[PendingRange]) -> None:
         settle(server, self._member, ranges)
-        self.marks.write(server, up_to.positions)
+        (self.marks.write if up_to.token else self.marks.begin)(server, up_to.positions)
 
     def beside(self, server: Connection, up_to: Offset) -> None:
         """The same, with the acknowledging in the background; but claims are closed at once: the next offset does not

@@ -90,6 +90,13 @@ def streams_without_group(server: Connection, member: Membership, streams: Seque
     return without
 
 
+def is_in_some_group(server: Connection, member: Membership, streams: Sequence[str]) -> bool:
+    """Whether our consumer is known to the group of one of these streams, which have it."""
+    replies = server.pipeline([("XINFO", "CONSUMERS", stream, member.group) for stream in streams])
+    known = [reply for reply in replies if not isinstance(reply, ReplyError)]  # a group that vanished meanwhile
+    return any(pairs(one)[b"name"] == member.consumer.encode() for reply in known for one in reply)
+
+
 def create_groups_at(
     server: Connection, member: Membership, starts: Mapping[str, Start], make_streams: bool = True
 ) -> list[str]:
@@ -137,11 +144,13 @@ def _require_streams(server: Connection, member: Membership, commands: Sequence[
             raise server.error_of(reply, command)
 
 
-def first_positions(server: Connection, member: Membership) -> dict[str, StreamId]:
-    """Where a query without a checkpoint begins: just below our oldest pending entry, else at the group's position."""
-    heads, states = look(server, member, member.streams)
-    commands = [("XPENDING", stream, member.group, "-", "+", 1, member.consumer) for stream in member.streams]
-    positions: dict[str, StreamId] = {}
+def first_positions(server: Connection, member: Membership, late: Mapping[str, Start]) -> dict[str, StreamId]:
+    """Where a query without a checkpoint begins: just below our oldest pending entry, else at the group's position.
+    late: streams whose group is to be made."""
+    streams = [stream for stream in member.streams if stream not in late]
+    heads, states = look(server, member, streams)
+    commands = [("XPENDING", stream, member.group, "-", "+", 1, member.consumer) for stream in streams]
+    positions = {stream: start.at for stream, start in late.items()}
     for command, reply in zip(commands, server.pipeline(commands), strict=True):
         stream = command[1]
         state = states[stream]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_streams.deadletter.inputs import Inputs, own_letters
@@ -16,6 +16,7 @@ from spark_streams.source.start import (
     Start,
     create_groups,
     create_groups_at,
+    is_in_some_group,
     matching_streams,
     pin,
     pinned,
@@ -39,6 +40,7 @@ class Streams:
         self._lease = Lease(options.address, options["group"], options["consumer"])
         self._found = 0.0  # when streams were last looked for
         self._inputs = Inputs()
+        self.late: Mapping[str, Start] = {}  # named streams whose groups are made when the checkpoint is known
         self.member = Membership(options["streams"] or (), options["group"], options["consumer"])
 
     @property
@@ -50,7 +52,7 @@ class Streams:
         """Have the group on every stream that is there. Raises ConsumerTakenError, WrongKeyTypeError, ServerError."""
         if not self.by_pattern:
             self.hold(server, self.member.streams)
-            create_groups(server, self.member, self.member.streams, self._options["startingOffsets"])
+            self._join_named(server)
             return
         found, without = self._look_for_streams(server)
         starts = resolve(server, without, FIRST)
@@ -65,6 +67,18 @@ class Streams:
             if at != starts[stream].at:
                 starts[stream] = Start(at)
         self._have(create_groups_at(server, self.member, starts, make_streams=False), found, without)
+
+    def _join_named(self, server: Connection) -> None:
+        without = streams_without_group(server, self.member, self.member.streams)
+        starts = resolve(server, without, self._options["startingOffsets"])
+        others = [stream for stream in self.member.streams if stream not in starts]
+        self.late = {}
+        if starts and is_in_some_group(server, self.member, others):
+            # The query has begun already: either it was given these streams since, or they are lost, which the
+            # checkpoint tells. Spark shows it with the first trigger.
+            self.late = starts
+        else:
+            create_groups_at(server, self.member, starts)
 
     def find(self, server: Connection) -> None:
         """Look for the pattern's streams, if there is one, and join those that are new at their first entry: the query
@@ -88,6 +102,9 @@ class Streams:
         else:
             # Streams that the query was given since; the others' groups must be there, or something is lost.
             streams = self.member.streams
+            due = {s: start for s, start in self.late.items() if not begin.token or s not in begin.positions}
+            create_groups_at(server, self.member, due)
+            self.late = {}
             new = [stream for stream in streams if stream not in begin.positions]
             create_groups(server, self.member, new, self._options["startingOffsets"])
         self.hold(server, streams)

@@ -7,12 +7,8 @@ import re
 # A pattern of the failure's kind, and what is wrong.
 KNOWN: dict[str, str] = {
     r"^named again": "what a lenient run has accepted is named again where no batch has come since",
-    r"^stuck \| LedgerError: batch # of query q# has been written, and batch # of the query is done": "a checkpoint "
-    "that was set back: delivery=at-least-once, which the error names, does not go on",
     r"^uncounted .*at-most-once": "at-most-once forgets a loss that has stopped the strict run before",
     r"^false alarm \| LedgerError: .*maxDeliveries": "a batch that the sink has done is set aside",
-    r"^silent \| vanished": "a stream that vanished unread is made anew by the query that begins",
-    r"^(lost|silent|uncounted) \| unread": "AvailableNow ends where a stream's last entries were deleted unread",
     r"^uncounted \| passed over .*checkpoint set back.*others read": "a rolled-back checkpoint of a shared group",
 }
 

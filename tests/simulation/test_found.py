@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.errors import DataLossError, LedgerError
-from spark_streams.sink.closing import pass_over
+from spark_streams.errors import DataLossError
 from spark_streams.source.stream_reader import StreamReader
 from tests.servers import Server
 from tests.simulation.patched import product
 from tests.simulation.plan import NEVER_AHEAD, Plan, Setup
 from tests.simulation.run import run
 from tests.simulation.step import Step
-from tests.sink import writing
 from tests.source.driving import ALL, add, drain, forget_all, pending_count, read, reader
 
 pytestmark = pytest.mark.chaos
@@ -36,21 +34,6 @@ def lost(one: StreamReader) -> dict[str, int]:
     """What a run says that it has lost."""
     found: Any = one.reportLatestOffset().get("lost", {})
     return dict(found)
-
-
-@pytest.mark.xfail(strict=True, reason="the turn of a trigger goes to a stream that has nothing, and the run ends")
-def test_a_stream_whose_last_entries_were_deleted_unread_does_not_end_an_available_now_run(
-    server: Server, client: redis.Redis
-) -> None:
-    options = {"streams": "a,b", "maxEntriesPerTrigger": "1", **LENIENT}
-    reader(server, **options).initialOffset()
-    add(client, 1, "a")
-    client.xdel("a", *add(client, 1, "a"))
-    client.xdel("a", *add(client, 1, "a"))
-    add(client, 3, "b", first=10)
-    one = reader(server, **options)
-    one.prepareForTriggerAvailableNow()
-    assert sorted(n for batch in drain(one, most=1) for n in batch) == [0, 10, 11, 12]
 
 
 @pytest.mark.xfail(strict=True, reason="a loss that no batch has come after is not remembered")
@@ -85,33 +68,6 @@ def test_entries_that_were_read_are_not_lost_with_an_empty_server(server: Server
         assert one.latestOffset(end, ALL) == end
         found.append(lost(one))
     assert found == [{}, {}, {}]
-
-
-@pytest.mark.xfail(strict=True, reason="a query that begins makes sure of its groups before it looks at them")
-def test_a_stream_that_vanished_unread_while_the_query_was_down_is_named(server: Server, client: redis.Redis) -> None:
-    options = {"streams": "a,b"}
-    one = reader(server, **options)
-    start = one.initialOffset()
-    add(client, 1, "a")
-    end = one.latestOffset(start, ALL)
-    assert read(one, start, end) == [0]
-    add(client, 2, "b")
-    client.delete("b")
-    again = reader(server, **options)
-    again.prepareForTriggerAvailableNow()
-    with pytest.raises(DataLossError):
-        again.latestOffset(end, ALL)
-
-
-@pytest.mark.xfail(strict=True, reason="a run without the ledger is not let past what it says of a later batch")
-def test_a_checkpoint_that_was_set_back_goes_on_as_the_error_says(server: Server, client: redis.Redis) -> None:
-    checked = writing.options(server.url)
-    for number in (0, 1):
-        batch = writing.batch_of(number)
-        writing.close(checked, batch, writing.write([writing.frame([number])], checked, batch))
-    with pytest.raises(LedgerError, match="running the batch with delivery=at-least-once writes"):
-        writing.write([writing.frame([0])], checked, writing.batch_of(0))
-    pass_over(checked.address, writing.batch_of(0))
 
 
 @pytest.mark.xfail(strict=True, reason="the loss that stopped a strict run is forgotten with what a crash gives up")
@@ -151,26 +107,6 @@ def test_a_rolled_back_checkpoint_of_a_shared_group_counts_what_it_passes_over(
         rest = [n for batch in drain(again, at=end) for n in batch]
     assert rest == [2, 3] or lost(again) == {"s": 2}
     assert pending_count(client) == 1
-
-
-@pytest.mark.xfail(strict=True, reason="a mark is held against a checkpoint that does not speak of the stream")
-@pytest.mark.parametrize("options", [{}, LENIENT])
-def test_a_stream_that_was_left_out_for_a_while_goes_on_where_it_began(
-    server: Server, client: redis.Redis, options: dict[str, str]
-) -> None:
-    """Before it has been in any batch."""
-    given = {"startingOffsets": "latest", **options}
-    add(client, 2, "b")
-    one = reader(server, streams="a,b", **given)
-    start = one.initialOffset()
-    assert one.latestOffset(start, ALL) == start
-    one = reader(server, streams="a", **given)
-    start = one.initialOffset()
-    add(client, 1, "a", first=10)
-    end = one.latestOffset(start, ALL)
-    assert read(one, start, end) == [10]
-    add(client, 1, "b", first=2)
-    assert drain(reader(server, streams="a,b", **given), at=end) == [[2]]
 
 
 @pytest.mark.xfail(strict=True, reason="a group that is made again on an empty stream does not know what it has read")

@@ -154,3 +154,11 @@ def test_the_ledger_does_not_grow_with_the_names_of_streams(server: Server) -> N
         with pytest.raises(LedgerError, match="is done"):
             write([frame([1], [f"elsewhere{number}"])], checked, replace(zombie, number=number - 1))
     assert len(ledger_keys(server)) == 101
+
+
+def test_a_checkpoint_that_was_set_back_goes_on_as_the_error_says(server: Server) -> None:
+    for number in (0, 1):
+        batch_done(server.url, batch_of(number), [number])
+    with pytest.raises(LedgerError, match="running the batch with delivery=at-least-once writes"):
+        batch_done(server.url, batch_of(0), [0])
+    pass_over(options(server.url).address, batch_of(0))
