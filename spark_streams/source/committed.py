@@ -85,11 +85,15 @@ class Marks:
     def write(self, server: Connection, positions: Mapping[str, StreamId]) -> None:
         """All up to these entries is committed, and acknowledged as far as it is to be."""
         marks = {stream: Mark(at, self._holds) for stream, at in positions.items()}
-        new = {stream: mark for stream, mark in marks.items() if self.of.get(stream) != mark}
+        new = {stream: mark for stream, mark in marks.items() if self._is_new(mark, self.of.get(stream))}
         server.execute_all([
             ("SET", committed_key(stream, self._group, self._consumer), str(mark)) for stream, mark in new.items()
         ])  # fmt: skip
         self.of |= new
+
+    def _is_new(self, mark: Mark, known: Mark | None) -> bool:
+        """A checkpoint that was set back says less than the mark does, of streams that it reads no more."""
+        return known is None or (mark != known if mark.holds or known.holds else mark.at > known.at)
 
     def drop(self, server: Connection, streams: Sequence[str]) -> None:
         """These groups are set to where the checkpoint stands: the marks speak of something else."""

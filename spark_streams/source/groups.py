@@ -32,6 +32,7 @@ class Groups:
         self.heads: Mapping[str, StreamState] = {}
         self.counts = Counts()
         self._lowered: dict[str, tuple[StreamId, StreamId]] = {}  # the checkpoint's position, and what it is now
+        self._beyond: set[str] = set()  # streams that had not come to their group's position at the last look
 
     def reconciled(
         self,
@@ -141,6 +142,10 @@ class Groups:
         for stream, state in states.items():
             head = self.heads[stream]
             self.counts.moved(stream, state.last_delivered)
+            if stream in self._beyond:
+                self.counts.forget(stream)  # what is added before that is none of ours
+            self._beyond -= {stream}
+            self._beyond |= {stream} if state.last_delivered > head.last else set()
             self._recount(server, member, begin, stream, state, above)
             lost = self.counts.lost(stream, head, state.last_delivered)
             if lost:
@@ -162,6 +167,7 @@ class Groups:
         return {
             stream: replace(known, read=known.read - remaining.get(stream, 0))
             for stream, known in self.counts.of.items()
+            if stream not in self._beyond
         }
 
     def took(self, member: Membership, before: Mapping[str, GroupState], reserved: Reserved) -> None:

@@ -195,7 +195,7 @@ class MicroBatches:
         if begin.token:
             begin = self._with_pins(server, begin)
         if begin.token and self._fresh:
-            self._settling.marks.read(server, streams)
+            self._settling.marks.read(server, [*{*streams, *begin.positions}])
         logged = begin = self._without_dropped(server, begin, streams)
         ends = {} if ahead is None else ahead.ends()
         marks = self._settling.marks

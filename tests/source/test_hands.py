@@ -315,3 +315,21 @@ def test_a_stream_that_vanishes_while_a_lenient_query_begins_stops_nothing(serve
         patch.setattr(Connection, "send", vanishing)
         at = one.initialOffset()
     assert drain(one, None, at) == [[0, 1, 2]]
+
+
+def test_an_older_checkpoint_of_a_stream_that_was_left_out_for_a_while_is_noticed(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 3, "a")
+    add(client, 3, "b", first=10)
+    one = reader(server, streams="a,b")
+    at = one.initialOffset()
+    older = one.latestOffset(at, ALL)
+    assert sorted(read(one, at, older)) == [0, 1, 2, 10, 11, 12]
+    add(client, 1, "a", first=3)
+    newer = one.latestOffset(older, ALL)
+    assert read(one, older, newer) == [3]
+    for at in (newer, older):
+        assert reader(server, streams="b").latestOffset(at, ALL) == at
+    with pytest.raises(DataLossError, match="an older copy of the checkpoint"):
+        reader(server, streams="a,b").latestOffset(older, ALL)

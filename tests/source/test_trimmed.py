@@ -287,3 +287,27 @@ def test_trimming_is_noticed_in_a_group_that_others_read_from(server: Server, cl
     strict = reader(server)
     assert strict.latestOffset(at, ALL) == at
     assert lost(strict) == 0
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_is_added_below_a_start_that_lies_ahead_is_no_loss(
+    server: Server, client: redis.Redis, restarted: bool
+) -> None:
+    """Such as a startingTimestamp of this evening."""
+    options = {"streams": "a,s", "startingOffsets": "1000-0"}
+    one = reader(server, **options)
+    at = one.initialOffset()
+    for n in range(1, 5):
+        client.xadd("s", {"n": n}, id=f"{n}-0")
+        client.xadd("a", {"n": -n}, id=f"{1000 + n}-0")
+        end = one.latestOffset(at, ALL)
+        assert read(one, at, end) == [-n]
+        at, one = end, reader(server, **options) if restarted else one
+    for n in range(5):
+        client.xadd("s", {"n": n}, id=f"{998 + n}-0")
+    end = one.latestOffset(at, ALL)
+    assert read(one, at, end) == [3, 4]
+    client.xadd("s", {"n": 5}, id="1005-0")
+    client.xtrim("s", maxlen=0, approximate=False)
+    with pytest.raises(DataLossError, match="stream 's': 1 entries above 1002-0"):
+        reader(server, **options).latestOffset(end, ALL)
