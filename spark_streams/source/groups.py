@@ -77,7 +77,7 @@ class Groups:
         lowered = {stream: at for stream, at in mended.begin.positions.items() if at != begin[stream]}
         self._lowered |= {stream: (begin[stream], at) for stream, at in lowered.items()}
         begin = mended.begin
-        marks.drop(server, [*mended.made, *mended.moved, *lowered])
+        marks.drop(server, [*{*mended.made, *mended.moved, *lowered, *mended.void}])
         if mended.made or mended.moved:
             states = self.now(server, member, list(found))
         else:

@@ -61,11 +61,13 @@ def is_another(head: StreamState, at: StreamId, known: Count | None) -> bool:
 @dataclass
 class Mended:
     """What it takes to bring groups back to where the checkpoint stands. made, moved: groups to be made, to be set;
-    begin: the checkpoint, where it speaks of entries that the server has lost."""
+    void: streams whose marks speak of what is going to be read again; begin: the checkpoint, where it speaks of entries
+    that the server has lost."""
 
     begin: Offset
     made: dict[str, Start] = field(default_factory=dict)
     moved: dict[str, Start] = field(default_factory=dict)
+    void: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,9 @@ class Reconciler:
         was moved, and that is not allowed."""
         mended = Mended(begin)
         for stream, state in states.items():
-            head, at = heads[stream], begin[stream]
+            head, at, mark = heads[stream], begin[stream], self.marks.get(stream)
+            if begin.token and state is not None and mark is not None and mark.at > state.last_delivered == at:
+                mended.void.add(stream)  # somebody has set the group back to an older copy of the checkpoint
             if state is None:
                 self._gone(mended, stream, head, at)
             elif state.last_delivered < at:

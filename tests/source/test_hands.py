@@ -333,3 +333,25 @@ def test_an_older_checkpoint_of_a_stream_that_was_left_out_for_a_while_is_notice
         assert reader(server, streams="b").latestOffset(at, ALL) == at
     with pytest.raises(DataLossError, match="an older copy of the checkpoint"):
         reader(server, streams="a,b").latestOffset(older, ALL)
+
+
+def test_an_older_checkpoint_whose_group_was_set_back_reads_once_more_what_lies_between(
+    server: Server, client: redis.Redis
+) -> None:
+    """As the error says."""
+    add(client, 3)
+    one = reader(server)
+    at = one.initialOffset()
+    older = one.latestOffset(at, ALL)
+    assert read(one, at, older) == [0, 1, 2]
+    add(client, 3, first=3)
+    assert drain(one, at=older) == [[3, 4, 5]]
+    with pytest.raises(DataLossError, match=rf"XGROUP SETID s g {older['streams']['s']}"):
+        reader(server).latestOffset(older, ALL)
+    client.xgroup_setid("s", "g", older["streams"]["s"])
+    add(client, 1, first=6)
+    again = reader(server)
+    end = again.latestOffset(older, ALL)
+    assert read(again, older, end) == [3, 4, 5, 6]
+    assert drain(reader(server), at=end) == []
+    assert pending_count(client) == 0
