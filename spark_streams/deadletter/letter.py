@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 
 from spark_streams.deadletter.envelope import letter_of
 from spark_streams.deadletter.room import question, require_room
-from spark_streams.errors import ServerReplyError, ServerUnreachableError
+from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.limits import beyond
 
 LETTERS_A_TRANSACTION = 500
 BYTES_A_TRANSACTION = 8 << 20  # of fields; one letter may have more
 _ATTEMPTS = 100  # while others append to the same dead-letter stream
-_LARGE = 1 << 20  # bytes: no server can be told to refuse smaller values (proto-max-bulk-len)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ def post(server: Connection, to: str, group: str, letters: Sequence[Letter]) -> 
     """Append letters of one stream to `to` and acknowledge them; those that are due no more are left out. How many
     there were: a transaction for every few hundred.
 
-    Raises WrongKeyTypeError, IdsExhaustedError, ServerReplyError; then those of the last transaction are as they were.
+    Raises WrongKeyTypeError, IdsExhaustedError, RowTooLargeError, ServerReplyError; then those of the last transaction
+    are as they were.
     """
     return sum(_post(server, to, group, some) for some in _portions(letters))
 
@@ -133,13 +134,14 @@ def _transaction(
     try:
         replies = server.pipeline([("MULTI",), *commands, ("EXEC",)])
     except ServerUnreachableError as error:
-        largest = max(letter.size for letter in letters)
-        if largest < _LARGE:
+        largest = max(letters, key=lambda letter: letter.size)
+        why = beyond(server.address, max(map(len, largest.fields), default=0), largest.size)
+        if not why:
             raise
-        raise ServerUnreachableError(
-            f"{error.message} (a dead letter of {largest:,} bytes was on its way to stream {to!r}: a server closes the "
-            "connection when a value is larger than its proto-max-bulk-len, or a transaction than its "
-            "client-query-buffer-limit)"
+        raise RowTooLargeError(
+            f"the dead letter of entry {largest.id.decode()} of stream {largest.stream!r} has {largest.size:,} bytes, "
+            f"its largest value {max(map(len, largest.fields)):,}, and the server at {server.address} {why}, so it is "
+            f"not appended to stream {to!r} and the entry is pending as before: raise that"
         ) from error
     if isinstance(replies[-1], ReplyError):
         refused = next(reply for reply in replies if isinstance(reply, ReplyError))

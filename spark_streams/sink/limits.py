@@ -1,10 +1,6 @@
-"""What a server takes in one argument and in one request, and rows that are beyond it.
+"""Rows that are beyond what a server takes in one argument and in one request.
 
-    proto-max-bulk-len           bytes of one argument (512 MB where nobody has changed it)
-    client-query-buffer-limit    bytes of a request, or of a transaction, that it is still taking in (1 GB)
-
-It closes the connection to whoever goes beyond, and trying again would go on for ever. So before something large is
-sent the server is asked for these; where that is not allowed (CONFIG is for administrators), the connection is lost,
+Before something large is sent the server is asked for its limits; where that is not allowed, the connection is lost,
 and then the server is told how long an argument is going to be, on another one: it refuses that at once.
 """
 
@@ -17,10 +13,9 @@ import numpy as np
 from spark_streams.errors import RowTooLargeError, RStreamError
 from spark_streams.sink.chunks import Chunk
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.limits import NAMES, SMALL, ask_limits
 
-_SMALL = 1 << 20  # bytes that every server takes: neither can be set lower
-_NAMES = ("proto-max-bulk-len", "client-query-buffer-limit")
 _PROBE = 0.5  # seconds in which a server refuses an argument, or else will take it
 _INSTEAD = "write less, or let route_dead_letters take such rows out"
 _MOST_LOSSES = 3  # of a connection, while the same chunk is sent and the server does not tell its limits
@@ -38,28 +33,28 @@ class Limits:
     def fitting(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         """The same rows in requests that the server takes. Raises RowTooLargeError for a row that it will not."""
         for chunk in chunks:
-            if _bytes(chunk) <= _SMALL:
+            if _bytes(chunk) <= SMALL:
                 yield chunk
             else:
                 yield from self._pieces(chunk)
 
     def lost(self, chunk: Chunk) -> None:
         """The connection was lost while this chunk was on its way. Raises RowTooLargeError where that is why."""
-        if _bytes(chunk) <= _SMALL:
+        if _bytes(chunk) <= SMALL:
             return
         at = int(np.diff(chunk.requests.offsets).argmax())
         row = chunk.slice(at, at + 1)
         if self._known is not None:
             if _bytes(row) > self._known[1]:
-                raise self._too_long(row, f"takes {self._known[1]} ({_NAMES[1]}): raise that, {_INSTEAD}")
+                raise self._too_long(row, f"takes {self._known[1]} ({NAMES[1]}): raise that, {_INSTEAD}")
             return
         first, times = int(chunk.rows[0]), self._lost[1] + 1 if self._lost[0] == int(chunk.rows[0]) else 1
         self._lost = (first, times)
-        if times == 1 and _bytes(row) > _SMALL and self._refuses(largest_value(row)[1]):
-            raise self._too_large(row, f"does not take that ({_NAMES[0]})")
+        if times == 1 and _bytes(row) > SMALL and self._refuses(largest_value(row)[1]):
+            raise self._too_large(row, f"does not take that ({NAMES[0]})")
         if times == _MOST_LOSSES:
-            why = f"closes the connection each time: raise its {_NAMES[1]} or {_NAMES[0]}, {_INSTEAD}"
-            raise self._too_long(row if _bytes(row) > _SMALL else chunk, why)
+            why = f"closes the connection each time: raise its {NAMES[1]} or {NAMES[0]}, {_INSTEAD}"
+            raise self._too_long(row if _bytes(row) > SMALL else chunk, why)
 
     # -- asking -------------------------------------------------------------------------------------------------
 
@@ -73,7 +68,7 @@ class Limits:
         for at in np.flatnonzero(sizes > argument).tolist():
             row = chunk.slice(at, at + 1)
             if largest_value(row)[1] > argument:
-                raise self._too_large(row, f"takes {argument} ({_NAMES[0]})")
+                raise self._too_large(row, f"takes {argument} ({NAMES[0]})")
         start, offsets = 0, chunk.requests.offsets
         while start < len(chunk):
             # The other half is for marks, and for what the server counts besides.
@@ -85,14 +80,10 @@ class Limits:
     def _ask(self) -> tuple[int, int] | None:
         if self._known is None and self._may_ask:
             try:
-                with Connection(self._address) as server:
-                    replies = server.pipeline([("CONFIG", "GET", name) for name in _NAMES])
+                self._known = ask_limits(self._address)
             except RStreamError:
                 return None  # whoever sends the chunk will say what is wrong with the server; the next one asks again
-            if any(isinstance(reply, ReplyError) or len(reply) != 2 for reply in replies):
-                self._may_ask = False
-            else:
-                self._known = int(replies[0][1]), int(replies[1][1])
+            self._may_ask = self._known is not None
         return self._known
 
     def _refuses(self, size: int) -> bool:

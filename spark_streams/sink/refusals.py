@@ -172,5 +172,6 @@ def late_closing(batch: Batch, done: int) -> LedgerError:
     """A driver that stood still."""
     return LedgerError(
         f"{_who(batch)} has been written, and batch {done} of the query is done: this driver had stood still and "
-        "another one has gone on (then nothing is amiss), or the query runs twice: stop one of them"
+        "another one has gone on (then nothing is amiss); or the query runs twice: stop one of them; or the checkpoint "
+        f"was set back: put the later one back; {_anew(batch, 'what is in the stream of it')}"
     )

@@ -7,7 +7,8 @@ import re
 # A pattern of the failure's kind, and what is wrong.
 KNOWN: dict[str, str] = {
     r"^named again": "what a lenient run has accepted is named again where no batch has come since",
-    r"^uncounted .*at-most-once": "at-most-once forgets a loss that has stopped the strict run before",
+    r"^counted too much": "a loss is counted at each start until a batch has come after it",
+    r"^(uncounted|silent) .*at-most-once": "at-most-once forgets a loss with what a crash gives up",
     r"^false alarm \| LedgerError: .*maxDeliveries": "a batch that the sink has done is set aside",
     r"^uncounted \| passed over .*checkpoint set back.*others read": "a rolled-back checkpoint of a shared group",
 }

@@ -211,6 +211,7 @@ def test_a_renewal_that_stood_still_for_too_long_is_no_proof_that_the_lease_is_o
         held._renew(connection)
         with pytest.raises(ConsumerTakenError):
             held.hold(connection, ["s"])
+    held.release()
 
 
 def test_live_consumers_are_those_with_a_lease_of_a_living_process(
