@@ -24,6 +24,7 @@ JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configuration
 
 STARTING_AT_ONCE = 2
 _TOO_SLOW = "Python worker failed to connect back"  # Spark gives that process ten seconds
+_RACE = "java.io.OptionalDataException"  # Spark serialises a task while another query changes what it shares with it
 
 
 def session(master: str, conf: dict[str, str]) -> SparkSession:
@@ -98,11 +99,12 @@ def main(file: str) -> None:
             query = waiting.pop(0)
             running.append((query, start(spark, query)))
         for query, one in list(running):
-            if not one.isActive and not query.sign("up").exists() and _TOO_SLOW in error_of(one):
+            error = "" if one.isActive else error_of(one)
+            if _RACE in error or (_TOO_SLOW in error and not query.sign("up").exists()):
                 waiting.append(query)
                 running.remove((query, one))
             elif not one.isActive:
-                query.sign("ended").write_text(error_of(one))
+                query.sign("ended").write_text(error)
                 running.remove((query, one))
             elif query.sign("stop").exists():
                 one.stop()

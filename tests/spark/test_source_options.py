@@ -106,7 +106,7 @@ def test_another_client_of_the_group_reads_at_the_same_time(
     threads[0].join()
 
     def all_read() -> bool:
-        assert query.isActive, query.exception()
+        assert query.isActive, str(query.exception())
         group = client.xinfo_groups("s")[0]
         return bool(group["last-delivered-id"] == client.xinfo_stream("s")["last-generated-id"] and not pending(client))
 
