@@ -13,11 +13,15 @@ class Births:
         self._world = world
         self._begun = False
         self.passed: set[int] = set()  # numbers of entries that a late group may have begun behind
+        self._at_id: set[str] = set()  # streams that are read from an id on, which may lie ahead of them
 
     def look(self, begun: bool = False) -> None:
         """Look for new groups. begun: the query has been told where it starts."""
         model, options = self._world.model, self._world.query.options
         late = self._begun and "streamsPattern" in options
+        start = options["startingOffsets"]
+        for name in self._at_id if start not in ("earliest", "latest") else ():
+            model.excuse([one for one in model.of(name) if one.key <= _key(start)], "before the start")
         for name in self._world.names():
             if name in model.streams and model.streams[name].born:
                 continue
@@ -28,6 +32,7 @@ class Births:
             before = [one for one in model.of(name) if one.key <= _key(seen.position)]
             if not late:
                 model.excuse(before, "before the start")
+                self._at_id.add(name)
             elif options["startingOffsets"] == "latest":
                 self.passed |= {one.n for one in before}
         self._begun |= begun

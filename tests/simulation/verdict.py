@@ -26,6 +26,7 @@ def at_peace(world: World) -> None:
     """The query has found nothing more to do, and nothing has happened meanwhile: everything is where it must be, or
     its loss has been told."""
     model, query = world.model, world.query
+    world.births.look()
     _hold_letters(world)
     model.sunk |= {row.value[1] for row in world.sink.rows()}
     streams = query.reads()
