@@ -269,8 +269,10 @@ class MicroBatches:
         if not self._fresh and not marks.are_there(server):
             self._begin_afresh()  # the server came back from an older state, without our noticing
             marks.read(server, streams)
-        given_up = {stream for stream, mark in marks.of.items() if mark.holds}
-        given_up |= set(streams) if self._at_once or begin.no_ack else set()
+        given_up: set[str] = set()
+        if self._fresh:
+            given_up = {stream for stream, mark in marks.of.items() if mark.holds}
+            given_up |= set(streams) if self._at_once or begin.no_ack else set()
         self._settling.now(server, begin)
         states = self._groups.now(server, self.member, streams)
         if self._no_ack:

@@ -131,6 +131,21 @@ def test_a_group_that_is_set_forward_is_noticed(server: Server, client: redis.Re
     assert lost(lenient) == 10
 
 
+@pytest.mark.usefixtures("never_ahead")
+def test_a_group_that_is_set_forward_under_an_at_most_once_query_is_noticed(
+    server: Server, client: redis.Redis
+) -> None:
+    """While it runs: after a restart it looks like a batch that a crash has given up."""
+    ids = add(client, 50)
+    one = reader(server, delivery="at-most-once")
+    log = batches(one, 2)
+    client.xgroup_setid("s", "g", ids[29])
+    with pytest.raises(DataLossError, match=rf"stands at {ids[29]}, and nothing above {ids[19]} was given to anybody"):
+        one.latestOffset(log[2], TEN)
+    lenient = reader(server, delivery="at-most-once", **LENIENT)
+    assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(30, 50))
+
+
 @pytest.mark.parametrize("running", [True, False])
 @pytest.mark.usefixtures("never_ahead")
 def test_others_who_come_read_and_leave_between_two_triggers_are_no_loss(
