@@ -80,7 +80,7 @@ class Settling:
         self.marks.forget()
 
     def _ranges(self, up_to: Offset) -> list[PendingRange]:
-        if not self._listed:
+        if not self._listed or not up_to.token:  # where the query begins, nothing is committed
             return []
         ranges = [PendingRange(stream, at, self._begin_of(stream, up_to)) for stream, at in up_to.positions.items()]
         return [one for one in ranges if one.after < one.last]

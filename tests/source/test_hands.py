@@ -370,3 +370,15 @@ def test_an_older_checkpoint_whose_group_was_set_back_reads_once_more_what_lies_
     assert read(again, older, end) == [3, 4, 5, 6]
     assert drain(reader(server), at=end) == []
     assert pending_count(client) == 0
+
+
+def test_what_is_handed_to_a_query_that_has_just_begun_is_read(server: Server, client: redis.Redis) -> None:
+    """Before its first batch, at entries that others were given."""
+    add(client, 8)
+    client.xgroup_create("s", "g", id="0")
+    [(_, entries)] = client.xreadgroup("g", "bob", {"s": ">"}, count=5)
+    one = reader(server)
+    at = one.initialOffset()
+    client.xclaim("s", "g", "spark", 0, [entry for entry, _ in entries[:3]])
+    assert sorted(n for batch in drain(one, at=at) for n in batch) == [0, 1, 2, 5, 6, 7]
+    assert pending_count(client) == 2
