@@ -129,14 +129,16 @@ def at_a_moment(
 
     def act() -> None:
         HANDS[hand](scene, done)
+        if shared and hand == "sets the group forward":
+            done.either |= done.gone  # nobody can tell it from what the others have read
         scene.producer.add(scene.name, scene.random.choice([0, 30]))
 
     running = meet(scene, query, moment, act)
     after = live_on(scene, query, running, done.foreign)
     outcome = judge(scene, query, after, done)
     outcome.report.forgive("unseen")  # others acknowledge, too, and groups vanish
-    if mode != "at-least-once":
-        outcome.report.forgive("early")
+    if mode != "at-least-once" or (lenient and hand == "sets the group back"):
+        outcome.report.forgive("early")  # what is pending above such a group is given again
     shown = ", ".join([hand, str(moment), mode, "lenient" if lenient else "strict", *(["shared"] if shared else [])])
     outcome.chosen = shown
     return outcome

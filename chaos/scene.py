@@ -86,6 +86,8 @@ class Scene:
         """Start it here."""
         for left in ("up", "held", "go", "struck", "asleep", "wake", "zombie"):
             query.sign(left).unlink(missing_ok=True)
+        # A loss that the last trigger finds, which has no rows, is told, too.
+        self.spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "0" if query.trigger == "now" else "100")
         running = start(self.spark, query)
         self._running.append(running)
         return running

@@ -21,6 +21,8 @@ set_up() {
     need_python
     for need in "$@"; do "have_$need" || "need_$need"; done
     venv_is_ready "$level" || make_venv "$level"
+    # What stands in .venv went with an old one.
+    for need in "$@"; do "have_$need" || "need_$need"; done
     release_lock
   fi
 
