@@ -431,7 +431,7 @@ class MicroBatches:
         while backlog:
             reserved = self._reserving.new_entries(server, self._groups.heads, states, backlog, most, self._turn)
             self._groups.took(self.member, states, reserved)
-            if reserved.runs:
+            if reserved.runs or not reserved.states:
                 return reserved.runs
             # What these streams had was deleted, or others were faster: the turn is that of those that were left out.
             backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}

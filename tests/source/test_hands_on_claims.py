@@ -90,6 +90,14 @@ def test_on_a_claim_that_is_in_no_offset_yet(server: Server, client: redis.Redis
     assert consumers(client).get("spark") == 0
 
 
+def test_a_claim_that_a_crash_has_left_may_be_larger_than_a_batch(server: Server, client: redis.Redis) -> None:
+    left_by_bob(client)
+    one = reader(server, **IDLE)
+    start = one.initialOffset()
+    one.latestOffset(start, ALL)
+    assert sorted(n for batch in drain(reader(server, **SOON), 1, start) for n in batch) == list(range(12))
+
+
 @hands
 @allowed
 @pytest.mark.parametrize("restarted", [False, True])
