@@ -98,7 +98,7 @@ def _check(config: Mapping[str, Any], shape: Shape, prefix: str, where: str) -> 
         if expected is FREE or isinstance(expected, Mapping):
             if not isinstance(value, dict):
                 raise ConfigError(f"{where}: {prefix}{key} must be a table, not {value!r}")
-            if expected is not FREE:
+            if isinstance(expected, Mapping):
                 _check(value, expected, f"{prefix}{key}.", where)
         elif not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
             raise ConfigError(f"{where}: {prefix}{key} must be a {_NAMES[expected]}, not {value!r}")

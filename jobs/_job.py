@@ -36,7 +36,7 @@ try:
 
     from spark_streams import register
     from spark_streams.errors import ConfigError, OptionError, RStreamError, find_in_text
-    from spark_streams.monitor.failure import failure_of
+    from spark_streams.monitor.watch.failure import failure_of
     from spark_streams.options import Option, Options, parse_options
     from spark_streams.wire.address import default_url, redacted
 except ImportError as error:
@@ -83,7 +83,7 @@ class Job:
     def stop_with(self, call: Callable[[], None]) -> None:
         """For a job without a session: call this when it is asked to stop."""
         self.stop.then(call)
-        self.stop.listen(launch_gateway() if _under_submit() else None)
+        self.stop.listen(launch_gateway() if _under_submit() else None)  # type: ignore[no-untyped-call]
 
     def plan(self, **facts: Any) -> None:
         """What the job is about to do, when all is checked. Ends a run with `--check`."""
@@ -101,7 +101,7 @@ class Job:
     def schema(self, key: str, ddl: str) -> StructType:
         """A schema of the configuration. Raises ConfigError that names its key."""
         try:
-            return StructType.fromDDL(ddl)
+            return StructType.fromDDL(ddl)  # type: ignore[return-value]  # of columns, it is a struct
         except Exception as error:
             raise ConfigError(f"{key}: {first_line(error)}") from error
 

@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 
 from _job import Job
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams import watch
 from spark_streams.deadletter.inputs import Inputs, own_letters
 from spark_streams.errors import ConfigError
-from spark_streams.monitor.bar import Bar
 from spark_streams.monitor.groups import view_streams
-from spark_streams.monitor.listener import Watch
+from spark_streams.monitor.terminal.progress_bar import Bar
+from spark_streams.monitor.watch.listener import Watch
 from spark_streams.option_values import duration
 from spark_streams.options import Options
-from spark_streams.source.start import matching_streams
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
+from spark_streams.wire.scan import matching_streams
 
 # What [job] holds.
 SHAPE = {
@@ -124,7 +124,7 @@ class Query:
                         seen, total = progress.batchId, total + progress.numInputRows
                 bar.at(total)
 
-            while not query.awaitTermination(_LOOK):
+            while not query.awaitTermination(_LOOK):  # type: ignore[arg-type]  # it takes fractions of a second
                 count()
                 look()
                 if job.stop.asked:

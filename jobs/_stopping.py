@@ -44,7 +44,7 @@ class Stop:
         for name in SIGNALS:
             signal.signal(getattr(signal, f"SIG{name}"), self._on_signal)
         if gateway is not None:
-            ensure_callback_server_started(gateway)
+            ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
             of_jvm = gateway.jvm.sun.misc.Signal
             for name in SIGNALS:
                 of_jvm.handle(of_jvm(name), _Handler(self._ask))

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_streams.errors import ConfigError, RStreamError, StreamStateError
+from spark_streams.keys import key_beside
 from spark_streams.option_values import duration
 from spark_streams.options import SOURCE, Options
 from spark_streams.sink.trim import AckedTrimmer, Trimming
@@ -25,7 +26,6 @@ from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.replies import pairs
 from spark_streams.wire.retry import is_passing
-from spark_streams.wire.slots import key_beside
 
 SHAPE = {
     "source": FREE,

@@ -117,7 +117,7 @@ class Split:
         """What the source is asked for. Raises ConfigError."""
         columns = ", ".join(f"`{name}` {kind if self.by_source else 'STRING'}" for name, kind in self._types.items())
         try:
-            return StructType.fromDDL(f"{columns}, `_stream` STRING, `_id` STRING, `_fields` MAP<BINARY, BINARY>")
+            return StructType.fromDDL(f"{columns}, `_stream` STRING, `_id` STRING, `_fields` MAP<BINARY, BINARY>")  # type: ignore[return-value]
         except Exception as error:
             raise ConfigError(f"[columns]: {first_line(error)}") from error
 
@@ -152,8 +152,8 @@ class Split:
     def letters(self, judged: DataFrame, group: str, consumer: str) -> DataFrame:
         """The bad rows as dead letters."""
         bad = F.col("_reason").isNotNull()
-        told = {"stage": "etl", "group": group, "consumer": consumer, "at": F.col("_at")}
-        return route_dead_letters(judged, bad, F.col("_reason"), **told).letters
+        reason, moment = F.col("_reason"), F.col("_at")
+        return route_dead_letters(judged, bad, reason, stage="etl", group=group, consumer=consumer, at=moment).letters
 
 
 if __name__ == "__main__":

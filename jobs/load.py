@@ -17,8 +17,8 @@ from _job import Job, main
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.errors import ConfigError, RStreamError
-from spark_streams.monitor.bar import Bar
 from spark_streams.monitor.groups import view_streams
+from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.options import SINK
 from spark_streams.sink.counts import Count, counts_of, forget_counts
 from spark_streams.sink.load_writer import LoadDataSource, check_loadable
@@ -106,6 +106,7 @@ def _check(job: Job, path: str, kind: str) -> None:
 
 def _read(job: Job, kind: str, path: str, base: str | None = None) -> DataFrame:
     """One file, or all of them. base: the folder that it is from, whose subfolders may be columns (`month=1`)."""
+    assert job.spark is not None
     reader = job.spark.read.format(kind).options(**job.plain_options("input.options"))
     if job.get("input.schema"):
         reader = reader.schema(job.schema("input.schema", job.get("input.schema")))

@@ -15,8 +15,8 @@ from spark_streams.deadletter.criteria import parse_criteria
 from spark_streams.deadletter.orders import MAX_REDRIVES, Orders
 from spark_streams.deadletter.redrive import Redrive, Report
 from spark_streams.errors import ConfigError
-from spark_streams.monitor.bar import telling
 from spark_streams.monitor.groups import view_streams
+from spark_streams.monitor.terminal.progress_bar import telling
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spark_streams._version import __version__
+
 if TYPE_CHECKING:
     from logging import Logger
     from pathlib import Path
@@ -16,9 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_streams.deadletter.routing import route_dead_letters
-    from spark_streams.monitor.listener import Watch
-
-__version__ = "0.1.0"
+    from spark_streams.monitor.watch.listener import Watch
 
 __all__ = ["__version__", "register", "route_dead_letters", "watch"]
 
@@ -57,6 +57,6 @@ def watch(
     With it, the dead letter of an entry that kills its query (`maxDeliveries`) says the error's class and message.
     The result can be closed; the process' end does that, too. Raises OptionError, UnsupportedError.
     """
-    from spark_streams.monitor.listener import attach
+    from spark_streams.monitor.watch.listener import attach
 
     return attach(spark, url, log, metrics_port, metrics_host, metrics_file)

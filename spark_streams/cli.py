@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from spark_streams import __version__
+from spark_streams._version import __version__
 from spark_streams.commands.add import add
 from spark_streams.commands.dead import dead
 from spark_streams.commands.lag import lag

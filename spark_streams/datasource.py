@@ -14,7 +14,7 @@ from spark_streams.options import BATCH_SOURCE, SINK, SOURCE, Options, parse_opt
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.stream_writer import StreamWriter
 from spark_streams.source.batch_reader import BatchReader, PushingBatchReader, infer_schema
-from spark_streams.source.columns import DEFAULT_SCHEMA, Columns
+from spark_streams.source.rows.columns import DEFAULT_SCHEMA, Columns
 from spark_streams.source.stream_reader import StreamReader
 
 

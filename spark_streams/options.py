@@ -1,7 +1,7 @@
 """Every option, once: its name, which side it belongs to, its default, its check and its one-line documentation.
 
-README's tables are printed from here (`python -m spark_streams.options`). Option names are matched without regard to
-case, as Spark does. Unknown options are errors: a misspelt option that is silently ignored loses data.
+The tables of docs/options.md are printed from here (`python -m spark_streams.options`). Names are matched without
+regard to case, as Spark does. Unknown options are errors: a misspelt option that is silently ignored loses data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REQUIRED = object()
 @dataclass(frozen=True)
 class Option:
     """name: as users type it; parse: text → value, raises ValueError; default: a value, REQUIRED, or a callable;
-    shown: the default as README shows it."""
+    shown: the default as docs/options.md shows it."""
 
     name: str
     parse: Callable[[str], Any]
@@ -348,7 +348,7 @@ def _no_such_option(name: str, known: Mapping[str, Option], table: Iterable[Opti
 
 
 def table_of(options: Iterable[Option]) -> str:
-    """A Markdown table for README."""
+    """A Markdown table for docs/options.md."""
     rows = ["| option | default | |", "|---|---|---|"]
     rows += [f"| `{o.name}` | {'required' if o.default is REQUIRED else o.shown} | {o.doc} |" for o in options]
     return "\n".join(rows)

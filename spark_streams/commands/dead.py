@@ -12,7 +12,7 @@ import click
 from spark_streams.commands.letters import criteria_of, criteria_options, progress
 from spark_streams.commands.redrive import redrive
 from spark_streams.commands.shared import connect, json_option, print_json, print_table, url_option
-from spark_streams.monitor.units import printable
+from spark_streams.monitor.terminal.units import printable
 
 if TYPE_CHECKING:
     from spark_streams.deadletter.tally import Tally
@@ -167,7 +167,7 @@ def _kinds(tally: Tally) -> list[dict[str, Any]]:
 
 def _age(entry: str) -> str:
     """How long ago an entry was added; its id itself where that is no time."""
-    from spark_streams.monitor.units import duration
+    from spark_streams.monitor.terminal.units import duration
 
     ms = time.time() * 1000 - int(entry.partition("-")[0])
     return f"{duration(max(ms, 0))} ago" if abs(ms) < _NO_TIME else entry

@@ -12,7 +12,7 @@ from spark_streams.commands.shared import connect, json_option, named_streams, p
 from spark_streams.errors import StreamStateError
 
 if TYPE_CHECKING:
-    from spark_streams.monitor.survey import GroupStanding
+    from spark_streams.monitor.lag_survey import GroupStanding
 
 BEHIND = 3  # exit code
 
@@ -47,7 +47,7 @@ def lag(
       rstream lag orders --group billing --json
       rstream lag --max 10000 --max-seconds 60 || page-somebody
     """
-    from spark_streams.monitor.survey import survey
+    from spark_streams.monitor.lag_survey import survey
 
     with connect(url) as server:
         # Where entries must be counted, one more than is allowed is enough.
@@ -75,7 +75,7 @@ def _is_beyond(one: GroupStanding, most: int | None, max_seconds: float | None) 
 
 
 def _verdict(found: list[GroupStanding], beyond: list[GroupStanding]) -> str:
-    from spark_streams.monitor.units import printable
+    from spark_streams.monitor.terminal.units import printable
 
     groups = "1 group" if len(found) == 1 else f"{len(found):,} groups"
     if not found:
@@ -89,7 +89,7 @@ def _verdict(found: list[GroupStanding], beyond: list[GroupStanding]) -> str:
 
 
 def _behind(one: GroupStanding) -> str:
-    from spark_streams.monitor.units import count, duration
+    from spark_streams.monitor.terminal.units import count, duration
 
     entries = f"{count(one.lag, one.at_least)} {'entry' if one.lag == 1 else 'entries'}"
     age = "" if one.lag_ms is None else f", {duration(one.lag_ms)}"
@@ -97,7 +97,7 @@ def _behind(one: GroupStanding) -> str:
 
 
 def _print(found: list[GroupStanding]) -> None:
-    from spark_streams.monitor.units import count, duration
+    from spark_streams.monitor.terminal.units import count, duration
 
     print_table(
         ("stream", "group", "lag ", "behind ", "pending ", "oldest ", "consumers ", "last delivered"),

@@ -53,7 +53,7 @@ def progress(title: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
         return
     from rich.console import Console
 
-    from spark_streams.monitor.bar import telling
+    from spark_streams.monitor.terminal.progress_bar import telling
 
     with telling(Console(stderr=True, highlight=False, soft_wrap=True), title) as tell:
         yield tell

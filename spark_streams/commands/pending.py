@@ -66,8 +66,8 @@ def pending(
 
 
 def _consumers(names: tuple[str, ...], group: str | None, consumer: str | None, url: str, as_json: bool) -> None:
-    from spark_streams.monitor.survey import survey
-    from spark_streams.monitor.units import duration
+    from spark_streams.monitor.lag_survey import survey
+    from spark_streams.monitor.terminal.units import duration
 
     with connect(url) as server:
         seen = survey(server, named_streams(server, names), counted=1)
@@ -110,8 +110,8 @@ def _consumers(names: tuple[str, ...], group: str | None, consumer: str | None, 
 def _entries(
     stream: str, group: str, consumer: str | None, most: int, idle: int | None, url: str, as_json: bool
 ) -> None:
-    from spark_streams.monitor.survey import shown
-    from spark_streams.monitor.units import duration
+    from spark_streams.monitor.lag_survey import shown
+    from spark_streams.monitor.terminal.units import duration
 
     words: list[Any] = ["XPENDING", stream, group, *([] if idle is None else ["IDLE", idle]), "-", "+", most]
     with connect(url) as server:

@@ -15,7 +15,7 @@ from spark_streams.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spark_streams.monitor.report import LetterRow, Report
+    from spark_streams.monitor.report.report import LetterRow, Report
     from spark_streams.wire.connection import Connection
 
 
@@ -46,7 +46,7 @@ def report(
       rstream report orders --for 60s -o orders.html
       rstream report --log /var/log/billing.jsonl
     """
-    from spark_streams.monitor.page import page
+    from spark_streams.monitor.report.html import page
 
     if log is not None and lasts is not None:
         raise click.UsageError("--for watches a server, and --log reads a file: give one of them")
@@ -63,8 +63,8 @@ def report(
 
 
 def _of_log(path: str, names: tuple[str, ...], group: str | None) -> Report:
-    from spark_streams.monitor.lines import read_lines
-    from spark_streams.monitor.readings import LogReading
+    from spark_streams.monitor.report.builders import LogReading
+    from spark_streams.monitor.watch.log_lines import read_lines
 
     reading = LogReading(names, group)
     try:
@@ -79,8 +79,8 @@ def _of_log(path: str, names: tuple[str, ...], group: str | None) -> Report:
 def _of_server(url: str, names: tuple[str, ...], group: str | None, lasts: int | None, every: int) -> Report:
     from dataclasses import replace
 
-    from spark_streams.monitor.readings import ServerReading
-    from spark_streams.monitor.survey import survey
+    from spark_streams.monitor.lag_survey import survey
+    from spark_streams.monitor.report.builders import ServerReading
 
     reading = ServerReading()
     with connect(url) as server:
@@ -105,7 +105,7 @@ def _of_server(url: str, names: tuple[str, ...], group: str | None, lasts: int |
 def _letters(url: str, server: Connection) -> Iterator[LetterRow]:
     from spark_streams.deadletter.criteria import Criteria
     from spark_streams.deadletter.looking import by_kind, dead_streams
-    from spark_streams.monitor.report import LetterRow
+    from spark_streams.monitor.report.report import LetterRow
     from spark_streams.wire.address import Address
 
     for dead in dead_streams(server):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from spark_streams.errors import RStreamError, StreamStateError
-from spark_streams.monitor.units import printable
+from spark_streams.monitor.terminal.units import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +65,7 @@ def connect(url: str) -> Connection:
 
 def named_streams(server: Connection, names: Sequence[str]) -> Sequence[str | bytes]:
     """These streams, or all that the server has. Raises StreamStateError where one is not there."""
-    from spark_streams.monitor.groups import list_streams
+    from spark_streams.wire.scan import list_streams
 
     if not names:
         return list_streams(server)

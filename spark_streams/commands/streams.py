@@ -21,7 +21,8 @@ def streams(url: str, as_json: bool) -> None:
       rstream streams --url redis://user:password@host:6379/0
       rstream streams --json | jq '.[] | select(.length > 1000000) | .stream'
     """
-    from spark_streams.monitor.groups import list_streams, view_streams
+    from spark_streams.monitor.groups import view_streams
+    from spark_streams.wire.scan import list_streams
 
     with connect(url) as server:
         views = view_streams(server, list_streams(server))

@@ -17,9 +17,9 @@ from spark_streams.commands.shared import connect, json_option, milliseconds, na
 from spark_streams.errors import ServerError
 
 if TYPE_CHECKING:
-    from spark_streams.monitor.board import Title
-    from spark_streams.monitor.history import History
-    from spark_streams.monitor.survey import Survey
+    from spark_streams.monitor.lag_survey import Survey
+    from spark_streams.monitor.rates import History
+    from spark_streams.monitor.terminal.board import Title
     from spark_streams.wire.connection import Connection
 
 # What INFO calls a server's version, and the server's name.
@@ -71,8 +71,8 @@ class Watched:
     """Looks at the server, again and again, also over a connection that breaks."""
 
     def __init__(self, url: str, names: tuple[str, ...], group: str | None, every_ms: int) -> None:
-        from spark_streams.monitor.board import Title
-        from spark_streams.monitor.history import History
+        from spark_streams.monitor.rates import History
+        from spark_streams.monitor.terminal.board import Title
         from spark_streams.wire.replies import info
 
         self._url, self._names, self._group = url, names, group
@@ -107,7 +107,7 @@ class Watched:
             self.title = replace(self.title, trouble="")
 
     def _seen(self, server: Connection) -> Survey:
-        from spark_streams.monitor.survey import survey
+        from spark_streams.monitor.lag_survey import survey
 
         seen = survey(server, self._streams)
         if self._group is None:
@@ -117,7 +117,7 @@ class Watched:
 
 def _print_once(watched: Watched) -> None:
     from spark_streams.commands.shared import console
-    from spark_streams.monitor.board import Board
+    from spark_streams.monitor.terminal.board import Board
 
     watched.look()
     time.sleep(watched.every)
@@ -126,7 +126,7 @@ def _print_once(watched: Watched) -> None:
 
 
 def _print_lines(watched: Watched, lasts: int | None) -> None:
-    from spark_streams.monitor.history import UNKNOWN
+    from spark_streams.monitor.rates import UNKNOWN
 
     for _ in _ticks(watched.every, lasts):
         watched.look()
@@ -146,7 +146,7 @@ def _show(watched: Watched, lasts: int | None) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from spark_streams.monitor.board import Board
+    from spark_streams.monitor.terminal.board import Board
 
     watched.look()
     console = Console(highlight=False)

@@ -16,7 +16,7 @@ from spark_streams.deadletter.page import LetterPage, by_value
 from spark_streams.errors import InvalidOptionError
 from spark_streams.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 from spark_streams.option_values import duration
-from spark_streams.wire.lines import Mask
+from spark_streams.wire.entries.lines import Mask
 
 T = TypeVar("T")
 

@@ -14,11 +14,11 @@ import json
 import secrets
 from dataclasses import asdict, dataclass, replace
 
+from spark_streams import lease
 from spark_streams.errors import RedriveTakenError
 from spark_streams.ids import InvalidStreamId, StreamId
-from spark_streams.wire import lease
+from spark_streams.keys import key_beside
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.slots import key_beside
 
 KEPT_MS = 86_400_000
 

@@ -10,10 +10,10 @@ from spark_streams.deadletter.envelope import opened, text
 from spark_streams.deadletter.reading import PageSize, extent, letters
 from spark_streams.deadletter.tally import Tally
 from spark_streams.deadletter.transform import DeadLetter, letters_of
-from spark_streams.monitor.groups import list_streams
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.link import Link
+from spark_streams.wire.scan import list_streams
 
 _FIRST_LOOK = 20  # streams that are asked at once; how large entries are shows how many more
 

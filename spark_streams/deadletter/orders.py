@@ -24,8 +24,8 @@ from spark_streams.deadletter.page import LetterPage, by_value
 from spark_streams.deadletter.tally import Tally
 from spark_streams.deadletter.transform import Transform
 from spark_streams.errors import InvalidOptionError
-from spark_streams.wire.encode import encode_xadd
-from spark_streams.wire.lines import Index, Mask
+from spark_streams.wire.entries.encode import encode_xadd
+from spark_streams.wire.entries.lines import Index, Mask
 
 MAX_REDRIVES = 3
 PARKED = ":parked"

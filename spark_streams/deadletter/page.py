@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.deadletter.envelope import FIELDS, NAMES, PREFIX, text
-from spark_streams.wire.decode import EntryPage
-from spark_streams.wire.lines import Index, Mask
+from spark_streams.wire.entries.decode import EntryPage
+from spark_streams.wire.entries.lines import Index, Mask
 
 _FIELDS = pa.array(FIELDS, pa.binary())
 _PLACES = {name: place for place, name in enumerate(NAMES)}

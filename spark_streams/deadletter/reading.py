@@ -13,8 +13,8 @@ from spark_streams.deadletter.page import LetterPage
 from spark_streams.errors import RStreamError, ServerReplyError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.connection import Connection, ReplyError, ReplyTooLargeError, pack
-from spark_streams.wire.decode import decode_entries
-from spark_streams.wire.lines import Index
+from spark_streams.wire.entries.decode import decode_entries
+from spark_streams.wire.entries.lines import Index
 from spark_streams.wire.link import Link
 from spark_streams.wire.replies import pairs
 

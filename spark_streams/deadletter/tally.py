@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.deadletter.envelope import text
-from spark_streams.wire.lines import Index
+from spark_streams.wire.entries.lines import Index
 
 _MOST_KINDS = 1_000
 _OTHERS = "(others)"

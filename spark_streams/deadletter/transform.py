@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark_streams.deadletter.envelope import MARK, NAMES, raw, text
 from spark_streams.deadletter.page import LetterPage
 from spark_streams.errors import TransformError
-from spark_streams.wire.lines import Index
+from spark_streams.wire.entries.lines import Index
 
 
 @dataclass(frozen=True)

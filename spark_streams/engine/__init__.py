@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 __all__ = ["EngineStartError", "LocalEngine"]
 
 if TYPE_CHECKING:
-    from spark_streams.engine import embedded as embedded
-    from spark_streams.engine.local import LocalEngine
-    from spark_streams.engine.process import EngineStartError
+    from spark_streams.engine.launch import embedded as embedded
+    from spark_streams.engine.launch.local import LocalEngine
+    from spark_streams.engine.launch.process import EngineStartError
 else:
 
     def __getattr__(name):
         if name == "LocalEngine":
-            from spark_streams.engine.local import LocalEngine
+            from spark_streams.engine.launch.local import LocalEngine
 
             return LocalEngine
         if name == "EngineStartError":
-            from spark_streams.engine.process import EngineStartError
+            from spark_streams.engine.launch.process import EngineStartError
 
             return EngineStartError
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,12 +10,12 @@ import signal
 import sys
 from pathlib import Path
 
-from spark_streams.engine.commandline import configure
-from spark_streams.engine.config import Config
 from spark_streams.engine.core import Engine
-from spark_streams.engine.loading import CorruptFileError
-from spark_streams.engine.server import Server
-from spark_streams.engine.writing import PersistenceError
+from spark_streams.engine.launch.commandline import configure
+from spark_streams.engine.persistence.aof_loader import CorruptFileError
+from spark_streams.engine.persistence.aof_writer import PersistenceError
+from spark_streams.engine.server.event_loop import Server
+from spark_streams.engine.settings.config import Config
 
 _LEVELS = {"debug": 10, "verbose": 10, "notice": 20, "warning": 30, "nothing": 100}
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from spark_streams.engine.replies import CommandError, Reply, error
+from spark_streams.engine.resp.replies import CommandError, Reply, error
 
 if TYPE_CHECKING:
     from spark_streams.engine.client import Client
-    from spark_streams.engine.keyspace import Database
+    from spark_streams.engine.store.keyspace import Database
 
 
 class Waiter:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_streams.engine.blocking import Waiter
-    from spark_streams.engine.keyspace import Database
-    from spark_streams.engine.requests import Request
+    from spark_streams.engine.resp.requests import Request
+    from spark_streams.engine.store.keyspace import Database
 
 REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIPPING = range(4)
 

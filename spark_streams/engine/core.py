@@ -12,21 +12,21 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from spark_streams.engine.access import Guard
 from spark_streams.engine.blocking import Waiters
-from spark_streams.engine.borders import NodeLimits
 from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client
-from spark_streams.engine.config import Config
-from spark_streams.engine.guard import Guard
 from spark_streams.engine.journal import Journal
-from spark_streams.engine.keyspace import Database
-from spark_streams.engine.memory import MemoryGauge
-from spark_streams.engine.persistence import Persistence
-from spark_streams.engine.replies import QUEUED, CommandError, Reply, error
-from spark_streams.engine.requests import Request, single_commands
-from spark_streams.engine.runs import Run, Shapes
+from spark_streams.engine.persistence.append_only import Persistence
+from spark_streams.engine.resp.replies import QUEUED, CommandError, Reply, error
+from spark_streams.engine.resp.requests import Request, single_commands
+from spark_streams.engine.resp.xadd_batch import Run, Shapes
+from spark_streams.engine.settings.config import Config
+from spark_streams.engine.store.keyspace import Database
+from spark_streams.engine.store.memory import MemoryGauge
+from spark_streams.engine.store.node_limits import NodeLimits
 
 if TYPE_CHECKING:
-    from spark_streams.engine.commands.table import Command
+    from spark_streams.engine.command_table import Command
 
 REDIS_VERSION = "8.10.0"  # the newest version whose stream commands are all here
 DATABASES = 16
@@ -44,8 +44,8 @@ class Engine:
 
     def __init__(self, clock: Callable[[], int] = unix_ms) -> None:
         # Imported here because the commands import this module for its types.
-        from spark_streams.engine.commands.runs import add_run
-        from spark_streams.engine.commands.table import COMMANDS, find, keys_of, named_by
+        from spark_streams.engine.command_table import COMMANDS, find, keys_of, named_by
+        from spark_streams.engine.commands.xadd_batch import add_run
 
         self.clock = clock
         self.now = clock()

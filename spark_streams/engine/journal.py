@@ -23,15 +23,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from spark_streams.engine import entryid
-from spark_streams.engine.entry import fields_wire
-from spark_streams.engine.references import Policy
+from spark_streams.engine.store import entryid
+from spark_streams.engine.store.entry import fields_wire
+from spark_streams.engine.store.references import Policy
 
 if TYPE_CHECKING:
-    from spark_streams.engine.group import Consumer, Group
-    from spark_streams.engine.keyspace import Database
-    from spark_streams.engine.pending import Run
-    from spark_streams.engine.stream import Slice, Stream
+    from spark_streams.engine.store.group import Consumer, Group
+    from spark_streams.engine.store.keyspace import Database
+    from spark_streams.engine.store.pending_list import Run
+    from spark_streams.engine.store.stream import Slice, Stream
 
 MULTI = fields_wire([b"MULTI"])
 EXEC = fields_wire([b"EXEC"])
@@ -106,7 +106,7 @@ class Journal:
 
     def restored(self, db: Database, key: bytes, existed: bool) -> None:
         """A key was made from a payload, which not every Redis can read: the commands that make it are written."""
-        from spark_streams.engine import snapshot  # which writes in this module's words
+        from spark_streams.engine.persistence import snapshot  # which writes in this module's words
 
         self.begin()
         if existed:

@@ -62,17 +62,6 @@ def view_streams(server: Connection, streams: Sequence[str | bytes]) -> list[Str
     return views
 
 
-def list_streams(server: Connection) -> list[bytes]:
-    """The names of all streams in the database, sorted; the key space is scanned a page at a time."""
-    names: set[bytes] = set()
-    cursor = b"0"
-    while True:
-        cursor, page = server.execute("SCAN", cursor, "COUNT", 1000, "TYPE", "stream")
-        names.update(page)
-        if cursor == b"0":
-            return sorted(names)
-
-
 def _group(stream: str, fields: dict[bytes, Any]) -> GroupView:
     return GroupView(
         stream,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_streams.wire.slots import lossy_key, narrowed_key
+from spark_streams.keys import lossy_key, narrowed_key
 
 
 @dataclass(frozen=True)

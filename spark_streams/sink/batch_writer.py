@@ -16,7 +16,7 @@ from spark_streams.errors import InvalidOptionError, SchemaError, UnsupportedErr
 from spark_streams.options import Options
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.closing import close_batch, pass_over
+from spark_streams.sink.batch_commit import close_batch, pass_over
 from spark_streams.sink.fields import STREAM, check_writable
 from spark_streams.sink.runs import begin_job, begin_run
 from spark_streams.sink.write import Task, append

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from spark_streams.errors import EntryIdError, SchemaError
 from spark_streams.sink.fields import ID, STREAM, text_columns
 from spark_streams.sink.fingerprint import Hashes, Mask, row_hashes
-from spark_streams.wire.encode import Requests, encode_xadd, pack_maps
+from spark_streams.wire.entries.encode import Requests, encode_xadd, pack_maps
 
 MOST_BYTES = 8 << 20  # of a chunk, unless a single row is larger
 _PIECE = 128 << 20  # bytes of a batch's own that are encoded at once: the text is at most some times as long

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_streams.errors import LedgerError
+from spark_streams.keys import key_beside
 from spark_streams.sink.chunks import Chunk
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.slots import key_beside
 
 
 @dataclass(frozen=True)

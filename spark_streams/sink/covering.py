@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from spark_streams.errors import RStreamError
 from spark_streams.sink import refusals
-from spark_streams.sink.books import Book, Books, checked
+from spark_streams.sink.ledger_view import LedgerView, LedgerViews, checked
 from spark_streams.sink.opening import open_books
 from spark_streams.sink.replicas import WINDOW, wait_for_replicas
 from spark_streams.sink.resolving import Resolver, Write
@@ -20,7 +20,7 @@ from spark_streams.wire.link import Link
 class Covering:
     """replicas: how many must have what is written, None: nobody waits for them."""
 
-    def __init__(self, link: Link, books: Books, slow: Resolver, replicas: int | None) -> None:
+    def __init__(self, link: Link, books: LedgerViews, slow: Resolver, replicas: int | None) -> None:
         self._link = link
         self._books = books
         self._slow = slow
@@ -85,7 +85,7 @@ class Covering:
             self._write_again(again)
 
     def _write_again(self, chunks: list[Write]) -> None:
-        books: list[Book] = list({book.stream: book for one in chunks for book in one.books}.values())
+        books: list[LedgerView] = list({book.stream: book for one in chunks for book in one.books}.values())
         self._books.begin_afresh(books)
         self._slow.asking(lambda: open_books(self._books, books, self._slow.ask))
         for book in books:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import IO
 
 from spark_streams.sink.chunks import Chunk
-from spark_streams.wire.encode import Requests
+from spark_streams.wire.entries.encode import Requests
 
 IN_MEMORY = 64 << 20  # bytes of commands
 

@@ -38,10 +38,10 @@ task sees `closed`, or the driver sees its stream. No step spans two slots.
 A job's record is made by its driver, before there are tasks, and removed when the job is done: where there is none, the
 job is over. What a job's driver left when it was killed expires a week after its last use.
 
-A batch that kills its query is cut by the source (source/narrow.py): what an earlier run wrote of it may belong to a
-piece that is a later micro-batch. A piece says so under `narrowed_key`; what its earlier runs wrote and it does not
-have is *carried* to the next batches, which claim it like anything else that is written. A batch whose entries are
-gone in part when it is read again says so under `lossy_key`: what was written of them stays.
+A batch that kills its query is cut by the source (source/recovery/poison_batch.py): what an earlier run wrote of it may
+belong to a piece that is a later micro-batch. A piece says so under `narrowed_key`; what its earlier runs wrote and it
+does not have is *carried* to the next batches, which claim it like anything else that is written. A batch whose entries
+are gone in part when it is read again says so under `lossy_key`: what was written of them stays.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_streams.errors import LedgerError
+from spark_streams.keys import key_beside
 from spark_streams.sink import refusals
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.fingerprint import Hashes
 from spark_streams.wire.connection import Argument
-from spark_streams.wire.slots import key_beside
 
 Command = tuple[Argument, ...]
 

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from spark_streams.sink import refusals
-from spark_streams.sink.books import Ask, Book, Books, checked
 from spark_streams.sink.fingerprint import Multiset
 from spark_streams.sink.ledger import CLOSED, HEAD_FIELDS, Command, Head, Part, expiry, read_mark
+from spark_streams.sink.ledger_view import Ask, LedgerView, LedgerViews, checked
 from spark_streams.wire.connection import Reply
 
 
-def open_books(books: Books, wanted: Sequence[Book], ask: Ask) -> None:
+def open_books(books: LedgerViews, wanted: Sequence[LedgerView], ask: Ask) -> None:
     """Enter this run in the heads of streams that it has not written to yet, and read what is written already.
 
     May be run again after a lost connection. Raises LedgerError where it must not write, ReplyError.
@@ -37,7 +37,7 @@ def open_books(books: Books, wanted: Sequence[Book], ask: Ask) -> None:
 
 
 class _Opening:
-    def __init__(self, books: Books, ask: Ask) -> None:
+    def __init__(self, books: LedgerViews, ask: Ask) -> None:
         self._books = books
         self._batch = books.batch
         self._ask_server = ask
@@ -47,7 +47,7 @@ class _Opening:
 
     # -- entering -----------------------------------------------------------------------------------------------
 
-    def enter(self, fresh: Sequence[Book]) -> bool:
+    def enter(self, fresh: Sequence[LedgerView]) -> bool:
         """One attempt; False where something has changed meanwhile."""
         batch = self._batch
         *heads, record = self._ask([
@@ -57,7 +57,7 @@ class _Opening:
             ("HMGET", batch.record, CLOSED, *[book.stream for book in fresh]),
         ])[2:]  # fmt: skip
         closed = record[0]
-        entering: list[Book] = []
+        entering: list[LedgerView] = []
         unnamed: list[bytes] = []
         for book, reply, named in zip(fresh, heads, record[1:], strict=True):
             book.head, book.answered = Head.read(reply), reply
@@ -83,7 +83,7 @@ class _Opening:
             book.head, book.answered = Head.read(reply), reply
         return True
 
-    def _role(self, book: Book, closed: bytes | None, named: bytes | None) -> str:
+    def _role(self, book: LedgerView, closed: bytes | None, named: bytes | None) -> str:
         """What is to be done with this stream. closed, named: what the record says. Raises LedgerError."""
         batch = self._batch
         if batch.expires and closed is None:
@@ -106,7 +106,7 @@ class _Opening:
             self._ask([("UNLINK", record)])  # the job is over, and nobody else would remove it
         return bool(closed_now == closed)
 
-    def _require_whole(self, book: Book, closed: bytes | None, named: bytes | None) -> None:
+    def _require_whole(self, book: LedgerView, closed: bytes | None, named: bytes | None) -> None:
         """Spark begins a batch when the one before it is done; where the server has another opinion, it has lost
         something. Raises LedgerError."""
         batch, head = self._batch, book.head
@@ -127,7 +127,7 @@ class _Opening:
 
     # -- what is written ----------------------------------------------------------------------------------------
 
-    def read(self, books: Sequence[Book]) -> None:
+    def read(self, books: Sequence[LedgerView]) -> None:
         """Marks, claims, and what is carried. Nobody of an earlier run or batch adds to them any more."""
         replies = self._ask([
             ("UNWATCH",),
@@ -147,7 +147,7 @@ class _Opening:
             self._books.met_marks(book, marks)
             self._read_earlier(book, parts)
 
-    def _without(self, book: Book, stale: Sequence[Part]) -> bytes:
+    def _without(self, book: LedgerView, stale: Sequence[Part]) -> bytes:
         """Drop the marks of an earlier batch, which came to nothing; where this one is a piece of it, what they say is
         carried on. What is carried then."""
         keys = [book.keys.named(part.name) for part in stale]
@@ -170,7 +170,7 @@ class _Opening:
             if self._ask([("MULTI",), *kept, *gone, ("EXEC",)])[-1] is not None:
                 return bytes(carried)
 
-    def _read_earlier(self, book: Book, parts: Sequence[Part]) -> None:
+    def _read_earlier(self, book: LedgerView, parts: Sequence[Part]) -> None:
         """Rows that other runs of this batch have written, or earlier pieces of it."""
         batch = self._batch
         book.earlier, book.claims_read = Multiset(), 0

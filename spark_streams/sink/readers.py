@@ -13,9 +13,9 @@ from typing import Any
 
 from spark_streams.errors import StreamStateError
 from spark_streams.ids import InvalidStreamId, StreamId
+from spark_streams.keys import key_beside
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.replies import pairs
-from spark_streams.wire.slots import key_beside
 
 _HOLDS = b" holds"
 

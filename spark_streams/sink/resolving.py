@@ -19,10 +19,10 @@ import numpy as np
 
 from spark_streams.errors import RStreamError, ServerUnreachableError
 from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.sink.books import Book, Books
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.fingerprint import Hashes, Mask, Multiset
 from spark_streams.sink.ledger import Command, expiry, pack_mark
+from spark_streams.sink.ledger_view import LedgerView, LedgerViews
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.rows import error_of_row, first_refused, id_refused
 from spark_streams.sink.trim import Trimmer
@@ -41,7 +41,7 @@ class Write:
 
     chunk: Chunk
     mark: bytes
-    books: Sequence[Book]
+    books: Sequence[LedgerView]
     commands: int = 0  # between MULTI and EXEC
 
     def expected(self) -> bytes:
@@ -49,7 +49,7 @@ class Write:
         return b"+OK\r\n" + b"".join([book.expected() for book in self.books])
 
 
-def parts_of(chunk: Chunk, books: Sequence[Book]) -> Iterator[tuple[Book, int, int, Hashes]]:
+def parts_of(chunk: Chunk, books: Sequence[LedgerView]) -> Iterator[tuple[LedgerView, int, int, Hashes]]:
     """(book, start, stop, fingerprints) of each segment."""
     assert chunk.hashes is not None
     for book, (_, start, stop) in zip(books, chunk.segments(), strict=True):
@@ -59,7 +59,7 @@ def parts_of(chunk: Chunk, books: Sequence[Book]) -> Iterator[tuple[Book, int, i
 class Resolver:
     """Writes chunks over a link while nothing else is under way on it."""
 
-    def __init__(self, link: Link, trimmer: Trimmer, books: Books, limits: Limits) -> None:
+    def __init__(self, link: Link, trimmer: Trimmer, books: LedgerViews, limits: Limits) -> None:
         self._link = link
         self._limits = limits
         self._trimmer = trimmer
@@ -106,7 +106,7 @@ class Resolver:
         self._books.look_again(books, asked[0::2], asked[1::2], self.ask)
         wanted = np.zeros(len(chunk), np.bool_)
         claimed = np.zeros(len(chunk), np.bool_)
-        met: list[tuple[Book, Hashes]] = []
+        met: list[tuple[LedgerView, Hashes]] = []
         for book, start, stop, hashes in parts_of(chunk, books):
             own = self._books.own(book, one.mark)
             if own is not None:

@@ -25,11 +25,11 @@ import numpy as np
 
 from spark_streams.errors import ServerUnreachableError
 from spark_streams.sink import refusals
-from spark_streams.sink.books import Book, Books, checked
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.covering import Covering
 from spark_streams.sink.fingerprint import Hashes, Multiset
 from spark_streams.sink.held import Held
+from spark_streams.sink.ledger_view import LedgerView, LedgerViews, checked
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.opening import open_books
 from spark_streams.sink.resolving import Resolver, Write, parts_of
@@ -44,7 +44,9 @@ _QUEUED = b"+QUEUED\r\n"
 class LedgerSender:
     """Sends chunks over a link, each at most once, whoever else sends the same."""
 
-    def __init__(self, link: Link, trimmer: Trimmer, books: Books, limits: Limits, replicas: int | None = None) -> None:
+    def __init__(
+        self, link: Link, trimmer: Trimmer, books: LedgerViews, limits: Limits, replicas: int | None = None
+    ) -> None:
         """replicas: as Covering's."""
         self._link = link
         self._trimmer = trimmer
@@ -126,7 +128,7 @@ class LedgerSender:
         batch = self._books.batch
         return batch.is_named_by(self._slow.asking(lambda: checked(self._slow.ask([("GET", batch.lossy)])))[0])
 
-    def _parts(self, chunk: Chunk) -> Iterator[tuple[Book, int, int, Hashes]]:
+    def _parts(self, chunk: Chunk) -> Iterator[tuple[LedgerView, int, int, Hashes]]:
         return parts_of(chunk, self._books.of([stream for stream, _, _ in chunk.segments()]))
 
     # -- the fast way -------------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from spark_streams.options import Options
+from spark_streams.sink.at_least_once import PlainSender
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.books import Books
 from spark_streams.sink.chunks import chunks
+from spark_streams.sink.ledger_view import LedgerViews
 from spark_streams.sink.limits import Limits
-from spark_streams.sink.plain import PlainSender
 from spark_streams.sink.transactions import LedgerSender
 from spark_streams.sink.trim import Trimmer, Trimming
 from spark_streams.wire.link import Link
@@ -53,7 +53,7 @@ def append(
             if task is None:
                 result = Result(PlainSender(link, trimmer, limits, options["waitReplicas"]).run(cut), {})
             else:
-                books = Books(task.batch, task.partition, task.attempt)
+                books = LedgerViews(task.batch, task.partition, task.attempt)
                 rows = LedgerSender(link, trimmer, books, limits, options["waitReplicas"]).run(cut)
                 result = Result(rows, {book.stream: Total(book.rows, book.total) for book in books.all()})
         finally:

@@ -28,15 +28,15 @@ from pyspark.sql.types import (
 from spark_streams.deadletter.envelope import MARK, text
 from spark_streams.errors import SchemaError
 from spark_streams.options import Options
-from spark_streams.source.bounds import Narrowing
-from spark_streams.source.columns import Columns
-from spark_streams.source.fetch import Fetch
-from spark_streams.source.filters import narrowing_of
-from spark_streams.source.group import Membership
-from spark_streams.source.plan import Task
-from spark_streams.source.sample import sample
-from spark_streams.source.schema import infer
-from spark_streams.source.survey import plan_tasks
+from spark_streams.source.batch.infer_schema import infer
+from spark_streams.source.batch.plan import plan_tasks
+from spark_streams.source.batch.pushdown import narrowing_of
+from spark_streams.source.batch.sample import sample
+from spark_streams.source.batch.stream_bounds import Narrowing
+from spark_streams.source.membership import Membership
+from spark_streams.source.partitioning import Task
+from spark_streams.source.rows.columns import Columns
+from spark_streams.source.task.fetcher import Fetch
 from spark_streams.wire.patient import PatientConnection
 from spark_streams.wire.retry import LIMIT
 

@@ -1,6 +1,6 @@
 """The streaming reader that Spark drives: on the driver it hands out micro-batches, in a task it reads.
 
-Spark's part only: offsets as JSON, read limits, partitions. What a batch is stands in source.micro_batches.
+Spark's part only: offsets as JSON, read limits, partitions. What a batch is stands in micro_batch_stream.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_streams.errors import ServerUnreachableError, UnsupportedError
+from spark_streams.keys import lossy_key
 from spark_streams.options import Options
-from spark_streams.source.columns import Columns
-from spark_streams.source.dead import Dead
-from spark_streams.source.group import Membership
-from spark_streams.source.micro_batches import MicroBatches
-from spark_streams.source.narrow import tell_the_sink
-from spark_streams.source.notes import Writer
-from spark_streams.source.offsets import Offset
-from spark_streams.source.plan import Run, Task
-from spark_streams.source.read import read_task
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.membership import Membership
+from spark_streams.source.microbatch.micro_batch_stream import MicroBatchStream
+from spark_streams.source.offset import Offset
+from spark_streams.source.partitioning import Task
+from spark_streams.source.recovery.poison_batch import tell_the_sink
+from spark_streams.source.rows.columns import Columns
+from spark_streams.source.rows.malformed import Dead
+from spark_streams.source.task.read_partition import read_task
+from spark_streams.source.task_notes import Writer
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.patient import PatientConnection
 from spark_streams.wire.retry import LIMIT
-from spark_streams.wire.slots import lossy_key
 from spark_streams.worker import leave_interrupts_to_the_driver
 
 # Spark sets every limit aside for trigger(once=True), and for it alone: so there is always one.
@@ -59,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, columns: Columns) -> None:
         self._options = options
         self._columns = columns
-        self._batches: MicroBatches | None = None
+        self._batches: MicroBatchStream | None = None
         self._until_now = False  # whether the end of the run is still to be fixed
 
     def __getstate__(self) -> dict[str, Any]:
@@ -69,11 +70,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- on the driver -----------------------------------------------------------------------------------------
 
     @property
-    def batches(self) -> MicroBatches:
+    def batches(self) -> MicroBatchStream:
         """The query's batches, made on first use: only the driver's copy of the reader has them."""
         if self._batches is None:
             leave_interrupts_to_the_driver()
-            self._batches = MicroBatches(self._options)
+            self._batches = MicroBatchStream(self._options)
         return self._batches
 
     def initialOffset(self) -> dict[str, Any]:
@@ -105,7 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _is_at_least_once(self) -> bool:
         return bool(self._options["delivery"] == "at-least-once")
 
-    def _prepared(self, known: Offset | None = None) -> MicroBatches:
+    def _prepared(self, known: Offset | None = None) -> MicroBatchStream:
         """The batches, and the end of the run fixed. known: a checkpoint speaks of them, so the server has answered
         before, and is waited for where it is away."""
         if known is not None:
@@ -148,7 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             PatientConnection(self._options.address, f"notes of group {member.group!r}", LIMIT) as notes,
         ):
 
-            def lost(run: Run, count: int) -> None:
+            def lost(run: EntryRange, count: int) -> None:
                 notes.run(lambda there: Writer(there, member, partition.token, *_task_names()).lost(run, count))
                 notes.run(lambda there: _tell_of_losses(there, *_task_names()))
 

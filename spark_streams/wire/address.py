@@ -88,7 +88,7 @@ class Address:
         """
         if not self.url.startswith(EMBEDDED):
             return self.url
-        from spark_streams.engine import embedded
+        from spark_streams.engine.launch import embedded
 
         parts = urlsplit(self.url)
         directory = Path(unquote(parts.path)) if parts.path else None

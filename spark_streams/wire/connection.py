@@ -2,7 +2,7 @@
 
 Three ways to talk, from convenient to fast: `execute` (one command, one Python reply), `pipeline` (many commands, one
 round trip; `each` hands out one reply at a time), `request`/`receive` (the untouched bytes of a reply, for
-wire.decode). Replies are RESP2. However much is sent, replies are taken in meanwhile (wire.duplex).
+wire.entries.decode). Replies are RESP2. However much is sent, replies are taken in meanwhile (wire.duplex).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import hiredis
 import redis
 from redis.connection import AbstractConnection
 
-from spark_streams import __version__
+from spark_streams._version import __version__
 from spark_streams.errors import (
     GroupMissingError,
     RStreamError,

@@ -21,9 +21,9 @@ from spark_streams.deadletter.purge import purge
 from spark_streams.deadletter.redrive import Redrive
 from spark_streams.errors import RStreamError
 from spark_streams.ids import StreamId
-from spark_streams.source.group import Membership
-from spark_streams.source.notes import collect, notes_key
-from spark_streams.source.overdue import Overdue, bury
+from spark_streams.source.membership import Membership
+from spark_streams.source.recovery.dead_entries import Overdue, bury
+from spark_streams.source.task_notes import collect, notes_key
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, pack
 from spark_streams.wire.patient import PatientConnection

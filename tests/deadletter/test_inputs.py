@@ -13,7 +13,7 @@ from spark_streams.deadletter.envelope import MARK, Mark, letter_of
 from spark_streams.deadletter.inputs import Inputs, letter_streams
 from spark_streams.options import BATCH_SOURCE, parse_options
 from spark_streams.source.batch_reader import BatchReader, infer_schema
-from spark_streams.source.columns import Columns
+from spark_streams.source.rows.columns import Columns
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.deadletter.making import envelopes, fill
@@ -26,7 +26,7 @@ LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "o:dead", **PATTERN}
 
 @pytest.fixture(autouse=True)
 def look_each_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("spark_streams.source.streams._LOOK_FOR_STREAMS", 0.0)
+    monkeypatch.setattr("spark_streams.source.group.subscription._LOOK_FOR_STREAMS", 0.0)
     yield
     forget_all()
 

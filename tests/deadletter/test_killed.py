@@ -16,8 +16,8 @@ import hiredis
 import pytest
 
 from spark_streams.errors import RStreamError
-from spark_streams.source.group import Membership
-from spark_streams.source.notes import collect, notes_key
+from spark_streams.source.membership import Membership
+from spark_streams.source.task_notes import collect, notes_key
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, pack
 from tests.deadletter.making import DEAD, fill, marks, numbers

@@ -13,7 +13,7 @@ from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, letter_of, op
 from spark_streams.deadletter.page import LetterPage
 from spark_streams.deadletter.tally import Tally
 from spark_streams.wire.connection import pack
-from spark_streams.wire.decode import decode_entries
+from spark_streams.wire.entries.decode import decode_entries
 
 _names = st.one_of(st.sampled_from([*FIELDS, MARK, b"n", b""]), st.binary(max_size=4))
 _entry = st.lists(st.tuples(_names, st.binary(max_size=6)), min_size=1, max_size=20).map(

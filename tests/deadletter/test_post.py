@@ -14,9 +14,9 @@ from spark_streams.deadletter import letter as module
 from spark_streams.deadletter.letter import Letter, post
 from spark_streams.errors import IdsExhaustedError, RowTooLargeError, ServerReplyError
 from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.source import overdue
-from spark_streams.source.group import Membership
-from spark_streams.source.notes import collect, notes_key
+from spark_streams.source.membership import Membership
+from spark_streams.source.recovery import dead_entries
+from spark_streams.source.task_notes import collect, notes_key
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, pack
 from tests.deadletter.making import DEAD, envelopes, numbers
@@ -217,12 +217,12 @@ def test_where_rights_are_taken_away_within_the_transaction_the_entries_are_pend
             pending(client, 3)
         rights = ("reset", "on", ">pw", "+@all", "~s", "~rstream:*")
         between_queue_and_exec(monkeypatch, lambda: client.execute_command("ACL", "SETUSER", "limited", *rights))
-        given_up = overdue.Overdue("s", "spark", [StreamId.parse(i) for i, _ in client.xrange("s")], [7, 8, 9])
+        given_up = dead_entries.Overdue("s", "spark", [StreamId.parse(i) for i, _ in client.xrange("s")], [7, 8, 9])
 
         def all_of(connection: Connection) -> object:
             if found_by == "note":
                 return collect(connection, MEMBER, ["s"], "t", DEAD).letters
-            return overdue.bury(connection, "g", given_up, DEAD)
+            return dead_entries.bury(connection, "g", given_up, DEAD)
 
         try:
             with Connection(limited) as connection:
@@ -264,13 +264,13 @@ def test_a_transaction_that_is_carried_out_late_and_one_that_stands_for_it_post_
     ids = pending(client, 5) if found_by == "claim" else []
     if found_by == "note":
         noted(client, 5)
-    given_up = overdue.Overdue("s", "spark", [StreamId.parse(one) for one in ids], [1] * 5)
+    given_up = dead_entries.Overdue("s", "spark", [StreamId.parse(one) for one in ids], [1] * 5)
 
     def all_of(connection: Connection) -> None:
         if found_by == "note":
             collect(connection, MEMBER, ["s"], "t", DEAD)
         else:
-            overdue.bury(connection, "g", given_up, DEAD)
+            dead_entries.bury(connection, "g", given_up, DEAD)
 
     with Connection(Address.parse(server.url)) as early, Connection(Address.parse(server.url)) as late:
         before(monkeypatch, "WATCH", lambda: all_of(late))
@@ -287,14 +287,14 @@ def test_two_queries_that_give_up_the_same_entries_post_one_letter_each(
     one = reader(server, consumer="one", **OVERDUE)
     two = another_reader(server, consumer="two", **OVERDUE)
     start, other_start = one.initialOffset(), two.initialOffset()
-    honest = overdue.post
+    honest = dead_entries.post
 
     def other_first(*given: Any) -> Any:
-        monkeypatch.setattr(overdue, "post", honest)
+        monkeypatch.setattr(dead_entries, "post", honest)
         assert two.latestOffset(other_start, ALL) == other_start
         return honest(*given)
 
-    monkeypatch.setattr(overdue, "post", other_first)
+    monkeypatch.setattr(dead_entries, "post", other_first)
     assert one.latestOffset(start, ALL) == start
     assert (pending_count(client), numbers(server, DEAD)) == (0, list(range(6)))
     assert (one.reportLatestOffset().get("dead"), two.reportLatestOffset().get("dead")) == (None, {"s": 6})

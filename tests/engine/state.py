@@ -9,7 +9,7 @@ from typing import Any
 import hiredis
 
 from spark_streams.engine.core import Engine
-from spark_streams.engine.replies import encode
+from spark_streams.engine.resp.replies import encode
 from tests.engine.wire import Failed
 
 Call = Callable[..., Any]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_streams.engine.protocol import RequestParser
+from spark_streams.engine.resp.request_parser import RequestParser
 from tests.engine.state import Inside, state
 from tests.engine.test_against_redis import (
     EXAMPLES,

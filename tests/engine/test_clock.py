@@ -6,7 +6,7 @@ import pytest
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.core import Engine
-from spark_streams.engine.protocol import RequestParser
+from spark_streams.engine.resp.request_parser import RequestParser
 from tests.engine.wire import command
 
 TOP = 2**64 - 1

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_streams.engine import EngineStartError, LocalEngine
-from spark_streams.engine.loading import CorruptFileError
-from spark_streams.engine.writing import PersistenceError
+from spark_streams.engine.persistence.aof_loader import CorruptFileError
+from spark_streams.engine.persistence.aof_writer import PersistenceError
 from tests.engine.state import Inside, state
 from tests.engine.test_against_redis import EXAMPLES
 from tests.engine.wire import Wire, wire

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_streams.engine.borders import NodeLimits
-from spark_streams.engine.crc64 import crc64
-from spark_streams.engine.dump import dump
-from spark_streams.engine.packed import BadDataError, pack, unpack
-from spark_streams.engine.restore import WrongVersionError, load
+from spark_streams.engine.persistence.crc64 import crc64
+from spark_streams.engine.persistence.dump import dump
+from spark_streams.engine.persistence.rdb_encodings import BadDataError, pack, unpack
+from spark_streams.engine.persistence.restore import WrongVersionError, load
+from spark_streams.engine.store.node_limits import NodeLimits
 from tests.engine.state import Inside, state
 from tests.engine.test_against_redis import EXAMPLES, GROUPS, Command, commands
 from tests.engine.wire import Failed, Wire, wire

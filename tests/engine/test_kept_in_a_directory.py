@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from spark_streams.engine import EngineStartError, LocalEngine
-from spark_streams.engine.embedded import locate
+from spark_streams.engine.launch.embedded import locate
 from tests.engine.test_processes import ENVIRONMENT, alive, pid_of, shut_down, wait_for
 
 
@@ -53,7 +53,7 @@ def test_two_engines_never_share_a_file(tmp_path: Path) -> None:
 def test_one_engine_per_directory_found_by_all(folder: Path) -> None:
     """Eight processes that start at once end with one engine; another directory has another."""
     code = (
-        "import sys; from pathlib import Path; from spark_streams.engine.embedded import locate\n"
+        "import sys; from pathlib import Path; from spark_streams.engine.launch.embedded import locate\n"
         "print(locate(Path(sys.argv[1]), idle=30))"
     )
     starters = [
@@ -93,7 +93,7 @@ def test_it_is_started_again_from_its_file(folder: Path) -> None:
 
 def test_a_busy_engine_keeps_its_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that does not answer for a while is not replaced: its file is its own."""
-    monkeypatch.setattr("spark_streams.engine.embedded._PATIENCE", 0.2)
+    monkeypatch.setattr("spark_streams.engine.launch.embedded._PATIENCE", 0.2)
     url = locate(folder, idle=30)
     pid = pid_of(url)
     os.kill(pid, signal.SIGSTOP)

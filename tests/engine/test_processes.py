@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from spark_streams.engine import EngineStartError, LocalEngine
-from spark_streams.engine.embedded import locate
+from spark_streams.engine.launch.embedded import locate
 from tests.engine.wire import wire
 from tests.servers import Server, free_port
 
@@ -67,7 +67,8 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_engine_loads_no_spark_and_no_arrow() -> None:
     """Starting it costs a tenth of a second, not two."""
     code = (
-        "import sys, spark_streams.engine.__main__, spark_streams.engine.embedded, spark_streams.engine.local\n"
+        "import sys, spark_streams.engine.__main__\n"
+        "import spark_streams.engine.launch.embedded, spark_streams.engine.launch.local\n"
         "print([name for name in ('pyspark', 'pyarrow', 'numpy', 'redis') if name in sys.modules])"
     )
     assert run(code).stdout.strip() == "[]"
@@ -157,7 +158,7 @@ def meeting_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
 
 def test_processes_that_start_at_once_find_one_engine(meeting_place: Path) -> None:
     """Eight at the same moment end with the same engine, which outlives them."""
-    code = "from spark_streams.engine.embedded import locate; print(locate(idle=30))"
+    code = "from spark_streams.engine.launch.embedded import locate; print(locate(idle=30))"
     starters = [
         subprocess.Popen(
             [sys.executable, "-c", code], env=dict(os.environ, PYTHONPATH=str(ROOT)), stdout=subprocess.PIPE

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.engine.entry import fields_wire
-from spark_streams.engine.inline import split_quoted
-from spark_streams.engine.pipeline import whole_commands
-from spark_streams.engine.protocol import PIPELINED, RequestParser
-from spark_streams.engine.requests import Request, RequestLimits, TooLongError
+from spark_streams.engine.resp.inline import split_quoted
+from spark_streams.engine.resp.pipeline import whole_commands
+from spark_streams.engine.resp.request_parser import PIPELINED, RequestParser
+from spark_streams.engine.resp.requests import Request, RequestLimits, TooLongError
+from spark_streams.engine.store.entry import fields_wire
 from tests.engine.wire import Wire, command, wire
 from tests.servers import Server
 

@@ -10,12 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_streams.engine.core import Engine
-from spark_streams.engine.idrun import IdRuns
 from spark_streams.engine.journal import Journal
-from spark_streams.engine.protocol import RequestParser
-from spark_streams.engine.replies import encode
-from spark_streams.engine.runs import Run, Shapes, find_run
-from spark_streams.engine.stream import Stream
+from spark_streams.engine.resp.replies import encode
+from spark_streams.engine.resp.request_parser import RequestParser
+from spark_streams.engine.resp.xadd_batch import Run, Shapes, find_run
+from spark_streams.engine.store.id_ranges import IdRuns
+from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 from tests.engine.wire import command
 
@@ -102,7 +102,7 @@ others = st.sampled_from(
         command("XREADGROUP", "GROUP", "g", "c", "COUNT", "9", "STREAMS", "s", ">"), command("SET", "text", "x"),
     ]
 )  # fmt: skip
-# Not a simple string as an argument: in a long chunk of single commands it passes (engine/pipeline.py).
+# Not a simple string as an argument: in a long chunk of single commands it passes (engine/resp/pipeline.py).
 spoilt = st.sampled_from(
     [
         PREFIX + b"$1\r\nf\r\n$04\r\nabcd\r\n", PREFIX + b"$1\r\nf\r\n$3\r\nabcd\r\n",

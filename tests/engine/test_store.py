@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.engine import entryid
-from spark_streams.engine.borders import NodeLimits
-from spark_streams.engine.entry import entry_wire, fields_wire
-from spark_streams.engine.group import Consumer, Group
-from spark_streams.engine.listpack import string_size
-from spark_streams.engine.references import Policy, remove, trim
-from spark_streams.engine.stream import Stream
+from spark_streams.engine.store import entryid
+from spark_streams.engine.store.entry import entry_wire, fields_wire
+from spark_streams.engine.store.group import Consumer, Group
+from spark_streams.engine.store.listpack_size import string_size
+from spark_streams.engine.store.node_limits import NodeLimits
+from spark_streams.engine.store.references import Policy, remove, trim
+from spark_streams.engine.store.stream import Stream
 
 FIELDS = fields_wire([b"f", b"v"])
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from chaos.query import SINKS
-from chaos.scene import Scene
+from tests.chaos.query import SINKS
+from tests.chaos.scene import Scene
 from tests.servers import Server, redis_server_path
 
 _CHOSEN = pytest.StashKey[dict[str, str]]()
@@ -41,7 +41,7 @@ def servers(request: pytest.FixtureRequest) -> dict[str, str]:
 @pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     """Tasks are tried four times."""
-    from chaos.job import session
+    from tests.chaos.job import session
 
     active = SparkSession.getActiveSession()
     if active is not None:

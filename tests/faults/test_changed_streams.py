@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from chaos import changed_streams
-from chaos.scene import Outcome, Scene
+from tests.chaos import changed_streams
+from tests.chaos.scene import Outcome, Scene
 
 pytestmark = pytest.mark.spark
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from chaos.accounts import Aftermath, Done, settle
-from chaos.attempts import Attempt
-from chaos.checker import Report, check
-from chaos.history import Acknowledged, Added, History, Row
-from chaos.history import Outcome as Sent
-from chaos.scene import Outcome
-from chaos.sink import rows_of_entries
+from tests.chaos.accounts import Aftermath, Done, settle
+from tests.chaos.attempts import Attempt
+from tests.chaos.checker import Report, check
+from tests.chaos.history import Acknowledged, Added, History, Row
+from tests.chaos.history import Outcome as Sent
+from tests.chaos.scene import Outcome
+from tests.chaos.sink import rows_of_entries
 
 
 def good() -> History:

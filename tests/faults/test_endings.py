@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from chaos import endings
-from chaos.scene import Outcome, Scene
+from tests.chaos import endings
+from tests.chaos.scene import Outcome, Scene
 
 pytestmark = pytest.mark.spark
 

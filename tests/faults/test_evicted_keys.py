@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chaos import evicted_keys
-from chaos.scene import Scene
+from tests.chaos import evicted_keys
+from tests.chaos.scene import Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chaos import away_sink, taken_entries, zombies
-from chaos.scene import Scene
+from tests.chaos import away_sink, taken_entries, zombies
+from tests.chaos.scene import Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 SINK = "stream"  # of all scenes here

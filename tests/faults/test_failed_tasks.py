@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chaos import failed_tasks
-from chaos.failed_tasks import Failed
-from chaos.scene import Scene
+from tests.chaos import failed_tasks
+from tests.chaos.failed_tasks import Failed
+from tests.chaos.scene import Scene
 from tests.faults.conftest import say
 from tests.servers import skip_without_redis
 

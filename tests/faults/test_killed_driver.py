@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos import killed_driver
-from chaos.killed_driver import Killed
+from tests.chaos import killed_driver
+from tests.chaos.killed_driver import Killed
 from tests.faults.conftest import say
 from tests.servers import skip_without_redis
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chaos import broken_server, restored_server
-from chaos.moments import Moment
-from chaos.scene import Scene
+from tests.chaos import broken_server, restored_server
+from tests.chaos.moments import Moment
+from tests.chaos.scene import Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.rolled_back import rolled_back
-from chaos.scene import Scene
+from tests.chaos.rolled_back import rolled_back
+from tests.chaos.scene import Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 

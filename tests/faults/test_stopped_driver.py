@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos import stopped_driver
+from tests.chaos import stopped_driver
 from tests.faults.conftest import say
 from tests.servers import Server
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chaos import taken_entries
-from chaos.moments import DOWN, Moment
-from chaos.scene import Scene
+from tests.chaos import taken_entries
+from tests.chaos.moments import DOWN, Moment
+from tests.chaos.scene import Scene
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from spark_streams.keys import key_beside
 from spark_streams.options import SOURCE, parse_options
 from spark_streams.sink.trim import Trimming
-from spark_streams.wire.slots import key_beside
 from tests.jobs.work import ROOT
 from tests.servers import Server
 

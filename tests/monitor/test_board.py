@@ -9,10 +9,10 @@ import redis
 from rich.console import Console
 
 from spark_streams.commands.top import Watched
-from spark_streams.monitor.board import Board, Title
-from spark_streams.monitor.history import History, Rates, rates_between
-from spark_streams.monitor.survey import ConsumerStanding, GroupStanding, StreamStanding, Survey
-from spark_streams.monitor.units import count, duration, rate, short, sparkline
+from spark_streams.monitor.lag_survey import ConsumerStanding, GroupStanding, StreamStanding, Survey
+from spark_streams.monitor.rates import History, Rates, rates_between
+from spark_streams.monitor.terminal.board import Board, Title
+from spark_streams.monitor.terminal.units import count, duration, rate, short, sparkline
 from tests.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
 from tests.servers import Server
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_streams.monitor.failure import failure_of, is_an_entrys
+from spark_streams.monitor.watch.failure import failure_of, is_an_entrys
 
 PYTHON = """org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown \
 from the Python worker: Traceback (most recent call last):

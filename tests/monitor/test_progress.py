@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from spark_streams.errors import ConfigError
-from spark_streams.monitor.lines import progress_line, read_lines, text
-from spark_streams.monitor.progress import Progress, offsets_in, read_progress
-from spark_streams.monitor.queries import Counts, Query
-from spark_streams.monitor.survey import GroupStanding
+from spark_streams.monitor.lag_survey import GroupStanding
+from spark_streams.monitor.watch.log_lines import progress_line, read_lines, text
+from spark_streams.monitor.watch.progress import Progress, offsets_in, read_progress
+from spark_streams.monitor.watch.queries import Counts, Query
 
 
 def offset(**more: Any) -> dict[str, Any]:

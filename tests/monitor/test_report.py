@@ -12,11 +12,11 @@ from xml.etree import ElementTree
 import pytest
 import redis
 
-from spark_streams.monitor.page import page
-from spark_streams.monitor.plots import draw, time_ticks, value_ticks
-from spark_streams.monitor.readings import LogReading
-from spark_streams.monitor.report import LINES, Chart, GroupRow, Line, Report
-from spark_streams.monitor.series import Series, thinned
+from spark_streams.monitor.report.builders import LogReading
+from spark_streams.monitor.report.html import page
+from spark_streams.monitor.report.report import LINES, Chart, GroupRow, Line, Report
+from spark_streams.monitor.report.series import Series, thinned
+from spark_streams.monitor.report.svg import draw, time_ticks, value_ticks
 from tests.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
 from tests.servers import Server
 

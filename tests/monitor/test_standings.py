@@ -9,8 +9,8 @@ import redis
 
 import spark_streams
 from spark_streams.errors import UnsupportedError
-from spark_streams.monitor.standings import Standings
-from spark_streams.monitor.survey import GroupStanding
+from spark_streams.monitor.lag_survey import GroupStanding
+from spark_streams.monitor.watch.lag_cache import Standings
 from spark_streams.wire.address import Address
 from tests.servers import Server, free_port
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.monitor import survey as module
-from spark_streams.monitor.groups import list_streams
-from spark_streams.monitor.survey import GroupStanding, survey
+from spark_streams.monitor import lag_survey as module
+from spark_streams.monitor.lag_survey import GroupStanding, survey
 from spark_streams.wire.connection import Connection
+from spark_streams.wire.scan import list_streams
 from tests.servers import Server
 
 

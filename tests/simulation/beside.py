@@ -1,4 +1,4 @@
-"""source.beside.Beside for the simulation: the driver's thread, a few ticks at a time."""
+"""source.microbatch.background.Beside for the simulation: the driver's thread, a few ticks at a time."""
 
 from __future__ import annotations
 

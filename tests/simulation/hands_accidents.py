@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chaos.history import id_key
+from tests.chaos.history import id_key
 from tests.simulation.model import EARLY
 from tests.simulation.once import OUT
 from tests.simulation.step import Step, part, pick

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos.history import id_key
+from tests.chaos.history import id_key
 from tests.simulation.hands_others import NAMES
 from tests.simulation.step import Step, part, pick
 from tests.simulation.world import CONSUMER, GROUP, World, is_ours

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from chaos.history import Place, id_key
+from tests.chaos.history import Place, id_key
 
 # Why nobody need miss an entry; the query may have seen it all the same.
 EARLY = "gone before there was a group, or a checkpoint"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from chaos.history import Row
 from spark_streams.options import SINK, parse_options
 from spark_streams.sink.stream_writer import StreamWriter
+from tests.chaos.history import Row
 from tests.simulation.world import World
 
 if TYPE_CHECKING:

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from chaos.wiretap import acknowledged_in
+from spark_streams import lease
 from spark_streams.errors import RetriesExhaustedError, ServerUnreachableError
 from spark_streams.sink import batch_writer
-from spark_streams.source import ahead, micro_batches, pending, reserve, stream_reader, streams
-from spark_streams.wire import lease
+from spark_streams.source import pending_list, stream_reader
+from spark_streams.source.group import subscription
+from spark_streams.source.microbatch import micro_batch_stream, prefetch, reserve
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.retry import Backoff
+from tests.chaos.wiretap import acknowledged_in
 from tests.simulation.actor import Actor
 from tests.simulation.beside import SimulatedBeside, world_of
 from tests.simulation.place import TaskPlace
@@ -32,10 +34,10 @@ def product() -> Iterator[None]:
         _small_steps(patch)
         _processes(patch)
         _ticks(patch)
-        patch.setattr(micro_batches, "Beside", SimulatedBeside)
+        patch.setattr(micro_batch_stream, "Beside", SimulatedBeside)
         for module in (stream_reader, batch_writer):
             patch.setattr(module, "TaskContext", TaskPlace)
-        patch.setattr(streams, "_LOOK_FOR_STREAMS", 0.0)
+        patch.setattr(subscription, "_LOOK_FOR_STREAMS", 0.0)
         patch.setattr(Backoff, "wait", _pause)
         log = logging.getLogger("spark_streams")
         listener = _Losses()
@@ -52,20 +54,20 @@ def product() -> Iterator[None]:
 def in_world(world: World) -> Iterator[None]:
     """The product is in this world now."""
     world_of["now"] = world
-    honest, ahead.LEAST = ahead.LEAST, world.setup.ahead
+    honest, prefetch.LEAST = prefetch.LEAST, world.setup.ahead
     try:
         yield
     finally:
-        ahead.LEAST = honest
+        prefetch.LEAST = honest
         del world_of["now"]
 
 
 def _small_steps(patch: pytest.MonkeyPatch) -> None:
     """So that a few entries cross every boundary."""
-    patch.setattr(pending, "PAGE", 7)
-    patch.setattr(ahead, "STEP", 3)
+    patch.setattr(pending_list, "PAGE", 7)
+    patch.setattr(prefetch, "STEP", 3)
     patch.setattr(reserve, "_ROUND", 6)
-    patch.setattr("spark_streams.source.fetch._FIRST_PAGE", 2)
+    patch.setattr("spark_streams.source.task.fetcher._FIRST_PAGE", 2)
 
 
 def _processes(patch: pytest.MonkeyPatch) -> None:

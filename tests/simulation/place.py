@@ -1,4 +1,4 @@
-"""pyspark.TaskContext for the simulation: which task of which micro-batch a thread is executing (docs/FACTS.md, S8)."""
+"""pyspark.TaskContext for the simulation: which task of which micro-batch a thread is executing (docs/facts.md, S8)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from chaos.history import Row
+from tests.chaos.history import Row
 from tests.simulation.tasks import rows_of
 from tests.simulation.world import World
 

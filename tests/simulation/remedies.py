@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from chaos.history import id_key
 from spark_streams.errors import GroupSharedError, LedgerError, RStreamError, ServerError, StreamStateError
+from tests.chaos.history import id_key
 from tests.simulation.once import OUT
 from tests.simulation.world import GROUP, World, shape
 

@@ -1,4 +1,4 @@
-"""One streaming query as Spark 4.3 runs it (docs/FACTS.md, S1–S8): an offset log, a commit log, and who is asked when.
+"""One streaming query as Spark 4.3 runs it (docs/facts.md, S1–S8): an offset log, a commit log, and who is asked when.
 
     start     the unfinished batch, if the offset log is ahead of the commit log: partitions(start, end) at once (S5)
     trigger   latestOffset(start) → offsets/N → commit(end of N-1) → partitions, tasks, sink → commits/N (S3, S4)
@@ -14,11 +14,11 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from chaos.history import id_key
 from spark_streams.errors import RStreamError
 from spark_streams.options import SOURCE, parse_options
-from spark_streams.source.columns import Columns
+from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
+from tests.chaos.history import id_key
 from tests.simulation.model import Entry
 from tests.simulation.tasks import SCHEMA, Tasks
 from tests.simulation.ticks import Killed

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from chaos.history import Row
 from spark_streams.errors import RStreamError
 from spark_streams.source.stream_reader import StreamReader
+from tests.chaos.history import Row
 from tests.simulation.actor import Actor
 from tests.simulation.place import TaskPlace
 from tests.simulation.ticks import Killed, TaskFailed

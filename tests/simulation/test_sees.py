@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from spark_streams.ids import MAX_ID
-from spark_streams.sink.books import Book, Books
-from spark_streams.sink.closing import _Closing
+from spark_streams.sink.batch_commit import _Closing
+from spark_streams.sink.ledger_view import LedgerView, LedgerViews
 from spark_streams.sink.opening import _Opening
-from spark_streams.source.counts import Counts
-from spark_streams.source.groups import Groups
-from spark_streams.source.losses import Losses
-from spark_streams.source.micro_batches import MicroBatches
-from spark_streams.source.offsets import Offset
-from spark_streams.source.pending import PendingRange, settle
+from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.entry_counts import Counts
+from spark_streams.source.group.reconcile import GroupReconciler
+from spark_streams.source.microbatch.micro_batch_stream import MicroBatchStream
+from spark_streams.source.offset import Offset
+from spark_streams.source.pending_list import PendingRange, settle
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.simulation.patched import product
@@ -52,24 +52,24 @@ MADE_ANEW = [plan("trigger", more(3), Step("remake", how=0.0), "trigger")]
 
 
 def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
-    honest = MicroBatches._next
+    honest = MicroBatchStream._next
 
-    def early(self: MicroBatches, server: Connection, begin: Offset, most: int | None) -> Offset | None:
+    def early(self: MicroBatchStream, server: Connection, begin: Offset, most: int | None) -> Offset | None:
         end = honest(self, server, begin, most)
         settle(server, self.member, [PendingRange("s:0", MAX_ID)])
         return end
 
-    patch.setattr(MicroBatches, "_next", early)
+    patch.setattr(MicroBatchStream, "_next", early)
 
 
 def counts_no_losses(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Counts, "lost", lambda *given: 0)
-    patch.setattr(Groups, "_all_read", lambda *given: None)
+    patch.setattr(GroupReconciler, "_all_read", lambda *given: None)
 
 
 def counts_losses_twice(patch: pytest.MonkeyPatch) -> None:
-    honest = Losses.add
-    patch.setattr(Losses, "add", lambda self, stream, count, why: honest(self, stream, 2 * count, why))
+    honest = DataLoss.add
+    patch.setattr(DataLoss, "add", lambda self, stream, count, why: honest(self, stream, 2 * count, why))
 
 
 def sees_losses_that_are_none(patch: pytest.MonkeyPatch) -> None:
@@ -77,24 +77,24 @@ def sees_losses_that_are_none(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MicroBatches, "_leftovers", lambda *given: [])
+    patch.setattr(MicroBatchStream, "_leftovers", lambda *given: [])
 
 
 def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("spark_streams.source.losses.Reconciler._above", lambda *given: None)
-    patch.setattr(MicroBatches, "_look_closely", _hardly_looks)
+    patch.setattr("spark_streams.source.group.reconcile.Reconciler._above", lambda *given: None)
+    patch.setattr(MicroBatchStream, "_look_closely", _hardly_looks)
 
 
-def _hardly_looks(self: MicroBatches, server: Connection, begin: Offset, streams: Any) -> Any:
+def _hardly_looks(self: MicroBatchStream, server: Connection, begin: Offset, streams: Any) -> Any:
     self._settling.now(server, begin)
     self._groups.forget(streams)
     return self._groups.now(server, self.member, streams)
 
 
 def writes_each_run_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Book, "settled", property(lambda self: not self.done))
+    patch.setattr(LedgerView, "settled", property(lambda self: not self.done))
     patch.setattr(_Opening, "_read_earlier", lambda *given: None)
-    patch.setattr(Books, "met_marks", lambda *given: None)
+    patch.setattr(LedgerViews, "met_marks", lambda *given: None)
     patch.setattr(_Closing, "_balance", lambda *given: True)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from chaos.checker import check
-from chaos.history import Added, History, Outcome, id_key
+from tests.chaos.checker import check
+from tests.chaos.history import Added, History, Outcome, id_key
 from tests.simulation.model import EARLY, Entry
 from tests.simulation.once import OUT
 from tests.simulation.plan import DEAD

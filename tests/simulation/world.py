@@ -11,10 +11,10 @@ from typing import Any
 
 import redis
 
-from chaos.history import id_key
 from spark_streams.errors import RStreamError
-from spark_streams.source.committed import committed_key
+from spark_streams.source.group.commit_marks import committed_key
 from spark_streams.wire.connection import Connection
+from tests.chaos.history import id_key
 from tests.servers import Server
 from tests.simulation import faces
 from tests.simulation.actor import Actor

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from spark_streams.errors import LedgerError
-from spark_streams.source.narrow import tell_the_sink
+from spark_streams.source.recovery.poison_batch import tell_the_sink
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server

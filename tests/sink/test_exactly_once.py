@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_streams.errors import LedgerError, ServerUnreachableError
-from spark_streams.sink.books import Books
+from spark_streams.sink.ledger_view import LedgerViews
 from spark_streams.sink.write import Result, Task, append
 from tests.proxy import Proxy
 from tests.servers import Server
@@ -262,13 +262,13 @@ def test_a_connection_that_breaks_while_a_task_looks_at_an_earlier_run_counts_it
 ) -> None:
     """A row that was written once is claimed once, of however many that are equal."""
     write([frame([1] * 10)], options(server.url), batch_of(0))
-    honest = Books.read_claims
+    honest = LedgerViews.read_claims
 
     def breaks(*given: Any) -> None:
-        monkeypatch.setattr(Books, "read_claims", honest)
+        monkeypatch.setattr(LedgerViews, "read_claims", honest)
         raise ServerUnreachableError("it closed the connection")
 
-    monkeypatch.setattr(Books, "read_claims", breaks)
+    monkeypatch.setattr(LedgerViews, "read_claims", breaks)
     checked, batch = options(server.url), batch_of(0)
     close(checked, batch, write([frame([1] * 30)], checked, batch))
     assert numbers(server) == Counter({1: 30})

@@ -9,12 +9,12 @@ import pytest
 import redis
 
 from spark_streams.errors import StreamStateError
+from spark_streams.keys import key_beside
 from spark_streams.sink.readers import Readers
 from spark_streams.sink.trim import AckedTrimmer, Trimming
 from spark_streams.sink.write import append
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.slots import key_beside
 from tests.servers import Server
 from tests.sink.writing import frame, numbers, options
 from tests.source.driving import ALL, another_reader, drain, forget_all, read, reader

@@ -9,8 +9,8 @@ from pyspark.sql.types import LongType, StructType
 
 from spark_streams.errors import LedgerError
 from spark_streams.sink.batch import Batch
+from spark_streams.sink.batch_commit import pass_over
 from spark_streams.sink.batch_writer import BatchWriter
-from spark_streams.sink.closing import pass_over
 from tests.servers import Server
 from tests.sink.keeping import Copy
 from tests.sink.writing import KilledError, batch_of, close, dying, frame, ledger_keys, numbers, options, write

@@ -185,7 +185,7 @@ def no_clock_counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every driver's clock tells another time; and nobody waits long."""
     monkeypatch.setattr(time, "time_ns", lambda: random.randrange(2**62))
     monkeypatch.setattr("spark_streams.wire.retry._FIRST_PAUSE", 0.001)
-    monkeypatch.setattr("spark_streams.sink.closing._TOGETHER", 2)
+    monkeypatch.setattr("spark_streams.sink.batch_commit._TOGETHER", 2)
     with watched():
         yield
 

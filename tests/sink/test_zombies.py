@@ -9,7 +9,7 @@ import pytest
 
 from spark_streams.errors import LedgerError
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.closing import pass_over
+from spark_streams.sink.batch_commit import pass_over
 from spark_streams.sink.runs import begin_job
 from tests.proxy import Proxy
 from tests.servers import Server

@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_streams.options import SINK, Options, parse_options
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.closing import close_batch
+from spark_streams.sink.batch_commit import close_batch
 from spark_streams.sink.runs import run_name
 from spark_streams.sink.write import Result, Task, append
 from tests.servers import Server

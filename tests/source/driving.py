@@ -13,8 +13,8 @@ import redis
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.options import SOURCE, parse_options
-from spark_streams.source import ahead
-from spark_streams.source.columns import Columns
+from spark_streams.source.microbatch import prefetch
+from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
 from tests.servers import Server
 
@@ -93,14 +93,14 @@ def drain(one: StreamReader, most: int | None = None, at: dict[str, Any] | None 
 @contextlib.contextmanager
 def others_read_first(monkeypatch: pytest.MonkeyPatch, client: redis.Redis, count: int) -> Iterator[None]:
     """Between the query's look at the group and its reserving, another consumer reads."""
-    honest = ahead.reserve
+    honest = prefetch.reserve
 
     def race(*arguments: Any) -> Any:
         client.xreadgroup("g", "bob", {"s": ">"}, count=count)
         return honest(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ahead, "reserve", race)
+        patch.setattr(prefetch, "reserve", race)
         yield
 
 

@@ -17,9 +17,11 @@ from spark_streams.errors import (
     WrongKeyTypeError,
 )
 from spark_streams.options import BATCH_SOURCE, parse_options
-from spark_streams.source import fetch, plan, survey
+from spark_streams.source import partitioning
+from spark_streams.source.batch import plan
 from spark_streams.source.batch_reader import BatchReader
-from spark_streams.source.columns import Columns
+from spark_streams.source.rows.columns import Columns
+from spark_streams.source.task import fetcher
 from tests.servers import Server
 
 SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
@@ -28,9 +30,9 @@ SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.stri
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pages and tasks, so that a few hundred entries cross every boundary."""
-    monkeypatch.setattr(fetch, "_FIRST_PAGE", 20)
-    monkeypatch.setattr(fetch, "_LARGEST_PAGE", 50)
-    monkeypatch.setattr(plan, "_LEAST", 1_000_000)
+    monkeypatch.setattr(fetcher, "_FIRST_PAGE", 20)
+    monkeypatch.setattr(fetcher, "_LARGEST_PAGE", 50)
+    monkeypatch.setattr(partitioning, "_LEAST", 1_000_000)
 
 
 @pytest.fixture
@@ -214,8 +216,8 @@ def test_the_plan_takes_a_handful_of_round_trips_whatever_the_bursts(
         sorted({*times(500), *(f"1700000200500-{n}" for n in range(2000))}, key=lambda i: [*map(int, i.split("-"))]),
     )
     trips = []
-    each = survey.Connection.each
-    monkeypatch.setattr(survey.Connection, "each", lambda *a: trips.append(1) or each(*a))
+    each = plan.Connection.each
+    monkeypatch.setattr(plan.Connection, "each", lambda *a: trips.append(1) or each(*a))
     one = reader(server, streams="s", entriesPerPartition="500")
     one.partitions()
     assert 2 <= len(trips) <= 7

@@ -1,4 +1,4 @@
-"""What README says a user must be allowed is enough, for the source and for the sink."""
+"""What the docs say a user must be allowed is enough, for the source and for the sink."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.closing import pass_over
+from spark_streams.sink.batch_commit import pass_over
 from spark_streams.sink.runs import begin_job, begin_run
 from tests.servers import Server
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.source.driving import add, drain, reader
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+OPTIONS = (Path(__file__).resolve().parents[2] / "docs" / "options.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
 def limited(redis_server: Server) -> Iterator[Server]:
-    """The same server for a user with README's permissions. (The bundled engine has one user only.)"""
-    allowed = re.search(r"needs\n`(\+@[^`]+)` on", README)
+    """The same server for a user with OPTIONS's permissions. (The bundled engine has one user only.)"""
+    allowed = re.search(r"needs\n`(\+@[^`]+)` on", OPTIONS)
     assert allowed is not None
     with redis_server.client() as admin:
         admin.flushall()

@@ -16,9 +16,9 @@ import redis
 from spark_streams.errors import RetriesExhaustedError, ServerUnreachableError
 from spark_streams.options import BATCH_SOURCE, parse_options
 from spark_streams.source.batch_reader import BatchReader, infer_schema
-from spark_streams.source.columns import Columns
-from spark_streams.source.fetch import Fetch
+from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import RunPartition
+from spark_streams.source.task.fetcher import Fetch
 from tests.proxy import Proxy
 from tests.servers import Server
 from tests.source.driving import ALL, SCHEMA, add, drain, read, reader

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 import spark_streams
 from spark_streams.errors import InvalidOptionError
-from spark_streams.monitor.listener import Watch
+from spark_streams.monitor.watch.listener import Watch
 from tests.servers import Server, free_port
 from tests.spark.streams import read_stream, start
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_streams.source.cast import cast_values
-from spark_streams.source.forms import SCALARS, Form, Kind, kind_of
+from spark_streams.source.rows.cast import cast_values
+from spark_streams.source.rows.text_forms import SCALARS, Form, Kind, kind_of
 
 UTC = datetime.UTC
 US = pa.timestamp("us", tz="UTC")

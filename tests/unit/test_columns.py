@@ -11,8 +11,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, StructField, StructType, VariantType
 
 from spark_streams.errors import DecodeError, SchemaError
-from spark_streams.source.columns import Columns
-from spark_streams.wire.decode import ExactPage
+from spark_streams.source.rows.columns import Columns
+from spark_streams.wire.entries.decode import ExactPage
 
 US = pa.timestamp("us", tz="UTC")
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import ServerReplyError, UnsupportedError
 from spark_streams.ids import InvalidStreamId, StreamId
-from spark_streams.wire.decode import decode_entries, decode_replies
-from spark_streams.wire.exact import ExactPage, parse_replies
-from spark_streams.wire.lines import ShapeError
-from spark_streams.wire.page import EntryPage
-from spark_streams.wire.pending import PendingPage, _exact, arguments_of, decode_pending, texts_of
-from spark_streams.wire.vector import VectorPage
+from spark_streams.wire.entries.decode import decode_entries, decode_replies
+from spark_streams.wire.entries.entry_page import EntryPage
+from spark_streams.wire.entries.lines import ShapeError
+from spark_streams.wire.entries.parsed_page import ExactPage, parse_replies
+from spark_streams.wire.entries.pending_page import PendingPage, _exact, arguments_of, decode_pending, texts_of
+from spark_streams.wire.entries.vector_page import VectorPage
 
 Entry = tuple[bytes, list[bytes] | None]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spark_streams.errors import SchemaError
 from spark_streams.sink.fields import check_writable, text_columns
 from spark_streams.wire.connection import ReplyError, pack
-from spark_streams.wire.encode import encode_xadd
+from spark_streams.wire.entries.encode import encode_xadd
 from spark_streams.wire.replies import first_error
 
 values = st.one_of(st.none(), st.binary(max_size=12), st.binary(min_size=95, max_size=105))

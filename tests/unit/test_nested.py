@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_streams.sink.fields import text_columns
-from spark_streams.source.cast import cast_texts, cast_values
-from spark_streams.source.jsonlines import raw_type, read_lines
-from spark_streams.source.nested import _Reader, read_json
+from spark_streams.source.rows.arrow_json import raw_type, read_lines
+from spark_streams.source.rows.cast import cast_texts, cast_values
+from spark_streams.source.rows.nested_json import _Reader, read_json
 
 UTC = datetime.UTC
 US = pa.timestamp("us", tz="UTC")

@@ -7,8 +7,8 @@ import pytest
 
 from spark_streams.errors import OffsetError
 from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.source.offsets import Claimed, Offset, Share
-from spark_streams.source.plan import Run
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.offset import Claimed, Offset, Share
 
 
 def at(ms: int) -> StreamId:
@@ -34,7 +34,7 @@ def test_a_stream_that_is_not_named_stands_at_the_start() -> None:
 
 def test_the_end_of_a_batch_says_what_it_held() -> None:
     start = Offset("g", "c", {"a": at(1), "b": at(2)}, {"a": Share(99, True)})
-    end = start.after([Run("a", at(1), at(4), 3, True), Run("a", at(4), at(9), 5, True)])
+    end = start.after([EntryRange("a", at(1), at(4), 3, True), EntryRange("a", at(4), at(9), 5, True)])
     assert end.positions == {"a": at(9), "b": at(2)}
     assert end.shares == {"a": Share(8, True, at(1))}
 
@@ -42,11 +42,14 @@ def test_the_end_of_a_batch_says_what_it_held() -> None:
 @pytest.mark.parametrize(
     "runs",
     [
-        [Run("a", at(1), at(4), 3, True), Run("a", at(5), at(9), 5, True)],  # something lies between two runs
-        [Run("a", at(1), at(4), 3, True), Run("a", at(4), at(9), 5, False)],  # others read there
+        [
+            EntryRange("a", at(1), at(4), 3, True),
+            EntryRange("a", at(5), at(9), 5, True),
+        ],  # something lies between two runs
+        [EntryRange("a", at(1), at(4), 3, True), EntryRange("a", at(4), at(9), 5, False)],  # others read there
     ],
 )
-def test_a_batch_with_gaps_or_others_entries_is_not_owned(runs: list[Run]) -> None:
+def test_a_batch_with_gaps_or_others_entries_is_not_owned(runs: list[EntryRange]) -> None:
     assert not Offset("g", "c", {"a": at(1)}).after(runs).shares["a"].owned
 
 
@@ -81,7 +84,7 @@ def test_the_written_form_of_version_2_is_read_for_ever() -> None:
 
 
 def test_a_batch_that_leaves_others_entries_behind_begins_above_them() -> None:
-    end = Offset("g", "c", {"a": at(1)}).after([Run("a", at(3), at(4), 3, True)], "t")
+    end = Offset("g", "c", {"a": at(1)}).after([EntryRange("a", at(3), at(4), 3, True)], "t")
     assert end.shares["a"] == Share(3, True, at(3), begun=at(1))
     assert end.token == "t"
 

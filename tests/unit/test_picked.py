@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.wire.decode import decode_replies
-from spark_streams.wire.picked import PickedPage
+from spark_streams.wire.entries.decode import decode_replies
+from spark_streams.wire.entries.picked import PickedPage
 
 
 def bulk(value: bytes) -> bytes:

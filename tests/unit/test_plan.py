@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.ids import StreamId
-from spark_streams.source.plan import Run, Task, share, tasks
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.partitioning import Task, share, tasks
 
 
-def run(stream: str, after: int, last: int, count: int, owned: bool = True, **more: Any) -> Run:
-    return Run(stream, StreamId(after, 0), StreamId(last, 0), count, owned, **more)
+def run(stream: str, after: int, last: int, count: int, owned: bool = True, **more: Any) -> EntryRange:
+    return EntryRange(stream, StreamId(after, 0), StreamId(last, 0), count, owned, **more)
 
 
-def runs_of(found: list[Task]) -> list[Run]:
+def runs_of(found: list[Task]) -> list[EntryRange]:
     return [run for task in found for run in task.runs]
 
 

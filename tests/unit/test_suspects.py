@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_streams.source.suspects import DEATHS, PIECES, Book, Piece
+from spark_streams.source.recovery.suspects import DEATHS, PIECES, Book, Piece
 
 RUNS = int(os.environ.get("RSTREAM_RUNS", "300"))
 

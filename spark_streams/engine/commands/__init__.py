@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_streams.engine.command_table import COMMANDS, Command
 from spark_streams.engine.commands import (  # noqa: F401 - imported for what they register
     clients,
     connection,
@@ -26,6 +27,5 @@ from spark_streams.engine.commands import (  # noqa: F401 - imported for what th
     transactions,
     xinfo,
 )
-from spark_streams.engine.commands.table import COMMANDS, Command
 
 __all__ = ["COMMANDS", "Command"]

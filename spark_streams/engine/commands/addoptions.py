@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_streams.engine import entryid, references
 from spark_streams.engine.commands.arguments import BAD_ID, entry_id, integer_of, syntax_error
 from spark_streams.engine.core import Engine
-from spark_streams.engine.references import Policy
-from spark_streams.engine.replies import CommandError
-from spark_streams.engine.stream import Stream
+from spark_streams.engine.resp.replies import CommandError
+from spark_streams.engine.store import entryid, references
+from spark_streams.engine.store.references import Policy
+from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 
 POLICIES = {policy.value.encode(): policy for policy in Policy}

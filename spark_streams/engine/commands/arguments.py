@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from spark_streams.engine import entryid
-from spark_streams.engine.replies import CommandError
+from spark_streams.engine.resp.replies import CommandError
+from spark_streams.engine.store import entryid
 from spark_streams.ids import U64_MAX
 
 SYNTAX = "ERR syntax error"

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import help_lines, integer_of, name_of, syntax_error
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.replies import NIL, OK, Array, CommandError, Reply, Verbatim, bulk, error, integer, simple
+from spark_streams.engine.resp.replies import (
+    NIL,
+    OK,
+    Array,
+    CommandError,
+    Reply,
+    Verbatim,
+    bulk,
+    error,
+    integer,
+    simple,
+)
 
 
 @command("client|id", 2)

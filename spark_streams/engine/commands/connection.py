@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from spark_streams.engine.client import REPLY_ON, Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of, name_of, syntax_error
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import DATABASES, REDIS_VERSION, Engine
-from spark_streams.engine.replies import OK, PONG, Array, CommandError, Map, Reply, bulk, integer, simple
+from spark_streams.engine.resp.replies import OK, PONG, Array, CommandError, Map, Reply, bulk, integer, simple
 
 
 @command("ping", -1, "fast")

@@ -9,14 +9,14 @@ import random
 import sys
 
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import help_lines, integer_of, syntax_error
 from spark_streams.engine.commands.keys import encoding_of
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.keyspace import Database, Value
-from spark_streams.engine.memory import peak, resident, size_of
-from spark_streams.engine.replies import NIL, OK, Array, CommandError, Map, Reply, Verbatim, bulk, integer, simple
-from spark_streams.engine.stream import Stream
+from spark_streams.engine.resp.replies import NIL, OK, Array, CommandError, Map, Reply, Verbatim, bulk, integer, simple
+from spark_streams.engine.store.keyspace import Database, Value
+from spark_streams.engine.store.memory import peak, resident, size_of
+from spark_streams.engine.store.stream import Stream
 
 
 def _database(engine: Engine, text: bytes, problem: str = "ERR value is not an integer or out of range") -> Database:

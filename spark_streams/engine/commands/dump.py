@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.dump import dump as payload_of
-from spark_streams.engine.packed import BadDataError
-from spark_streams.engine.replies import NIL, OK, CommandError, Reply, bulk
-from spark_streams.engine.restore import WrongVersionError, load
+from spark_streams.engine.persistence.dump import dump as payload_of
+from spark_streams.engine.persistence.rdb_encodings import BadDataError
+from spark_streams.engine.persistence.restore import WrongVersionError, load
+from spark_streams.engine.resp.replies import NIL, OK, CommandError, Reply, bulk
 
 
 @command("dump", 2, "readonly", (1, 1, 1))

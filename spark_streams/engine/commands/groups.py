@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from spark_streams.engine import entryid
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import BAD_ID, any_entry_id, entry_id, help_lines, integer_of
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.group import Group
-from spark_streams.engine.replies import OK, Array, CommandError, Reply, integer, simple
-from spark_streams.engine.stream import Stream
+from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, integer, simple
+from spark_streams.engine.store import entryid
+from spark_streams.engine.store.group import Group
+from spark_streams.engine.store.stream import Stream
 
 
 def _options(args: list[bytes], creating: bool) -> tuple[bool, int | None]:

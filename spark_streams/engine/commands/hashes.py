@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.commands.keys import glob
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.replies import NIL, OK, Array, CommandError, Map, Reply, bulk, bulks, integer
+from spark_streams.engine.resp.replies import NIL, OK, Array, CommandError, Map, Reply, bulk, bulks, integer
 
 
 def _hash(client: Client, key: bytes) -> dict[bytes, bytes]:

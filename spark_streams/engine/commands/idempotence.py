@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import entry_id, integer_of, syntax_error
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.idempotence import MAX_DURATION, MAX_SIZE
-from spark_streams.engine.replies import OK, CommandError, Reply
-from spark_streams.engine.stream import Stream
+from spark_streams.engine.resp.replies import OK, CommandError, Reply
+from spark_streams.engine.store.idempotence import MAX_DURATION, MAX_SIZE
+from spark_streams.engine.store.stream import Stream
 
 
 def _stream(client: Client, key: bytes) -> Stream:

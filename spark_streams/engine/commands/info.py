@@ -7,13 +7,12 @@ import resource
 import sys
 from collections.abc import Callable
 
-import spark_streams
+from spark_streams._version import __version__
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import COMMANDS, Command, command, every_command
 from spark_streams.engine.commands.arguments import syntax_error
-from spark_streams.engine.commands.table import COMMANDS, Command, command, every_command
 from spark_streams.engine.core import REDIS_VERSION, Engine
-from spark_streams.engine.memory import peak, resident
-from spark_streams.engine.replies import (
+from spark_streams.engine.resp.replies import (
     NIL_ARRAY,
     OK,
     Array,
@@ -27,13 +26,14 @@ from spark_streams.engine.replies import (
     integer,
     simple,
 )
+from spark_streams.engine.store.memory import peak, resident
 
 
 def _server(engine: Engine) -> dict[str, object]:
     up = (engine.now - engine.started) // 1000
     return {
         "redis_version": REDIS_VERSION,
-        "rstream_version": spark_streams.__version__,
+        "rstream_version": __version__,
         "rstream_emulates": "streams of redis_version; of other types and of the server only what stream clients use",
         "redis_mode": "standalone",
         "os": f"{os.uname().sysname} {os.uname().release} {os.uname().machine}" if hasattr(os, "uname") else os.name,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.keyspace import TYPE_NAMES, Value
-from spark_streams.engine.replies import OK, Array, CommandError, Reply, bulk, bulks, integer, simple
-from spark_streams.engine.stream import Stream
+from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulk, bulks, integer, simple
+from spark_streams.engine.store.keyspace import TYPE_NAMES, Value
+from spark_streams.engine.store.stream import Stream
 
 
 @command("exists", -2, "readonly fast", (1, -1, 1))

@@ -9,11 +9,11 @@ import math
 
 from spark_streams.engine.blocking import Waiter
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.keyspace import Database
-from spark_streams.engine.replies import NIL, NIL_ARRAY, Array, CommandError, Reply, bulk, bulks, integer
+from spark_streams.engine.resp.replies import NIL, NIL_ARRAY, Array, CommandError, Reply, bulk, bulks, integer
+from spark_streams.engine.store.keyspace import Database
 
 
 def _push(client: Client, args: list[bytes], left: bool, only_if_there: bool = False) -> Reply:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_streams.engine import entryid
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import (
     entry_id,
     integer_of,
@@ -13,11 +13,8 @@ from spark_streams.engine.commands.arguments import (
     interval_start,
     syntax_error,
 )
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.group import Consumer, Group
-from spark_streams.engine.pending import RunIndex
-from spark_streams.engine.replies import (
+from spark_streams.engine.resp.replies import (
     HEADERS,
     NIL,
     NIL_ARRAY,
@@ -29,7 +26,10 @@ from spark_streams.engine.replies import (
     bulks,
     integer,
 )
-from spark_streams.engine.stream import Stream
+from spark_streams.engine.store import entryid
+from spark_streams.engine.store.group import Consumer, Group
+from spark_streams.engine.store.pending_list import RunIndex
+from spark_streams.engine.store.stream import Stream
 
 MAX_DELIVERIES = 2**63 - 1
 _MAX_CLAIM = MAX_DELIVERIES // 16

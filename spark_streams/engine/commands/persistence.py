@@ -6,18 +6,18 @@ SAVE and BGSAVE are errors, because nothing would be saved.
 
 from __future__ import annotations
 
-from spark_streams.engine.borders import NodeLimits
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import syntax_error
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.dump import dump
-from spark_streams.engine.keyspace import Value
-from spark_streams.engine.loading import CorruptFileError
-from spark_streams.engine.replies import OK, CommandError, Reply, integer, simple
-from spark_streams.engine.restore import load
-from spark_streams.engine.stream import Stream
-from spark_streams.engine.writing import PersistenceError
+from spark_streams.engine.persistence.aof_loader import CorruptFileError
+from spark_streams.engine.persistence.aof_writer import PersistenceError
+from spark_streams.engine.persistence.dump import dump
+from spark_streams.engine.persistence.restore import load
+from spark_streams.engine.resp.replies import OK, CommandError, Reply, integer, simple
+from spark_streams.engine.store.keyspace import Value
+from spark_streams.engine.store.node_limits import NodeLimits
+from spark_streams.engine.store.stream import Stream
 
 _NO_FILE = "ERR this engine keeps everything in memory: start it with --appendonly yes, or CONFIG SET appendonly yes"
 

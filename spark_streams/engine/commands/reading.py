@@ -10,19 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 
-from spark_streams.engine import entryid
 from spark_streams.engine.blocking import Waiter
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import entry_id
 from spark_streams.engine.commands.pending import MAX_DELIVERIES
 from spark_streams.engine.commands.readoptions import ReadOptions, Room, parse
 from spark_streams.engine.commands.streams import Entries
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.group import Consumer, Group
-from spark_streams.engine.keyspace import Database, wrong_type
-from spark_streams.engine.pending import Run
-from spark_streams.engine.replies import (
+from spark_streams.engine.resp.replies import (
     NIL_ARRAY,
     Array,
     CommandError,
@@ -32,7 +28,11 @@ from spark_streams.engine.replies import (
     bulk,
     encode,
 )
-from spark_streams.engine.stream import Slice, Stream
+from spark_streams.engine.store import entryid
+from spark_streams.engine.store.group import Consumer, Group
+from spark_streams.engine.store.keyspace import Database, wrong_type
+from spark_streams.engine.store.pending_list import Run
+from spark_streams.engine.store.stream import Slice, Stream
 
 _NEVER = 1 << 63  # later than any time
 

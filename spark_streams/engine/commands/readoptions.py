@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
-from spark_streams.engine.replies import CommandError
-from spark_streams.engine.stream import Slice
+from spark_streams.engine.resp.replies import CommandError
+from spark_streams.engine.store.stream import Slice
 
 
 @dataclass

@@ -9,10 +9,20 @@ from __future__ import annotations
 import hashlib
 
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import COMMANDS, REFUSED, command, every_command
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
-from spark_streams.engine.commands.table import COMMANDS, REFUSED, command, every_command
 from spark_streams.engine.core import REDIS_VERSION, Engine
-from spark_streams.engine.replies import EMPTY_ARRAY, OK, Array, CommandError, Reply, Verbatim, bulk, bulks, integer
+from spark_streams.engine.resp.replies import (
+    EMPTY_ARRAY,
+    OK,
+    Array,
+    CommandError,
+    Reply,
+    Verbatim,
+    bulk,
+    bulks,
+    integer,
+)
 
 _REASONS = {
     "it runs no scripts": "eval evalsha eval_ro evalsha_ro fcall fcall_ro",

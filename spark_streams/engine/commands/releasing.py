@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_streams.engine import entryid
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import BAD_ID, integer_of
 from spark_streams.engine.commands.pending import MAX_DELIVERIES, existing_group
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.group import Group
-from spark_streams.engine.replies import CommandError, Reply, integer
-from spark_streams.engine.stream import Stream
+from spark_streams.engine.resp.replies import CommandError, Reply, integer
+from spark_streams.engine.store import entryid
+from spark_streams.engine.store.group import Group
+from spark_streams.engine.store.stream import Stream
 
 _MODES: dict[bytes, Callable[[int], int]] = {
     b"silent": lambda deliveries: max(deliveries - 1, 0),

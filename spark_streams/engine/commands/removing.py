@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from spark_streams.engine import entryid, references
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.addoptions import POLICIES
 from spark_streams.engine.commands.arguments import BAD_ID, entry_id, integer_of, syntax_error
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.group import Group
-from spark_streams.engine.references import GONE, UNKNOWN, Policy
-from spark_streams.engine.replies import Array, CommandError, Reply, integer
-from spark_streams.engine.stream import Stream
+from spark_streams.engine.resp.replies import Array, CommandError, Reply, integer
+from spark_streams.engine.store import entryid, references
+from spark_streams.engine.store.group import Group
+from spark_streams.engine.store.references import GONE, UNKNOWN, Policy
+from spark_streams.engine.store.stream import Stream
 
 
 @command("xdel", -3, "write fast", (1, 1, 1))

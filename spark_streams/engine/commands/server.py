@@ -5,11 +5,11 @@ from __future__ import annotations
 from time import sleep
 
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.commands.lists import seconds_of
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.replies import OK, Array, CommandError, Reply, bulks, integer
+from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulks, integer
 
 
 @command("time", 1, "fast")

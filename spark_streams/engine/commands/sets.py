@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from spark_streams.engine.client import Client
-from spark_streams.engine.commands.table import command
+from spark_streams.engine.command_table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.replies import Array, Reply, SetOf, bulks, integer
+from spark_streams.engine.resp.replies import Array, Reply, SetOf, bulks, integer
 
 
 def _set(client: Client, key: bytes) -> set[bytes]:

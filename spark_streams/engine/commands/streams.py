@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_streams.engine import entryid
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.addoptions import AddOptions, parse_add_or_trim
 from spark_streams.engine.commands.arguments import entry_id, integer_of, interval, syntax_error
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.entry import fields_wire
-from spark_streams.engine.idempotence import message_of
-from spark_streams.engine.keyspace import Database
-from spark_streams.engine.listpack import MAX_NODE_BYTES
-from spark_streams.engine.references import Policy
-from spark_streams.engine.replies import EMPTY_ARRAY, NIL, NIL_ARRAY, CommandError, Pieces, Reply, Typed, bulk, integer
-from spark_streams.engine.stream import Slice, Stream
+from spark_streams.engine.resp.replies import (
+    EMPTY_ARRAY,
+    NIL,
+    NIL_ARRAY,
+    CommandError,
+    Pieces,
+    Reply,
+    Typed,
+    bulk,
+    integer,
+)
+from spark_streams.engine.store import entryid
+from spark_streams.engine.store.entry import fields_wire
+from spark_streams.engine.store.idempotence import message_of
+from spark_streams.engine.store.keyspace import Database
+from spark_streams.engine.store.listpack_size import MAX_NODE_BYTES
+from spark_streams.engine.store.references import Policy
+from spark_streams.engine.store.stream import Slice, Stream
 from spark_streams.ids import U64_MAX
 
 

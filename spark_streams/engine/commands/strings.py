@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import NOT_INTEGER, integer_of, syntax_error
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.replies import NIL, OK, Array, CommandError, Reply, bulk, integer
+from spark_streams.engine.resp.replies import NIL, OK, Array, CommandError, Reply, bulk, integer
 
 
 @command("set", -3, "write denyoom", (1, 1, 1))

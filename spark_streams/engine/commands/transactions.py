@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from spark_streams.engine.client import Client
-from spark_streams.engine.commands.table import command
+from spark_streams.engine.command_table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.replies import NIL_ARRAY, OK, CommandError, Pieces, Reply, encode
-from spark_streams.engine.runs import Run
+from spark_streams.engine.resp.replies import NIL_ARRAY, OK, CommandError, Pieces, Reply, encode
+from spark_streams.engine.resp.xadd_batch import Run
 
 
 @command("multi", 1, "fast intransaction")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_streams.engine import entryid
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import help_lines, integer_of
 from spark_streams.engine.commands.streams import Entries
-from spark_streams.engine.commands.table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.group import Consumer, Group
-from spark_streams.engine.pending import Run, RunIndex
-from spark_streams.engine.replies import NIL, Array, CommandError, Map, Reply, bulk, integer, simple
-from spark_streams.engine.stream import Stream
+from spark_streams.engine.resp.replies import NIL, Array, CommandError, Map, Reply, bulk, integer, simple
+from spark_streams.engine.store import entryid
+from spark_streams.engine.store.group import Consumer, Group
+from spark_streams.engine.store.pending_list import Run, RunIndex
+from spark_streams.engine.store.stream import Stream
 
 
 def _stream(client: Client, key: bytes) -> Stream:

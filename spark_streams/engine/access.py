@@ -1,0 +1,75 @@
+"""What stands before commands when there is a reason to: a password, a memory limit, a pause.
+
+While there is none, the engine's `guard` is None and no command is asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_streams.engine.resp.replies import CommandError
+from spark_streams.engine.resp.xadd_batch import Run
+
+if TYPE_CHECKING:
+    from spark_streams.engine.client import Client
+    from spark_streams.engine.command_table import Command
+    from spark_streams.engine.core import Engine
+    from spark_streams.engine.resp.requests import Request
+
+OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
+WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
+
+
+class Guard:
+    """Says which commands are refused. One for each engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._password = b""
+        engine.config.when("requirepass", self._password_changed)
+        engine.config.when("maxmemory", self._limit_changed)
+
+    def _password_changed(self) -> None:
+        self._password = self._engine.config.text("requirepass").encode("utf-8", "surrogateescape")
+        self._refresh()
+
+    def _limit_changed(self) -> None:
+        self._engine.memory.set_limit(self._engine.config.number("maxmemory"))
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._engine.guard = self if self._password or self._engine.memory.limit else None
+
+    @property
+    def closed(self) -> bool:
+        """Whether clients must authenticate."""
+        return bool(self._password)
+
+    def keeps_out(self, client: Client) -> bool:
+        """Whether this client has yet to authenticate."""
+        return bool(self._password) and not client.authenticated
+
+    def admit(self, client: Client, user: bytes, password: bytes) -> None:
+        """AUTH and HELLO AUTH. Raises WRONGPASS."""
+        import hmac  # loads OpenSSL: not at every start
+
+        # Without a password, as in Redis, the default user comes in with any.
+        if user != b"default" or (self._password and not hmac.compare_digest(password, self._password)):
+            raise CommandError(WRONG_PASSWORD)
+        client.authenticated = True
+
+    def check(self, client: Client, spec: Command, args: list[bytes]) -> None:
+        """Raises NOAUTH or OOM."""
+        if self._password and not client.authenticated and "noauth" not in spec.flags:
+            raise CommandError("NOAUTH Authentication required.")
+        memory = self._engine.memory
+        if memory.limit and "denyoom" in spec.flags:
+            if memory.full():
+                raise CommandError(OUT_OF_MEMORY)
+            memory.note(args)
+        elif spec.name == "exec" and memory.limit and client.queue and self._any_denied(client.queue) and memory.full():
+            client.leave_transaction()
+            raise CommandError(f"EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}")
+
+    def _any_denied(self, queue: list[Request]) -> bool:
+        return any(isinstance(one, Run) or "denyoom" in self._engine.find(one).flags for one in queue)

@@ -1,0 +1,145 @@
+"""The engine behind an `embedded:` URL: started on first use, shared by all processes of a user on this machine.
+
+    $XDG_RUNTIME_DIR or the temp directory
+      rstream-<uid>/          mode 0700, ours
+        engine.sock           where it listens; connecting to it is the test of life
+        engine.lock           held while somebody looks, removes a dead socket, starts
+        engine.log            what it had to say
+
+Whoever finds nobody answering takes the lock, looks again, and starts one. The engine belongs to no starter: it has a
+session of its own and ends some time after its last client has gone.
+
+`embedded:///dir` is another engine for each directory, which keeps everything there:
+
+    dir/
+      appendonly.aof          what it holds; the engine that uses it has it locked (.appendonly.aof.lock)
+      engine.sock             or, where that name is too long for a socket, rstream-<uid>/<hash of dir>.sock
+      engine.address          then says where it is: not every process has the same XDG_RUNTIME_DIR
+      engine.lock, engine.log as above
+
+If it dies, the next one to ask starts it again from its file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from spark_streams.engine.launch.process import (
+    EngineStartError,
+    answers,
+    ask,
+    check_length,
+    fits,
+    start,
+    unix_url,
+    wait_until_ready,
+)
+
+__all__ = ["IDLE_SECONDS", "EngineStartError", "locate"]
+
+_LOG_LIMIT = 1 << 20
+_PATIENCE = 5.0  # seconds that an engine may be busy
+IDLE_SECONDS = 600.0  # how long an engine outlives its last client, if nobody says otherwise
+_LOADED_PER_SECOND = 5 << 20  # bytes of a file that the slowest machine reads back
+
+
+def locate(directory: Path | None = None, idle: float = IDLE_SECONDS, fsync: str | None = None) -> str:
+    """The URL of the user's shared engine, started if it does not run; it outlives its last client by `idle` seconds.
+
+    With a directory: the engine that keeps everything there. `fsync` is its appendfsync, everysec if nobody says
+    otherwise; one that runs already is changed. Raises EngineStartError.
+    """
+    if directory is None:
+        folder = _folder()
+        path = check_length(folder / "engine.sock")
+        settings: list[str] = []
+        seconds = 15.0
+    else:
+        folder = _keeping_folder(directory)
+        path = _socket_of(folder)
+        settings = ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", fsync or "everysec"]
+        size = (folder / "appendonly.aof").stat().st_size if (folder / "appendonly.aof").exists() else 0
+        seconds = 30 + size / _LOADED_PER_SECOND
+    if not answers(path):
+        _start_once(folder, path, ["--idle", str(idle), *settings], seconds, keeping=directory is not None)
+    if directory is not None and fsync is not None and ask(path, "CONFIG", "SET", "appendfsync", fsync) != b"+OK":
+        raise EngineStartError(f"the stream engine of {folder} does not take appendfsync {fsync}")
+    return unix_url(path)
+
+
+def _start_once(folder: Path, path: Path, settings: list[str], seconds: float, keeping: bool) -> None:
+    """Start it, unless another process is faster."""
+    log = folder / "engine.log"
+    with (folder / "engine.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Asked again, with patience: an engine that is busy is not dead.
+        if path.exists() and answers(path, timeout=_PATIENCE):
+            return
+        if not keeping:
+            path.unlink(missing_ok=True)  # one that keeps a file does so itself, once the file is its own
+        if log.exists() and log.stat().st_size > _LOG_LIMIT:
+            log.unlink()
+        process = start(["--port", "0", "--unixsocket", str(path), *settings], log, detached=True)
+        wait_until_ready(process, path, log, seconds)
+        # It outlives us by design: Python must not warn about a child that still runs.
+        process.returncode = 0
+
+
+def _keeping_folder(directory: Path) -> Path:
+    """The directory under its one name, made if need be."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = directory.resolve(strict=True)
+        mode = folder.stat().st_mode
+    except OSError as problem:
+        raise EngineStartError(f"cannot use {directory}: {problem.strerror or problem}") from None
+    if mode & 0o022:
+        raise EngineStartError(f"{folder} can be written to by other users: run chmod go-w {folder}")
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise EngineStartError(f"cannot use {folder}: it cannot be written to")
+    return folder
+
+
+def _socket_of(folder: Path) -> Path:
+    """Where the engine of a directory listens."""
+    path = folder / "engine.sock"
+    if fits(path):
+        return path
+    note = folder / "engine.address"
+    try:
+        return Path(note.read_text())
+    except FileNotFoundError:
+        name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+        path = check_length(_folder() / f"{name}.sock")
+    # Whole or not at all, and the first one counts.
+    fresh = folder / f"engine.address.{os.getpid()}"
+    fresh.write_text(str(path))
+    with contextlib.suppress(FileExistsError):
+        os.link(fresh, note)
+    fresh.unlink()
+    return Path(note.read_text())
+
+
+def _folder() -> Path:
+    """The rendezvous folder, made if need be; only ours, only for us."""
+    chosen = os.environ.get("RSTREAM_EMBEDDED_DIR")
+    if chosen:
+        folder = Path(chosen).absolute()
+    else:
+        folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"rstream-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, parents=bool(chosen), exist_ok=True)
+        found = folder.lstat()
+    except OSError as problem:
+        raise EngineStartError(f"cannot use {folder} for the shared engine: {problem.strerror or problem}") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise EngineStartError(f"{folder} is not a directory of this user: refusing to share an engine through it")
+    if found.st_mode & 0o077:
+        raise EngineStartError(f"{folder} is open to other users: run chmod 700 {folder}")
+    return folder

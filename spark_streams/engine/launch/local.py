@@ -1,0 +1,83 @@
+"""A private engine for as long as a `with` block lasts."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from spark_streams.engine.launch.process import check_length, start, unix_url, wait_until_ready
+
+
+class LocalEngine:
+    """`with LocalEngine() as engine: redis.Redis.from_url(engine.url)`.
+
+    A process of its own with an address of its own. It ends with the block, and when this process dies. It is empty
+    and in memory; with a `directory` it keeps everything there (`fsync`: always, everysec or no), and begins with what
+    is there already. Raises EngineStartError.
+    """
+
+    def __init__(self, directory: Path | str | None = None, fsync: str = "everysec") -> None:
+        self._keeps = Path(directory).absolute() if directory is not None else None
+        self._fsync = fsync
+        self._directory: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = ""  # set while it runs
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running engine."""
+        if self._process is None:
+            raise RuntimeError("the engine is not running: use it in a with block")
+        return self._process.pid
+
+    def __enter__(self) -> LocalEngine:
+        base = tempfile.gettempdir()
+        # A long TMPDIR (macOS, CI) leaves no room for a socket's name.
+        self._directory = Path(tempfile.mkdtemp(prefix="rstream-", dir=base if len(base) < 60 else "/tmp"))
+        path, log = self._directory / "engine.sock", self._directory / "engine.log"
+        try:
+            check_length(path)
+            arguments = ["--port", "0", "--unixsocket", str(path), "--parent", str(os.getpid())]
+            if self._keeps is not None:
+                self._keeps.mkdir(parents=True, exist_ok=True)
+                arguments += ["--appendonly", "yes", "--appendfsync", self._fsync, "--dir", str(self._keeps)]
+            self._process = start(arguments, log, detached=False)
+            wait_until_ready(self._process, path, log, 15.0 if self._keeps is None else 120.0)
+        except BaseException:
+            self.stop()
+            raise
+        self.url = unix_url(path)
+        atexit.register(self.stop)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def kill(self) -> None:
+        """End it as a power failure would: no goodbye, nothing written any more. A later `stop` is harmless."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """End the process and remove its directory; harmless when it has ended already."""
+        atexit.unregister(self.stop)
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+        self.url = ""

@@ -1,0 +1,282 @@
+"""Reading an append-only file back.
+
+hiredis parses, the commands run without a client, and nothing is looked at twice as long as all goes well. hiredis
+does not say at which byte a command began; only when something is wrong the file is read again, byte by byte, to tell.
+
+What may be wrong, and what happens:
+
+    the file ends within a command, or within MULTI … EXEC      a torn write: cut off there, or refused if so configured
+    it ends in zeros                                            the same: a file system that had lost its power
+    anything else                                               CorruptFileError with the offset; nothing is changed
+
+A damaged length can make the rest of a file look like one unfinished command. So what is left unfinished must not hold
+a row of sound commands up to the end of the file: if it does, it is damage, and nothing is cut off. (A torn value that
+is itself a list of such commands looks the same, and is refused.) Damage inside of a value cannot be seen.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import re
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hiredis
+
+from spark_streams.engine.client import Client
+from spark_streams.engine.resp.replies import CommandError
+from spark_streams.engine.store import entryid
+from spark_streams.engine.store.entry import fields_wire
+from spark_streams.engine.store.stream import Stream
+from spark_streams.ids import U64_MAX
+
+if TYPE_CHECKING:
+    from spark_streams.engine.core import Engine
+
+_CHUNK = 1 << 20
+_MAX_COUNT = 1 << 20  # arguments of a command, as in Redis
+_MAX_BULK = 1 << 29
+_LINE = re.compile(rb"([*$])(0|[1-9][0-9]{0,9})\r\n")
+_BEGIN = re.compile(rb"\r\n(?=\*[1-9][0-9]{0,6}\r\n\$[1-9][0-9]?\r\n([A-Z]{3,12})\r\n)")
+
+
+class CorruptFileError(Exception):
+    """The append-only file cannot be read back from this offset on."""
+
+    def __init__(self, path: Path, offset: int, reason: str) -> None:
+        self.path, self.offset, self.reason = path, offset, reason
+        super().__init__(
+            f"the append-only file {path} is damaged at offset {offset}: {reason}. Nothing was changed; to go on with "
+            f"what stands before it, keep a copy and run: truncate -s {offset} '{path}'"
+        )
+
+
+class TornFileError(CorruptFileError):
+    """The file ends within a command: what a crash leaves behind."""
+
+
+class _RefusedError(Exception):
+    """The command behind so many sound ones cannot be taken."""
+
+
+class Loader:
+    """Runs the commands of one file on an engine that writes nothing down meanwhile."""
+
+    def __init__(self, engine: Engine, path: Path) -> None:
+        self._engine = engine
+        self._path = path
+        self._client = Client(0, engine.databases[0], "", "", engine.now)
+        self._queue: list[list[bytes]] | None = None  # since MULTI
+        self.commands = 0  # sound ones so far
+        self._before_multi = 0
+
+    def load(self) -> None:
+        """Run all. Raises TornFileError, CorruptFileError, OSError."""
+        collecting = gc.isenabled()
+        gc.disable()  # millions of lists, none of them in a circle
+        self._engine.loading = True
+        try:
+            self._load()
+        finally:
+            self._engine.loading = False
+            if collecting:
+                gc.enable()
+
+    def _load(self) -> None:
+        reader = hiredis.Reader()
+        try:
+            with self._path.open("rb") as file:
+                while chunk := file.read(_CHUNK):
+                    reader.feed(chunk)
+                    self._take(reader.gets)
+        except _RefusedError as problem:
+            at, reason = self._offset(self.commands)
+            if self._is_zero(at):
+                start = at if self._queue is None else self._offset(self._before_multi)[0]
+                raise TornFileError(self._path, start, "the file ends in zeros") from None
+            raise CorruptFileError(self._path, at, reason or str(problem)) from None
+        if self._queue is not None:
+            at, reason = self._offset(self._before_multi)
+            self._judge_end(at, self._offset(self.commands)[0], reason)
+        elif not _is_at_an_end(reader):
+            at, reason = self._offset(self.commands)
+            self._judge_end(at, at, reason)
+
+    def _take(self, gets: Callable[[], object]) -> None:
+        """Run what the reader has complete."""
+        found: list[list[bytes]] = []
+        failure = ""
+        try:
+            while (command := gets()) is not False:
+                found.append(command)  # type: ignore[arg-type]
+        except (hiredis.ProtocolError, MemoryError, TypeError, ValueError) as problem:
+            failure = str(problem) or "out of memory"  # hiredis knows more types than a command may hold
+        try:
+            sound = {list}.issuperset(map(type, found)) and all(found)
+            b"".join(chain.from_iterable(found))
+        except TypeError:
+            sound = False
+        if not sound:
+            flags = [type(one) is list and len(one) > 0 and all(type(arg) is bytes for arg in one) for one in found]
+            found = found[: flags.index(False)]
+            failure = "not a command"
+        for command in found:
+            self._one(command)
+            self.commands += 1
+        if failure:
+            raise _RefusedError(failure)
+
+    def _one(self, args: list[bytes]) -> None:
+        name = args[0]
+        if self._queue is None:
+            if name == b"XADD" and self._append(args):
+                return
+            if name == b"MULTI":
+                self._queue, self._before_multi = [], self.commands
+            else:
+                self._run(args)
+        elif name == b"EXEC":
+            queue, self._queue = self._queue, None
+            count, self.commands = self.commands, self._before_multi + 1
+            for command in queue:
+                self._run(command)
+                self.commands += 1
+            self.commands = count
+        else:
+            self._check(args)
+            self._queue.append(args)
+
+    def _append(self, args: list[bytes]) -> bool:
+        """The common case, which is most of most files: an entry for a stream that is there."""
+        if len(args) < 5 or not len(args) % 2 or len(args[2]) > 40:
+            return False
+        db = self._client.db
+        stream = db.values.get(args[1])
+        ms, _, seq = args[2].partition(b"-")
+        if type(stream) is not Stream or not ms.isdigit() or not seq.isdigit():
+            return False
+        entry_id = int(ms) << 64 | int(seq)
+        if not stream.last_id < entry_id < entryid.HIGHEST or int(seq) > U64_MAX or args[2] != entryid.text(entry_id):
+            return False
+        pairs = args[3:]
+        stream.append(entry_id, b"*2\r\n$%d\r\n%b\r\n%b" % (len(args[2]), args[2], fields_wire(pairs)), pairs)
+        db.changes += 1
+        return True
+
+    def _run(self, args: list[bytes]) -> None:
+        engine = self._engine
+        try:
+            spec = self._check(args)
+            reply = spec(engine, self._client, args)
+        except CommandError as problem:
+            raise _RefusedError(
+                f"{args[0][:20]!r} fails with {problem.text[:200].decode('utf-8', 'replace')!r}"
+            ) from None
+        if reply is None:
+            raise _RefusedError(f"{args[0][:20]!r} waits for something")
+
+    def _check(self, args: list[bytes]) -> Callable[..., object]:
+        """The handler of a command that may stand in such a file."""
+        try:
+            spec = self._engine.look_up(args)
+        except CommandError as problem:
+            raise _RefusedError(problem.text[:200].decode("utf-8", "replace")) from None
+        if "write" not in spec.flags and spec.name != "select":
+            raise _RefusedError(f"{args[0][:20]!r} is no command that changes anything")
+        assert spec.handler is not None
+        return spec.handler
+
+    # When something is wrong
+
+    def _judge_end(self, start: int, unfinished: int, reason: str) -> None:
+        """The file has no end: from `start` on it cannot be used, from `unfinished` on it cannot be read."""
+        if reason:
+            raise CorruptFileError(self._path, start, reason)
+        with self._path.open("rb") as file:
+            file.seek(unfinished)
+            rest = file.read()
+        names = self._engine.commands
+        for match in _BEGIN.finditer(rest):
+            spec = names.get(match[1].lower())
+            known = spec is not None and (not spec.flags or "write" in spec.flags)  # a container has no flags
+            if known and _runs_to_the_end(rest, match.start() + 2):
+                swallowed = f"a length runs over the command at offset {unfinished + match.start() + 2}"
+                raise CorruptFileError(self._path, unfinished, swallowed)
+        raise TornFileError(self._path, start, "the file ends within a command or a transaction")
+
+    def _is_zero(self, at: int) -> bool:
+        with self._path.open("rb") as file:
+            file.seek(at)
+            while chunk := file.read(_CHUNK):
+                if chunk.strip(b"\0"):
+                    return False
+        return True
+
+    def _offset(self, commands: int) -> tuple[int, str]:
+        """Where the command behind so many begins, and what is wrong with an earlier one, if anything is."""
+        at = 0
+        with self._path.open("rb") as file:
+            size = file.seek(0, 2)
+            if not size:
+                return 0, ""
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                for _ in range(commands):
+                    try:
+                        end = _end_of_command(data, at)
+                    except ValueError as problem:
+                        return at, str(problem)
+                    if end < 0:
+                        return at, "ends too early"
+                    at = end
+                if data[at : at + 5] == b"REDIS":
+                    return at, "this is a dump (RDB); Redis writes commands only with aof-use-rdb-preamble no"
+        return at, ""
+
+
+def _is_at_an_end(reader: hiredis.Reader) -> bool:
+    """Whether the reader has nothing unfinished: then one more command comes out as it goes in."""
+    try:
+        reader.feed(b"*1\r\n$3\r\nEND\r\n")
+        return reader.gets() == [b"END"] and reader.gets() is False
+    except (hiredis.ProtocolError, TypeError, ValueError):
+        return False
+
+
+def _end_of_command(data: bytes | mmap.mmap, at: int) -> int:
+    """Where the command at this offset ends; -1 when the data ends first. Raises ValueError."""
+    count, at = _number(data, at, b"*", _MAX_COUNT)
+    for _ in range(count):
+        if at < 0:
+            return -1
+        length, at = _number(data, at, b"$", _MAX_BULK)
+        if at < 0 or at + length + 2 > len(data):
+            return -1
+        at += length + 2
+        if data[at - 2 : at] != b"\r\n":
+            raise ValueError(f"an argument does not end at offset {at - 2}")
+    return at
+
+
+def _runs_to_the_end(data: bytes, at: int) -> bool:
+    """Whether commands, at least one, follow one another from here to where the data ends."""
+    found = 0
+    try:
+        while at < len(data) and (at := _end_of_command(data, at)) > 0:
+            found += 1
+    except ValueError:
+        return False
+    return found > 0
+
+
+def _number(data: bytes | mmap.mmap, at: int, sign: bytes, limit: int) -> tuple[int, int]:
+    match = _LINE.match(data, at, at + 13)
+    if match is None:
+        if len(data) - at < 13 and b"\n" not in data[at:]:
+            return 0, -1
+        raise ValueError(f"no length at offset {at}")
+    if match[1] != sign or int(match[2]) > limit:
+        raise ValueError(f"no length at offset {at}")
+    return int(match[2]), match.end()

@@ -1,0 +1,248 @@
+"""Keeping what the engine holds: the append-only file's life, from reading it back to letting go of it.
+
+writing.py writes it and makes sure of it, rewriting.py makes it short again, loading.py reads it back.
+
+There is no second kind of file: SAVE and BGSAVE make sure of this one, and are errors where there is none.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_streams.engine.journal import Journal
+from spark_streams.engine.persistence import snapshot
+from spark_streams.engine.persistence.aof_loader import Loader, TornFileError
+from spark_streams.engine.persistence.aof_rewrite import TEMPORARY, Rewriter
+from spark_streams.engine.persistence.aof_writer import PersistenceError, Writer
+from spark_streams.engine.persistence.append_file import AppendFile, FolderLock, replace
+from spark_streams.engine.settings.table import SettingError
+
+if TYPE_CHECKING:
+    from spark_streams.engine.core import Engine
+
+_LOCK_PATIENCE = 2.0  # seconds for an engine that is about to end
+
+log = logging.getLogger("rstream.engine")
+
+
+class Persistence:
+    """The append-only file of one engine; off until `start`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._config = engine.config
+        self.ready = False  # whether the settings are all in; from then on appendonly can be switched
+        self.writer = Writer(engine)
+        self.rewriter = Rewriter(engine, self.writer)
+        self._config.when("appendonly", self._switch)
+        self.saved_at = 0  # Unix seconds of the last time that all was on disk by request
+        self.saved_changes = 0
+        self.load_seconds = 0.0
+        self._lock: FolderLock | None = None
+        self._save_wanted = False  # BGSAVE
+
+    @property
+    def directory(self) -> Path:
+        """The folder of the file."""
+        return Path(self._config.text("dir") or ".")
+
+    @property
+    def filename(self) -> str:
+        """Its name."""
+        return self._config.text("appendfilename")
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.directory / self.filename
+
+    @property
+    def enabled(self) -> bool:
+        """Whether changes are kept."""
+        return self.writer.file is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return self.writer.file.size if self.writer.file is not None else 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether `cron` has something to wait for."""
+        return self.rewriter.busy or self._save_wanted
+
+    # Beginning and end
+
+    def start(self) -> None:
+        """Lock the file, read it back, and keep what changes from now on. Raises PersistenceError, CorruptFileError."""
+        self.ready = True
+        if not self._config.flag("appendonly"):
+            return
+        deadline = time.monotonic() + _LOCK_PATIENCE
+        while self._lock is None:
+            try:
+                self._lock = FolderLock(self.directory / f".{self.filename}.lock")
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise PersistenceError(f"{self.path} is in use by another engine") from None
+                time.sleep(0.05)
+            except OSError as problem:
+                raise PersistenceError(f"cannot use {self.directory}: {problem.strerror or problem}") from None
+        try:
+            for leftover in self.directory.glob(f"{TEMPORARY}*.aof"):
+                leftover.unlink(missing_ok=True)
+            if self.path.exists():
+                self.load()
+            file = self.writer.file = AppendFile(self.path)
+        except OSError as problem:
+            raise PersistenceError(f"cannot use {self.path}: {problem.strerror or problem}") from None
+        self.rewriter.base_size = file.size
+        self._engine.journal = Journal()
+        self.saved_changes = self._changes()
+
+    def load(self) -> None:
+        """Read the file into an empty key space; a torn end is cut off. Raises CorruptFileError, OSError."""
+        began = time.monotonic()
+        loader = Loader(self._engine, self.path)
+        try:
+            loader.load()
+        except TornFileError as torn:
+            if not self._config.flag("aof-load-truncated"):
+                raise
+            size = self.path.stat().st_size
+            log.warning(
+                "%s: %s; cut off at offset %d, %d bytes dropped", self.path, torn.reason, torn.offset,
+                size - torn.offset,
+            )  # fmt: skip
+            os.truncate(self.path, torn.offset)
+        self.load_seconds = time.monotonic() - began
+        log.info("%d commands read back from %s in %.3f s", loader.commands, self.path, self.load_seconds)
+
+    def reload(self) -> None:
+        """Forget everything and read the file back. Raises PersistenceError, CorruptFileError."""
+        if self.rewriter.busy:
+            raise PersistenceError("a rewrite is in progress")
+        journal, self._engine.journal = self._engine.journal, None
+        try:
+            for db in self._engine.databases:
+                db.clear()
+            self.load()
+        except OSError as problem:
+            raise PersistenceError(f"cannot read {self.path}: {problem.strerror or problem}") from None
+        finally:
+            self._engine.journal = journal
+        if journal is not None:
+            journal.selected = -1
+
+    def stop(self) -> None:
+        """Everything to the disk, and let go of the file. Raises PersistenceError."""
+        self.rewriter.abandon()
+        if self.writer.file is not None:
+            self.sync()
+            self.writer.stop()
+        self._engine.journal = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # Saving
+
+    def sync(self) -> None:
+        """Return when everything so far is on the disk. Raises PersistenceError."""
+        self.writer.sync()
+        self.saved()
+
+    def sync_soon(self) -> None:
+        """Begin to bring everything so far to the disk; `busy` until it is there. Raises PersistenceError."""
+        self.writer.sync_soon()
+        self._save_wanted = True
+
+    def saved(self) -> None:
+        """Remember that now is a moment that lasts."""
+        self.saved_at = self._engine.now // 1000
+        self.saved_changes = self._changes()
+
+    def _changes(self) -> int:
+        return sum(db.changes for db in self._engine.databases)
+
+    def cron(self) -> None:
+        """About once a second, and when woken. Raises PersistenceError."""
+        if self.writer.file is None:
+            return
+        self.writer.cron()
+        if self._save_wanted and self.writer.settled:
+            self._save_wanted = False
+            self.saved()
+        if self.rewriter.cron():
+            self.saved()
+
+    def info(self) -> dict[str, object]:
+        """INFO persistence."""
+        journal = self._engine.journal
+        writing = "err" if journal is not None and journal.refusal else "ok"
+        found: dict[str, object] = {
+            "rdb_changes_since_last_save": self._changes() - self.saved_changes,
+            "rdb_bgsave_in_progress": int(self._save_wanted),
+            "rdb_last_save_time": self.saved_at,
+            "rdb_last_bgsave_status": writing,
+            "aof_enabled": int(self.enabled),
+            "aof_rewrite_in_progress": int(self.rewriter.busy),
+            "aof_rewrite_scheduled": 0,
+            "aof_last_rewrite_time_sec": self.rewriter.seconds,
+            "aof_last_bgrewrite_status": "ok" if self.rewriter.ok else "err",
+            "aof_last_write_status": writing,
+        }
+        if self.enabled:
+            found |= {
+                "aof_current_size": self.size,
+                "aof_base_size": self.rewriter.base_size,
+                "aof_buffer_length": self.writer.waiting,
+                "aof_pending_bio_fsync": int(self.writer.syncing),
+                "aof_delayed_fsync": self.writer.delayed,
+                "aof_last_load_seconds": f"{self.load_seconds:.3f}",
+                "aof_last_rewrite_pause_ms": f"{self.rewriter.pause * 1000:.1f}",
+            }
+        return found
+
+    # Settings
+
+    def _switch(self) -> None:
+        """CONFIG SET appendonly. Raises SettingError."""
+        wanted = self._config.flag("appendonly")
+        if not self.ready or wanted == self.enabled:
+            return
+        try:
+            if wanted:
+                self._begin()
+            else:
+                self.stop()
+        except PersistenceError as problem:
+            raise SettingError(str(problem)) from None
+
+    def _begin(self) -> None:
+        """Keep what there is, and what changes from now on; at once, because the answer means that it is kept."""
+        path = self.directory / f"{TEMPORARY}{os.getpid()}.aof"
+        try:
+            self._lock = FolderLock(self.directory / f".{self.filename}.lock")
+            new = AppendFile(path)
+            for db in self._engine.databases:
+                for piece in snapshot.database(db):
+                    new.append(piece)
+            new.sync()
+            replace(path, self.path)
+        except BlockingIOError:
+            raise PersistenceError(f"{self.path} is in use by another engine") from None
+        except OSError as problem:
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
+            raise PersistenceError(f"cannot use {self.path}: {problem.strerror or problem}") from None
+        new.path = self.path
+        self.writer.file = new
+        self.rewriter.base_size = new.size
+        self._engine.journal = Journal()
+        self.saved()

@@ -1,0 +1,169 @@
+"""Values as bytes, in Redis' own format: what DUMP gives and RESTORE takes.
+
+    type 1 | value … | RDB version 2, little endian | CRC-64 of all before it 8, little endian
+
+A stream (type 19, since Redis 7.0; 15 before, 21 since 7.2):
+
+    nodes n | ( id 16, big endian | listpack ) …
+    length | last id | first id | greatest deleted id | entries added             from 19 on
+    groups n | ( name | last id | entries read (from 19 on)
+                 | pending n | ( id 16 | time 8 | deliveries ) …
+                 | consumers n | ( name | seen 8 | active 8 (from 21 on) | pending n | id 16 … ) … ) …
+
+and in a node's listpack
+
+    entries | deleted | fields n | field … | 0
+    flags | ms | seq | [fields n | field value …  or, where the fields are the first entry's,  value …] | elements
+
+with ids as differences to the node's. Written is what Redis 7.0 reads; read is whatever Redis from 5.0 to 7.4 writes
+for the types that the engine has. What XNACK has released has no place in it: it goes as pending for a consumer
+without a name. Nor have the messages that XADD IDMP remembers. Sources: `rdb.c`, `t_stream.c`, `cluster.c`.
+"""
+
+from __future__ import annotations
+
+from spark_streams.engine.persistence.rdb_encodings import BadDataError
+from spark_streams.ids import U64_MAX
+
+# Types, by their names in `rdb.h`.
+STRING, LIST, SET, HASH = 0, 1, 2, 4
+HASH_ZIPMAP, LIST_ZIPLIST, SET_INTSET, HASH_ZIPLIST, LIST_QUICKLIST = 9, 10, 11, 13, 14
+STREAM, HASH_LISTPACK, LIST_QUICKLIST_2, STREAM_2, SET_LISTPACK, STREAM_3 = 15, 16, 18, 19, 20, 21
+DELETED, SAME_FIELDS = 1, 2  # flags of an entry in a node
+_MAX_RATIO = 90  # LZF cannot do better: 264 bytes from 3
+
+
+# Writing
+
+
+def put_length(out: bytearray, value: int) -> None:
+    """A number below 2^64, in as few bytes as it takes."""
+    if value < 1 << 6:
+        out.append(value)
+    elif value < 1 << 14:
+        out += (value | 1 << 14).to_bytes(2, "big")
+    elif value < 1 << 32:
+        out.append(0x80)
+        out += value.to_bytes(4, "big")
+    else:
+        out.append(0x81)
+        out += value.to_bytes(8, "big")
+
+
+def put_string(out: bytearray, text: bytes) -> None:
+    """A string as it is: nothing is compressed."""
+    put_length(out, len(text))
+    out += text
+
+
+def put_id(out: bytearray, entry_id: int) -> None:
+    """An entry's id, as two numbers."""
+    put_length(out, entry_id >> 64)
+    put_length(out, entry_id & U64_MAX)
+
+
+# Reading
+
+
+class Source:
+    """Bytes and how far they are read. Raises BadDataError where they end too early."""
+
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, count: int) -> bytes:
+        """So many bytes."""
+        end = self.at + count
+        if end > len(self.data):
+            raise BadDataError("ends too early")
+        found = self.data[self.at : end]
+        self.at = end
+        return found
+
+    def length(self) -> int:
+        """A number that is no special encoding."""
+        value, special = self._length()
+        if special:
+            raise BadDataError("a string where a number belongs")
+        return value
+
+    def count(self, at_least: int = 1) -> int:
+        """A number of things that take at least so many bytes each: no more than there can be."""
+        value = self.length()
+        if value * at_least > len(self.data) - self.at:
+            raise BadDataError("counts more than there is")
+        return value
+
+    def _length(self) -> tuple[int, bool]:
+        first = self.take(1)[0]
+        kind = first >> 6
+        if kind == 0:
+            return first & 63, False
+        if kind == 1:
+            return (first & 63) << 8 | self.take(1)[0], False
+        if kind == 3:
+            return first & 63, True
+        if first == 0x80:
+            return int.from_bytes(self.take(4), "big"), False
+        if first == 0x81:
+            return int.from_bytes(self.take(8), "big"), False
+        raise BadDataError("not a length")
+
+    def string(self) -> bytes:
+        """A string, whichever way it is stored."""
+        value, special = self._length()
+        if not special:
+            return self.take(value)
+        if value < 3:
+            return b"%d" % int.from_bytes(self.take(1 << value), "little", signed=True)
+        if value != 3:
+            raise BadDataError("not a string")
+        packed, plain = self.length(), self.length()
+        if plain > packed * _MAX_RATIO:
+            raise BadDataError("a compressed string claims too much")
+        return _expand(self.take(packed), plain)
+
+    def id(self) -> int:
+        """Two numbers."""
+        return self.length() << 64 | self.length()
+
+    def raw_id(self) -> int:
+        """Sixteen bytes."""
+        return int.from_bytes(self.take(16), "big")
+
+    def time(self) -> int:
+        """Milliseconds."""
+        return int.from_bytes(self.take(8), "little", signed=True)
+
+
+def _expand(data: bytes, length: int) -> bytes:
+    """LZF: runs of plain bytes, and references to what was there up to 8 KB before."""
+    out = bytearray()
+    at = 0
+    while at < len(data):
+        control = data[at]
+        at += 1
+        if control < 32:
+            out += data[at : at + control + 1]
+            at += control + 1
+            continue
+        count = control >> 5
+        if count == 7:
+            count += data[at]
+            at += 1
+        start = len(out) - ((control & 31) << 8) - data[at] - 1
+        at += 1
+        count += 2
+        if start < 0:
+            raise BadDataError("a compressed string refers to nothing")
+        if start + count <= len(out):
+            out += out[start : start + count]
+        else:
+            piece = out[start:]
+            out += (piece * (count // len(piece) + 1))[:count]
+    if at != len(data) or len(out) != length:
+        raise BadDataError("a compressed string has another length")
+    return bytes(out)

@@ -1,0 +1,208 @@
+"""The value of a payload (rdb.py), as RESTORE takes it: from any Redis of 5.0 to 7.4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+
+from spark_streams.engine.persistence.crc64 import crc64
+from spark_streams.engine.persistence.rdb import (
+    DELETED,
+    HASH,
+    HASH_LISTPACK,
+    HASH_ZIPLIST,
+    LIST,
+    LIST_QUICKLIST,
+    LIST_QUICKLIST_2,
+    LIST_ZIPLIST,
+    SAME_FIELDS,
+    SET,
+    SET_INTSET,
+    SET_LISTPACK,
+    STREAM,
+    STREAM_2,
+    STREAM_3,
+    STRING,
+    Source,
+)
+from spark_streams.engine.persistence.rdb_encodings import BadDataError, unpack, unpack_intset, unpack_ziplist
+from spark_streams.engine.store.entry import entry_wire, fields_wire
+from spark_streams.engine.store.group import Consumer, Group, distance
+from spark_streams.engine.store.keyspace import Value
+from spark_streams.engine.store.node_limits import NodeLimits
+from spark_streams.engine.store.pending_list import Run
+from spark_streams.engine.store.stream import Stream
+from spark_streams.ids import U64_MAX
+
+READ_VERSION = 12  # Redis 7.4
+
+
+class WrongVersionError(ValueError):
+    """The payload is of a newer version than this, or its checksum does not fit."""
+
+
+def load(payload: bytes, limits: NodeLimits, now: int) -> Value:
+    """The value of a payload. Raises WrongVersionError, BadDataError."""
+    if len(payload) < 10 or int.from_bytes(payload[-10:-8], "little") > READ_VERSION:
+        raise WrongVersionError
+    checksum = int.from_bytes(payload[-8:], "little")
+    if checksum and checksum != crc64(payload[:-8]):
+        raise WrongVersionError
+    source = Source(payload[:-10])
+    try:
+        kind = source.take(1)[0]
+        read = _READERS.get(kind)
+        value = _stream(source, kind, limits, now) if kind in _STREAM_KINDS else read(source) if read else None
+    except (IndexError, ValueError, OverflowError) as problem:
+        raise BadDataError(str(problem)) from None
+    if value is None or source.at != len(source.data) or not (isinstance(value, bytes | Stream) or value):
+        raise BadDataError("not a value of a type that this engine has")
+    return value
+
+
+def _strings(source: Source) -> list[bytes]:
+    return [source.string() for _ in range(source.count())]
+
+
+def _distinct(found: list[bytes]) -> set[bytes]:
+    if len(set(found)) != len(found):
+        raise BadDataError("a member stands there twice")
+    return set(found)
+
+
+def _pairs(found: list[bytes]) -> dict[bytes, bytes]:
+    value = dict(zip(found[::2], found[1::2], strict=True))
+    if len(value) * 2 != len(found):
+        raise BadDataError("a field stands there twice")
+    return value
+
+
+def _hash(source: Source) -> dict[bytes, bytes]:
+    return _pairs([source.string() for _ in range(2 * source.count(2))])
+
+
+def _quicklist(source: Source, packed: bool) -> list[bytes]:
+    found: list[bytes] = []
+    for _ in range(source.count()):
+        plain = packed and source.length() == 1
+        node = source.string()
+        found += [node] if plain else unpack(node) if packed else unpack_ziplist(node)
+    return found
+
+
+_READERS: dict[int, Callable[[Source], Value]] = {
+    STRING: Source.string,
+    LIST: _strings,
+    SET: lambda source: _distinct(_strings(source)),
+    HASH: _hash,
+    LIST_ZIPLIST: lambda source: unpack_ziplist(source.string()),
+    SET_INTSET: lambda source: _distinct(unpack_intset(source.string())),
+    HASH_ZIPLIST: lambda source: _pairs(unpack_ziplist(source.string())),
+    LIST_QUICKLIST: lambda source: _quicklist(source, packed=False),
+    HASH_LISTPACK: lambda source: _pairs(unpack(source.string())),
+    LIST_QUICKLIST_2: lambda source: _quicklist(source, packed=True),
+    SET_LISTPACK: lambda source: _distinct(unpack(source.string())),
+}
+_STREAM_KINDS = (STREAM, STREAM_2, STREAM_3)
+
+
+def _stream(source: Source, kind: int, limits: NodeLimits, now: int) -> Stream:
+    stream = Stream(limits)
+    for _ in range(source.count(18)):
+        first = source.string()
+        if len(first) != 16:
+            raise BadDataError("a node without an id")
+        for entry_id, pairs in _entries(int.from_bytes(first, "big"), unpack(source.string())):
+            if entry_id <= stream.last_id:
+                raise BadDataError("ids out of order")
+            stream.append(entry_id, entry_wire(entry_id, fields_wire(pairs)), pairs)
+    if source.length() != stream.length:
+        raise BadDataError("counts its entries wrongly")
+    last = source.id()
+    if last < stream.last_id:
+        raise BadDataError("the last id is not the last")
+    stream.last_id = last
+    if kind != STREAM:
+        source.id()  # the first one: it is seen from the entries
+        stream.max_deleted_id = source.id()
+        stream.entries_added = source.length()
+    for _ in range(source.count(4)):
+        name = source.string()
+        if name in stream.groups:
+            raise BadDataError("a group stands there twice")
+        stream.groups[name] = _group(source, kind, stream, now)
+    return stream
+
+
+def _entries(first: int, elements: list[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    """The living entries of a node."""
+    live, deleted, width = int(elements[0]), int(elements[1]), int(elements[2])
+    names = elements[3 : 3 + width]
+    at = 4 + width
+    if live < 0 or deleted < 0 or width < 0 or len(elements) < at or elements[at - 1] != b"0":
+        raise BadDataError("not a node of a stream")
+    for _ in range(live + deleted):
+        flags = int(elements[at])
+        ms = (first >> 64) + int(elements[at + 1]) & U64_MAX
+        entry_id = ms << 64 | first + int(elements[at + 2]) & U64_MAX
+        at += 3
+        if flags & SAME_FIELDS:
+            values = elements[at : at + width]
+            pairs = [word for pair in zip(names, values, strict=True) for word in pair]
+            at += width
+            count = width + 3
+        else:
+            own = int(elements[at])
+            pairs = elements[at + 1 : at + 1 + 2 * own]
+            at += 1 + 2 * own
+            count = 2 * own + 4
+        if int(elements[at]) != count:
+            raise BadDataError("not an entry of a stream")
+        at += 1
+        live -= not flags & DELETED
+        if not flags & DELETED:
+            yield entry_id, pairs
+    if at != len(elements) or live:
+        raise BadDataError("a node counts its entries wrongly")
+
+
+def _group(source: Source, kind: int, stream: Stream, now: int) -> Group:
+    group = Group(source.id(), None)
+    if kind == STREAM:
+        group.entries_read = distance(stream, group.last_id)
+    else:
+        read = source.length()
+        group.entries_read = None if read >> 63 else read
+    pending = {}
+    for _ in range(source.count(25)):
+        entry_id = source.raw_id()
+        if entry_id in pending:
+            raise BadDataError("an entry is pending twice")
+        pending[entry_id] = (source.time(), source.length())
+    owners: dict[int, Consumer] = {}
+    for _ in range(source.count(10)):
+        name = source.string()
+        if name in group.consumers:
+            raise BadDataError("a consumer stands there twice")
+        consumer = group.consumers[name] = Consumer(name, source.time())
+        consumer.active = source.time() if kind == STREAM_3 else consumer.seen
+        for _ in range(source.count(16)):
+            owner = source.raw_id()
+            if owner not in pending or owner in owners:
+                raise BadDataError("what is pending for a consumer is not so for its group")
+            owners[owner] = consumer
+    if len(owners) != len(pending):
+        raise BadDataError("an entry is pending for nobody")
+    alike = groupby(sorted(pending), lambda entry_id: (id(owners[entry_id]), *pending[entry_id]))
+    for (_, time, deliveries), ids in alike:
+        _add_run(group, stream, list(ids), owners, time, deliveries)
+    return group
+
+
+def _add_run(
+    group: Group, stream: Stream, ids: list[int], owners: dict[int, Consumer], time: int, deliveries: int
+) -> None:
+    run = Run(ids[0], ids[-1], len(ids), owners[ids[0]], time, deliveries)
+    if run.count > 1 and run.id_list(stream) != ids:
+        run.ids = ids
+    group.pending.add(run)

@@ -1,0 +1,52 @@
+"""A request: one command, or many as one; what one connection may ask for, and how it goes wrong.
+
+Sizes are bounded as in Redis: 2^31-1 arguments, of 512 MB each (proto-max-bulk-len), 64 KB for an inline command, 1 GB
+for an unfinished request (client-query-buffer-limit); and next to nothing before AUTH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from spark_streams.engine.resp.xadd_batch import Run
+
+Request: TypeAlias = list[bytes] | Run  # one command, or many as one
+
+MAX_ARGUMENTS = 2**31 - 1
+MAX_INLINE = 64 * 1024
+
+
+class ProtocolError(Exception):
+    """The connection cannot be understood any more: send `-ERR Protocol error: <text>` and close."""
+
+
+class TooLongError(ProtocolError):
+    """An unfinished request is longer than client-query-buffer-limit: close without a word, as Redis does."""
+
+
+@dataclass
+class RequestLimits:
+    """What one connection may ask for."""
+
+    bulk: int = 512 * 1024 * 1024  # bytes of an argument
+    held: int = 1 << 30  # bytes of an unfinished request
+    arguments: int = MAX_ARGUMENTS
+    unauthenticated: bool = False
+
+
+BEFORE_AUTH = RequestLimits(bulk=16384, arguments=10, unauthenticated=True)
+
+
+def single_commands(requests: Iterable[Request]) -> list[Request]:
+    """The same requests, each Run as its commands."""
+    found: list[Request] = []
+    for request in requests:
+        found += request.commands() if isinstance(request, Run) else [request]
+    return found
+
+
+def size_of(request: Request) -> int:
+    """About the memory that a request takes."""
+    return len(request.raw) * 2 if isinstance(request, Run) else sum(map(len, request)) + 100

@@ -1,0 +1,245 @@
+"""One client's connection: reading, running what was read, and sending the replies.
+
+Per turn: read what the socket has (up to 256 KB), parse it, run its commands, and write all their replies with one
+send; a single small reply is sent at the end of the turn.
+
+What the kernel does not take of the replies stays here, and as long as that is much, no more commands are run: what
+comes is held as it came (`held`), so that a client may send all that it has before it reads. So a slow reader holds up
+nobody, and costs no more memory than it has sent itself: client-query-buffer-limit, at the most. A client that has gone
+without reading is known by the end of what it sent, and that is still run.
+
+A connection whose command blocks keeps what is behind it in the same way until its reply has come.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import time
+from typing import TYPE_CHECKING
+
+from spark_streams.engine.client import Client
+from spark_streams.engine.resp.replies import error
+from spark_streams.engine.resp.request_parser import RequestParser
+from spark_streams.engine.resp.requests import BEFORE_AUTH, Request, TooLongError, size_of
+from spark_streams.engine.server.listeners import Channel
+from spark_streams.engine.server.output import Output
+
+if TYPE_CHECKING:
+    from spark_streams.engine.server.connections import Connections
+
+READ_SIZE = 256 * 1024
+READ_LITTLE = 64 * 1024  # unless the last read was as much: room for more costs system calls of its own
+PAUSE_ABOVE = 8 * 1024 * 1024  # unsent bytes above which a connection's commands wait
+
+# Replies below so many bytes are sent when all ready sockets are served: a send wakes the client up, who then competes.
+_SMALL_REPLY = 512
+
+log = logging.getLogger("rstream.engine")
+
+
+class Connection:
+    """One client's socket with what has been read and not run, and what is to be sent and not sent."""
+
+    __slots__ = ("backlog", "backlog_bytes", "channel", "client", "closed", "connections", "deaf", "engine", "events",
+                 "held", "output", "parser", "queued", "read_size")  # fmt: skip
+
+    def __init__(self, channel: Channel, client: Client, parser: RequestParser, connections: Connections) -> None:
+        self.channel = channel
+        self.client = client
+        self.parser = parser
+        self.connections = connections  # all of them, this one included until it is closed
+        self.engine = connections.engine
+        self.closed = False
+        self.deaf = False  # the other side has gone, and what it sent is still to be run
+        self.backlog: list[Request] = []  # commands that were read and wait
+        self.backlog_bytes = 0  # about what they take
+        self.held = bytearray()  # what came behind them
+        self.queued = False  # to go on with that
+        self.read_size = READ_LITTLE
+        self.output = Output(channel)
+        self.events = selectors.EVENT_READ
+
+    @property
+    def not_run(self) -> int:
+        """Bytes that have been read."""
+        return self.parser.held + self.backlog_bytes + len(self.held)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes to be sent."""
+        return self.output.waiting
+
+    @property
+    def has_more(self) -> bool:
+        """Whether commands wait."""
+        return bool(self.backlog or self.held)
+
+    @property
+    def may_run(self) -> bool:
+        """Whether nothing holds them up."""
+        client = self.client
+        return not (self.closed or client.closing or client.waiter is not None or client.postponed) and (
+            self.deaf or self.waiting <= PAUSE_ABOVE
+        )
+
+    # Reading and running
+
+    def handle(self, mask: int) -> None:
+        """The socket can be read from, or written to."""
+        if self.closed:
+            return  # by another one's command in this turn
+        if mask & selectors.EVENT_WRITE:
+            if self.has_more:
+                self.engine.commit()
+            self.flush()
+        if mask & selectors.EVENT_READ and not self.closed and not self.deaf:
+            try:
+                data = self.channel.recv(self.read_size)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._end()
+                return
+            self.read_size = READ_LITTLE if len(data) < READ_LITTLE else READ_SIZE
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        parser = self.parser
+        if parser.limits is BEFORE_AUTH:
+            self._take_unauthenticated(data)
+        elif self.backlog or self.held or self.client.waiter is not None or self.waiting > PAUSE_ABOVE:
+            self.held += data
+            if self.backlog_bytes + len(self.held) > parser.limits.held:
+                what = "a command that waits" if self.client.waiter is not None else "replies that are not read"
+                log.warning("closing %s: too much behind %s (client-query-buffer-limit)", self.client.address, what)
+                self.close()
+        else:
+            self._run(parser.feed(data))
+
+    def _end(self) -> None:
+        """The other side has closed. What it sent is run, if it only waits for replies to be read."""
+        self.deaf = True
+        if self.has_more and self.may_run:
+            self.output.drop()
+            self._watch()
+        else:
+            self.close()
+
+    def _take_unauthenticated(self, data: bytes) -> None:
+        """Command by command, because after AUTH more is allowed."""
+        parser, client = self.parser, self.client
+        while True:
+            commands = parser.feed(data)
+            if client.authenticated or not self.engine.access.closed:
+                parser.limits = self.engine.config.requests
+            self._run(commands)
+            if client.closing or self.closed or not commands:
+                return
+            data = b""
+            if client.authenticated:
+                parser.limits = self.engine.config.requests
+                if parser.held:
+                    self._take(data)
+                return
+
+    def run_backlog(self) -> None:
+        """What waited: the commands that were read, then a piece of what came behind them. The rest has its turn when
+        others had theirs."""
+        commands, self.backlog, self.backlog_bytes = self.backlog, [], 0
+        self._run(commands)
+        if self.held and not self.backlog and self.may_run:
+            data = bytes(memoryview(self.held)[:READ_SIZE])
+            del self.held[:READ_SIZE]
+            self._run(self.parser.feed(data))
+        if self.deaf and not self.has_more:
+            self.close()
+        elif not self.closed:
+            self._watch()
+
+    def _run(self, commands: list[Request]) -> None:
+        client = self.client
+        out = self.output.fresh
+        ran = 0
+        while ran < len(commands):
+            ran = self.engine.run(client, commands, out, PAUSE_ABOVE, ran)
+            if client.waiter is not None or client.closing:
+                break
+            if client.postponed:
+                self.connections.postponed.append(self)
+                break
+            if ran < len(commands):
+                self.backlog = commands[ran:]
+                self.engine.commit()
+                self.flush()
+                if self.closed:
+                    return
+                if not self.may_run:
+                    break  # the rest when this has been read
+                commands, ran, self.backlog = self.backlog, 0, []
+        if ran < len(commands):
+            self.backlog = commands[ran:]
+            self.backlog_bytes = sum(map(size_of, self.backlog))
+            self.flush()
+            return
+        failure = self.parser.failure
+        if failure is not None and client.waiter is None and not client.closing:
+            client.closing = True
+            if isinstance(failure, TooLongError):
+                log.warning("closing %s: its request is longer than client-query-buffer-limit", client.address)
+            else:
+                self.output.fresh.append(error(f"ERR Protocol error: {failure}".encode()))
+        if len(out) == 1 and len(out[0]) < _SMALL_REPLY:
+            self.connections.held.append(self)
+        else:
+            self.flush()
+
+    # Sending
+
+    def flush(self) -> None:
+        """Send what the kernel takes, and what tells of a change not before that is kept."""
+        if self.closed:
+            return
+        output = self.output
+        if output.fresh and self.engine.journal is not None and self.engine.journal.parts:
+            self.connections.held.append(self)
+            return
+        if self.deaf:
+            output.drop()
+        try:
+            output.send()
+        except OSError:
+            self._end()
+            return
+        if self.is_read_too_slowly(time.monotonic()) if output.unsent else self.client.closing:
+            self.close()
+        else:
+            self._watch()
+
+    def _watch(self) -> None:
+        """What the selector is to tell of; and where there is more to run, its turn comes after the others'."""
+        if self.has_more and self.may_run and not self.queued:
+            self.queued = True
+            self.connections.unfinished.append(self)
+        events = (0 if self.deaf else selectors.EVENT_READ) | (selectors.EVENT_WRITE if self.output.unsent else 0)
+        if events != self.events:
+            self.events = events
+            self.connections.selector.modify(self.channel, events, self)
+
+    def is_read_too_slowly(self, moment: float) -> bool:
+        """Whether more waits than client-output-buffer-limit allows, or for longer."""
+        too_slow = self.output.is_read_too_slowly(self.engine.config.output, moment)
+        if too_slow:
+            log.warning("closing %s: %d bytes unread (client-output-buffer-limit)", self.client.address, self.waiting)
+        return too_slow
+
+    def close(self) -> None:
+        """At once, whatever is still to be sent."""
+        if self.closed:
+            return
+        self.closed = True
+        self.connections.remove(self)
+        self.channel.close()
+        self.engine.forget(self.client)

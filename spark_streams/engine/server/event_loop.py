@@ -1,0 +1,142 @@
+"""The event loop: one thread, one selector, nothing that blocks.
+
+Per turn: serve the sockets that are ready, end the waiting of those whose time has come, keep what has changed, send
+what is left to be sent; once a second see to what is due. While nobody asks for anything, tidy up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import selectors
+import time
+from collections.abc import Callable
+
+from spark_streams.engine.core import Engine
+from spark_streams.engine.server.acceptor import Acceptor
+from spark_streams.engine.server.connection import Connection
+from spark_streams.engine.server.connections import Connections
+from spark_streams.engine.server.listeners import Listener
+
+_IDLE_BEFORE_TIDYING = 0.9  # seconds without a request after which garbage is collected and cold data packed
+
+log = logging.getLogger("rstream.engine")
+
+
+def _sweep() -> None:
+    """Collect all garbage, and leave out what is left until the next time."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+class Server:
+    """Listens, serves, stops. `idle` seconds without any client end it (None: never)."""
+
+    def __init__(self, engine: Engine, idle: float | None = None, until: Callable[[], bool] = lambda: False) -> None:
+        self.engine = engine
+        self._idle = idle
+        self._until = until  # asked once a second: has the reason to live gone?
+        self._selector = selectors.DefaultSelector()
+        self._connections = Connections(engine, self._selector)
+        self._acceptor = Acceptor(engine, self._selector, self._connections)
+        self._pipe = (-1, -1)
+        engine.wake = self._wake
+
+    def listen(self) -> list[str]:
+        """Listen where the settings say; the addresses. Raises OSError with the address as its file name."""
+        return self._acceptor.listen()
+
+    def stop_soon(self) -> None:
+        """End the loop; safe in a signal handler."""
+        self.engine.stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._pipe[1] >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self._pipe[1], b"x")
+
+    def serve(self) -> None:
+        """Run until stopped, idle or orphaned."""
+        self._pipe = os.pipe()
+        os.set_blocking(self._pipe[0], False)
+        self._selector.register(self._pipe[0], selectors.EVENT_READ)
+        engine, connections = self.engine, self._connections
+        engine.tick()
+        last_used = last_busy = checked = time.monotonic()
+        packing = swept = False
+        try:
+            while not engine.stopping:
+                events = self._selector.select(0 if packing or connections.unfinished else self._patience())
+                now = engine.tick()
+                if events:
+                    packing, swept, last_busy = False, False, time.monotonic()
+                elif time.monotonic() - last_busy >= _IDLE_BEFORE_TIDYING:
+                    if not swept:
+                        swept = True
+                        _sweep()
+                    engine.node_limits.shelf.pack(0.005)
+                    packing = bool(engine.node_limits.shelf)
+                for key, mask in events:
+                    if isinstance(key.data, Connection):
+                        key.data.handle(mask)
+                    elif isinstance(key.data, Listener):
+                        self._acceptor.accept(key.data)
+                    else:
+                        self._drain_pipe()
+                engine.waiters.expire(now)
+                if engine.paused_until and now >= engine.paused_until:
+                    connections.unpause()
+                if connections.unfinished:
+                    connections.go_on()
+                if connections.resumable:
+                    connections.resume()
+                connections.commit()
+                # The wall clock may jump; how long nobody was there must not.
+                moment = time.monotonic()
+                if connections.by_id:
+                    last_used = moment
+                elif self._idle is not None and moment - last_used >= self._idle:
+                    log.info("no client for %g s: stopping", self._idle)
+                    break
+                if moment - checked >= 1:
+                    checked = moment
+                    if self._until():
+                        break
+                    connections.look_over(moment)
+                    for db in engine.databases:
+                        if db.expires and engine.active_expire:
+                            db.drop_expired()
+                            engine.serve_ready()
+                    connections.commit()
+                    engine.persistence.cron()
+                elif engine.persistence.busy:
+                    engine.persistence.cron()
+        finally:
+            self._close()
+
+    def _patience(self) -> float:
+        wait = 1.0 if self._idle is None else min(1.0, self._idle / 4)
+        deadline = self.engine.waiters.next_deadline()
+        if self.engine.paused_until and (deadline is None or self.engine.paused_until < deadline):
+            deadline = self.engine.paused_until
+        if deadline is not None:
+            # Rounded up: waking before the time would spin.
+            wait = min(wait, max(deadline - self.engine.clock() + 1, 0) / 1000)
+        return wait
+
+    def _drain_pipe(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._pipe[0], 100)
+
+    def _close(self) -> None:
+        self._acceptor.close()
+        self._connections.close()
+        self._acceptor.clean_up()
+        self._selector.close()
+        for fileno in self._pipe:
+            if fileno >= 0:
+                os.close(fileno)

@@ -1,0 +1,232 @@
+"""What can be set, as a table: every option once, named as in redis.conf, with type, default and one line of help.
+
+The command line, the configuration file, `--help`, CONFIG GET and CONFIG SET are made from it. An option that the
+engine does not have is an error everywhere: nothing is accepted and ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_streams.engine.store.idempotence import MAX_DURATION, MAX_SIZE
+
+_UNITS = {"": 1, "b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3}
+_MEMORY = re.compile(r"([0-9]{1,19})([kmg]?b?)", re.IGNORECASE)
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
+
+
+class SettingError(ValueError):
+    """A value that an option cannot have; the text says why, in Redis' words where it has any."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How an option's text is read, and shown again."""
+
+    read: Callable[[str], object]
+    show: Callable[[object], str] = str
+
+
+def number(low: int, high: int) -> Kind:
+    """A whole number."""
+
+    def read(text: str) -> int:
+        if not _INTEGER.fullmatch(text):
+            raise SettingError("argument couldn't be parsed into an integer")
+        return _within(int(text), low, high)
+
+    return Kind(read)
+
+
+def memory(low: int = 0) -> Kind:
+    """A number of bytes: `100mb`."""
+    return Kind(lambda text: _within(read_memory(text), low, _LONG_MAX))
+
+
+def read_memory(text: str) -> int:
+    """Bytes, with a unit or without. Raises SettingError."""
+    match = _MEMORY.fullmatch(text)
+    if match is None:
+        raise SettingError("argument must be a memory value")
+    return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def _within(value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise SettingError(f"argument must be between {low} and {high} inclusive")
+    return value
+
+
+def one_of(*choices: str) -> Kind:
+    """One of some words."""
+
+    def read(text: str) -> str:
+        if text.lower() not in choices:
+            raise SettingError("argument(s) must be one of the following: " + ", ".join(choices))
+        return text.lower()
+
+    return Kind(read)
+
+
+def _read_flag(text: str) -> bool:
+    if text.lower() not in ("yes", "no"):
+        raise SettingError("argument must be 'yes' or 'no'")
+    return text.lower() == "yes"
+
+
+def _read_mode(text: str) -> int:
+    if not re.fullmatch(r"[0-7]{1,4}", text):
+        raise SettingError("argument couldn't be parsed into an integer")
+    return int(text, 8)
+
+
+@dataclass(frozen=True)
+class OutputLimit:
+    """Unsent bytes above which a client is closed: at once, or when it stays so for some seconds; 0 is no limit."""
+
+    hard: int = 0
+    soft: int = 0
+    seconds: int = 0
+
+
+OutputLimits = dict[str, OutputLimit]
+NO_LIMITS: OutputLimits = {
+    "normal": OutputLimit(),
+    "slave": OutputLimit(256 << 20, 64 << 20, 60),
+    "pubsub": OutputLimit(32 << 20, 8 << 20, 60),
+}
+
+
+def _read_limits(text: str) -> OutputLimits:
+    words = text.split()
+    if not words or len(words) % 4:
+        raise SettingError("Wrong number of arguments in buffer limit configuration.")
+    limits = {}
+    for name, hard, soft, seconds in zip(words[::4], words[1::4], words[2::4], words[3::4], strict=True):
+        kind = "slave" if name.lower() == "replica" else name.lower()
+        if kind not in NO_LIMITS:
+            raise SettingError("Invalid client class specified in buffer limit configuration.")
+        if not (_MEMORY.fullmatch(hard) and _MEMORY.fullmatch(soft) and seconds.isdigit()):
+            raise SettingError("Error in hard, soft or soft_seconds setting in buffer limit configuration.")
+        limits[kind] = OutputLimit(read_memory(hard), read_memory(soft), int(seconds))
+    return limits
+
+
+def _show_limits(value: object) -> str:
+    assert isinstance(value, dict)
+    return " ".join(f"{name} {one.hard} {one.soft} {one.seconds}" for name, one in value.items())
+
+
+def _read_file_name(text: str) -> str:
+    if not text or "/" in text:
+        raise SettingError("appendfilename can't be a path, just a filename")
+    return text
+
+
+TEXT = Kind(str)
+FILE_NAME = Kind(_read_file_name)
+FLAG = Kind(_read_flag, lambda value: "yes" if value else "no")
+MODE = Kind(_read_mode, lambda value: f"{value:o}")
+LIMITS = Kind(_read_limits, _show_limits)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting. `help` empty: only shown by CONFIG GET, and not to be changed to anything else."""
+
+    name: str
+    kind: Kind
+    default: str
+    group: str = ""
+    help: str = ""
+    metavar: str = ""
+    while_running: bool = False  # CONFIG SET may change it
+    immutable: bool = False  # neither could it in Redis
+
+
+def _table(*options: Option) -> dict[str, Option]:
+    return {option.name: option for option in options}
+
+
+ADDRESS, TLS, ACCESS, LIMITED, STREAMS, KEEPING, PROCESS = (
+    "where it listens",
+    "TLS",
+    "who may come in",
+    "limits (changeable with CONFIG SET)",
+    "streams (changeable with CONFIG SET)",
+    "keeping everything in a file",
+    "the process",
+)
+
+OPTIONS: dict[str, Option] = _table(
+    Option("port", number(0, 65535), "6379", ADDRESS, "TCP port; 0: none, as with a --unixsocket or --tls-port", "N"),
+    Option("bind", TEXT, "127.0.0.1", ADDRESS, "addresses to listen on", "ADDRESS ..."),
+    Option("unixsocket", TEXT, "", ADDRESS, "listen on this Unix socket, too", "PATH", immutable=True),
+    Option("unixsocketperm", MODE, "600", ADDRESS, "mode of the Unix socket", "OCTAL", immutable=True),
+    Option("tcp-backlog", number(0, _INT_MAX), "511", ADDRESS, "connections that may wait to be accepted", "N",
+           immutable=True),
+    Option("tls-port", number(0, 65535), "0", TLS, "TCP port for TLS; 0 for none", "N"),
+    Option("tls-cert-file", TEXT, "", TLS, "the server's certificate, PEM", "FILE"),
+    Option("tls-key-file", TEXT, "", TLS, "its private key, PEM", "FILE"),
+    Option("tls-key-file-pass", TEXT, "", TLS, "what the private key is encrypted with", "TEXT"),
+    Option("tls-ca-cert-file", TEXT, "", TLS, "authorities that may have signed clients' certificates", "FILE"),
+    Option("tls-auth-clients", one_of("no", "yes", "optional"), "yes", TLS, "whether clients must show a certificate",
+           "yes|no|optional"),
+    Option("requirepass", TEXT, "", ACCESS, "the default user's password; none: everybody may come in", "PASSWORD",
+           while_running=True),
+    Option("protected-mode", FLAG, "yes", ACCESS, "without a password, refuse clients from other machines", "yes|no",
+           while_running=True),
+    Option("maxclients", number(1, 2**32 - 1), "10000", ACCESS, "clients at a time", "N", while_running=True),
+    Option("timeout", number(0, _INT_MAX), "0", ACCESS, "close clients that are idle for so long; 0: never", "SECONDS",
+           while_running=True),
+    Option("tcp-keepalive", number(0, _INT_MAX), "300", ACCESS, "ask silent peers whether they live; 0: never",
+           "SECONDS", while_running=True),
+    Option("maxmemory", memory(), "0", LIMITED, "refuse writes above this (nothing is evicted); 0: never", "BYTES",
+           while_running=True),
+    Option("client-output-buffer-limit", LIMITS, "normal 0 0 0", LIMITED,
+           "close clients with so many bytes unread: at once, or after some seconds", "CLASS HARD SOFT SECONDS",
+           while_running=True),
+    Option("client-query-buffer-limit", memory(1 << 20), "1gb", LIMITED, "bytes of an unfinished request", "BYTES",
+           while_running=True),
+    Option("proto-max-bulk-len", memory(1 << 20), "512mb", LIMITED, "bytes of one argument", "BYTES",
+           while_running=True),
+    Option("stream-node-max-entries", number(0, _LONG_MAX), "100", STREAMS, "entries of a node (what ~ trims); 0: any",
+           "N", while_running=True),
+    Option("stream-node-max-bytes", memory(), "4096", STREAMS, "bytes of a node; 0: any", "BYTES", while_running=True),
+    Option("stream-idmp-duration", number(1, MAX_DURATION), "100", STREAMS,
+           "seconds for which a new stream remembers idempotent messages", "SECONDS", while_running=True),
+    Option("stream-idmp-maxsize", number(1, MAX_SIZE), "100", STREAMS,
+           "messages of one producer that a new stream remembers", "N", while_running=True),
+    Option("appendonly", FLAG, "no", KEEPING, "write all changes to a file, and read it back at the start", "yes|no",
+           while_running=True),
+    Option("appendfsync", one_of("always", "everysec", "no"), "everysec", KEEPING,
+           "wait for the disk: before each reply, every second in the background, never", "always|everysec|no",
+           while_running=True),
+    Option("appendfilename", FILE_NAME, "appendonly.aof", KEEPING, "the file's name in dir", "NAME", immutable=True),
+    Option("aof-load-truncated", FLAG, "yes", KEEPING, "cut off what a crash left unfinished, rather than refuse",
+           "yes|no", while_running=True),
+    Option("auto-aof-rewrite-percentage", number(0, _INT_MAX), "100", KEEPING,
+           "rewrite the file when it has grown by so much since the last time; 0: never", "N", while_running=True),
+    Option("auto-aof-rewrite-min-size", memory(), "64mb", KEEPING, "and is at least so big", "BYTES",
+           while_running=True),
+    Option("dir", TEXT, "", PROCESS, "working directory", "PATH"),
+    Option("logfile", TEXT, "", PROCESS, "log to this file; none: to standard error", "FILE", immutable=True),
+    Option("loglevel", one_of("debug", "verbose", "notice", "warning", "nothing"), "notice", PROCESS, "what is logged",
+           "debug|verbose|notice|warning|nothing", while_running=True),
+    # What there is only one way of.
+    Option("save", TEXT, ""),
+    Option("aof-use-rdb-preamble", FLAG, "no"),
+    Option("maxmemory-policy", TEXT, "noeviction"),
+    Option("databases", TEXT, "16", immutable=True),
+    Option("cluster-enabled", FLAG, "no", immutable=True),
+    Option("daemonize", FLAG, "no", immutable=True),
+    Option("io-threads", TEXT, "1", immutable=True),
+    Option("enable-debug-command", TEXT, "yes", immutable=True),
+    Option("slowlog-log-slower-than", TEXT, "-1"),
+    Option("latency-monitor-threshold", TEXT, "0"),
+    Option("notify-keyspace-events", TEXT, ""),
+)  # fmt: skip

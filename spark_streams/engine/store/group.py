@@ -1,0 +1,230 @@
+"""Consumer groups: a position in the stream, consumers, and what was delivered and not acknowledged.
+
+    group   last_id       the newest entry delivered: `>` means after this one
+            entries_read  how many entries of the stream's whole life lie up to there; None when it cannot be told
+            pending       runs of all consumers (see pending.py)
+            consumers     name → consumer, each with the index of its own runs
+
+Source of the rules: XGROUP, XREADGROUP, XACK; the counter follows Redis' `streamEstimateDistanceFromFirstEverEntry`
+and `streamReplyWithRange`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from spark_streams.engine.store import entryid
+from spark_streams.engine.store.pending_list import PendingList, Run, RunIndex
+
+if TYPE_CHECKING:
+    from spark_streams.engine.store.node import Node
+    from spark_streams.engine.store.stream import Slice, Stream
+
+
+# After so many ids in a row that do not follow one another in a run, XACK takes the rest one by one.
+_MISSES = 8
+
+
+class Consumer:
+    """One reader's name within a group."""
+
+    __slots__ = ("active", "name", "pending", "seen")
+
+    def __init__(self, name: bytes, now: int) -> None:
+        self.name = name
+        self.seen = now  # last attempt to read or claim, Unix milliseconds
+        self.active = -1  # last time that an entry was delivered or claimed; -1: never
+        self.pending = RunIndex()
+
+
+class Group:
+    """A consumer group of one stream, which is passed to every method that needs it."""
+
+    __slots__ = ("consumers", "entries_read", "last_id", "nobody", "pending")
+
+    def __init__(self, last_id: int, entries_read: int | None) -> None:
+        self.last_id = last_id
+        self.entries_read = entries_read
+        self.nobody = Consumer(b"", 0)  # not among the consumers: holds what XNACK has released
+        self.pending = PendingList(self.nobody)
+        self.consumers: dict[bytes, Consumer] = {}
+
+    def consumer(self, name: bytes, now: int) -> Consumer:
+        """The consumer of this name, made on first mention."""
+        found = self.consumers.get(name)
+        if found is None:
+            found = self.consumers[name] = Consumer(name, now)
+        found.seen = now
+        return found
+
+    def drop_consumer(self, name: bytes) -> int:
+        """Forget a consumer with all that is pending for it; how many entries that was."""
+        consumer = self.consumers.pop(name, None)
+        if consumer is None:
+            return 0
+        count = consumer.pending.count
+        for run in list(consumer.pending.runs):
+            self.pending.remove(run)
+        return count
+
+    def deliver(self, slices: Sequence[Slice], consumer: Consumer | None, now: int, stream: Stream) -> None:
+        """Move on over these new entries and make them pending for the consumer (None: NOACK)."""
+        first = slices[0].node.id_at(slices[0].low)
+        last = slices[-1].node.id_at(slices[-1].high - 1)
+        self._count_read(slices, last, stream)
+        self.last_id = last
+        if consumer is None:
+            return
+        index = self.pending.index
+        if index.runs and index.runs[-1].last >= first:
+            at = index.at(first)
+            if at < len(index.runs) and index.firsts[at] <= last:
+                self._deliver_again(slices, consumer, now, stream)
+                return
+        run: Run | None = None
+        above: Node | None = None
+        for node, low, high in slices:
+            unbroken = low == 0 and above is not None if node is not above else False
+            if run is not None and unbroken:
+                run.last = node.id_at(high - 1)
+                run.count += high - low
+            else:
+                if run is not None:
+                    self._add_new(run, stream)
+                run = Run(node.id_at(low), node.id_at(high - 1), high - low, consumer, now, 1)
+            above = node if high == node.slots else None
+        if run is not None:
+            self._add_new(run, stream)
+
+    def _add_new(self, run: Run, stream: Stream) -> None:
+        """Add a run of fresh entries; a single one joins the newest run where the two are alike."""
+        if run.count == 1:
+            self.pending.put(run.first, run.consumer, run.time, 1, stream)
+        else:
+            self.pending.add(run)
+
+    def _deliver_again(self, slices: Sequence[Slice], consumer: Consumer, now: int, stream: Stream) -> None:
+        """Some are pending already, because the group was set back: they move to this consumer, counted afresh."""
+        for node, low, high in slices:
+            for entry_id in node.id_list(low, high):
+                self.pending.take(entry_id, stream)
+                self.pending.put(entry_id, consumer, now, 1, stream)
+
+    def _count_read(self, slices: Sequence[Slice], last: int, stream: Stream) -> None:
+        """Bring entries_read past these new entries, as Redis does one by one, in constant time.
+
+        The counter goes on as long as no tombstone lies at or above the entry before. Where one does, it cannot be
+        told; it is known again at the stream's first entry and at its last.
+        """
+        first = slices[0].node.id_at(slices[0].low)
+        more = sum(high - low for _node, low, high in slices) - 1
+        read = self.entries_read
+        if read is not None and self.last_id >= stream.first_id and not has_tombstone(stream, self.last_id):
+            read += 1
+        else:
+            read = distance(stream, first)
+        if more:
+            deleted = stream.max_deleted_id
+            if read is not None and (not deleted or first > deleted):
+                read += more
+            else:
+                read = stream.entries_added if last == stream.last_id and last >= deleted else None
+        self.entries_read = read
+
+    def lag(self, stream: Stream) -> int | None:
+        """How many entries are still to be delivered; None when tombstones make it unknowable (XINFO GROUPS)."""
+        if not stream.length:
+            return 0
+        if self.last_id < stream.first_id and stream.max_deleted_id < stream.first_id:
+            return stream.length
+        if self.entries_read is not None and not has_tombstone(stream, self.last_id):
+            return stream.entries_added - self.entries_read
+        read = distance(stream, self.last_id)
+        return None if read is None else stream.entries_added - read
+
+    def acknowledge(self, texts: Sequence[bytes], stream: Stream) -> int:
+        """Drop these ids from the pending list (XACK); how many were in it.
+
+        Raises EntryIdError before anything is dropped.
+        """
+        return self.pending.discard_all([(first, last) for first, last, _ in self.ranges(texts, stream)], stream)
+
+    def ranges(self, texts: Sequence[bytes], stream: Stream) -> list[tuple[int, int, int]]:
+        """These ids as ranges: first, last, how many. Raises EntryIdError.
+
+        Ids that come in the order in which they were delivered are compared as text with those of their run, and become
+        one range without being parsed; all of it is pending. A range of one id may be one that is not.
+        """
+        ranges: list[tuple[int, int, int]] = []
+        index = self.pending.index
+        at = 0
+        misses = 0
+        while at < len(texts):
+            entry_id = entryid.parse(texts[at])
+            matched, last = 1, entry_id
+            # Ids that keep not following one another are not compared any more.
+            if misses < _MISSES and at + 1 < len(texts):
+                run = index.around(entry_id)
+                if run is not None and run.count > 1 and run.holds(entry_id, stream):
+                    matched, last = _match(run, entry_id, texts, at, stream)
+                misses = 0 if matched > 1 else misses + 1
+            ranges.append((entry_id, last, matched))
+            at += matched
+        return ranges
+
+    def take(self, first: int, last: int, count: int, stream: Stream) -> list[Run] | None:
+        """The runs of one of `ranges`, opened, if all of it is still pending; else None."""
+        if count == 1 and self.pending.get(first, stream) is None:
+            return None
+        runs = self.pending.between(first, last, stream)
+        return runs if sum(run.count for run in runs) == count else None
+
+    def keep_ids(self, stream: Stream, node: Node) -> None:
+        """The stream is about to drop this node: write down those of its ids that are pending."""
+        if len(self.pending):
+            self.pending.keep_ids(node.first, node.last, stream)
+
+
+def _match(run: Run, entry_id: int, texts: Sequence[bytes], at: int, stream: Stream) -> tuple[int, int]:
+    """How many of `texts` from `at` on are the run's own ids from `entry_id` on, in order; and the last of them."""
+    step = 16
+    matched, last = 1, entry_id
+    while at + matched < len(texts):
+        expected = run.id_texts(stream, last + 1, min(step, len(texts) - at - matched))
+        given = texts[at + matched : at + matched + len(expected)]
+        if not expected:
+            break
+        if given != expected:
+            same = next(i for i, (one, two) in enumerate(zip(given, expected, strict=True)) if one != two)
+            if same:
+                matched, last = matched + same, entryid.parse(expected[same - 1])
+            break
+        matched, last = matched + len(expected), entryid.parse(expected[-1])
+        step = min(step * 4, 4096)
+    return matched, last
+
+
+def has_tombstone(stream: Stream, start: int) -> bool:
+    """Whether XDEL removed an entry at or above `start` (`streamRangeHasTombstones`)."""
+    return bool(stream.length and stream.max_deleted_id) and start <= stream.max_deleted_id
+
+
+def distance(stream: Stream, entry_id: int) -> int | None:
+    """How many entries were ever added up to this id; None if unknown (`streamEstimateDistanceFromFirstEverEntry`)."""
+    if not stream.entries_added:
+        return 0
+    if not stream.length and entry_id <= stream.last_id:
+        return stream.entries_added
+    if entry_id and entry_id < stream.max_deleted_id:
+        return None
+    if entry_id == stream.last_id:
+        return stream.entries_added
+    if entry_id > stream.last_id:
+        return None
+    if not stream.max_deleted_id or stream.max_deleted_id < stream.first_id:
+        if entry_id < stream.first_id:
+            return stream.entries_added - stream.length
+        if entry_id == stream.first_id:
+            return stream.entries_added - stream.length + 1
+    return None

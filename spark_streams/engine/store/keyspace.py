@@ -1,0 +1,129 @@
+"""Databases: numbered maps from keys to values, with expiry.
+
+    values   key → bytes (string) | dict (hash) | set | list | Stream     the Python type is the Redis type
+    expires  key → Unix milliseconds
+    watched  key → clients that WATCH it           changed keys mark them dirty
+    waiting  key → waiters, in order of arrival    changed keys are put on `ready`, and served after the command
+
+The clock is passed in: a key whose time has come is dropped when it is next looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from spark_streams.engine.resp.replies import CommandError
+from spark_streams.engine.store.stream import Stream
+
+if TYPE_CHECKING:
+    from spark_streams.engine.blocking import Waiter
+    from spark_streams.engine.client import Client
+
+Value: TypeAlias = bytes | dict[bytes, bytes] | set[bytes] | list[bytes] | Stream
+T = TypeVar("T", bytes, dict[bytes, bytes], set[bytes], list[bytes], Stream)
+
+TYPE_NAMES: dict[type, str] = {bytes: "string", dict: "hash", set: "set", list: "list", Stream: "stream"}
+
+
+def wrong_type() -> CommandError:
+    """The key holds a value of another type."""
+    return CommandError("WRONGTYPE Operation against a key holding the wrong kind of value")
+
+
+class Database:
+    """One numbered database."""
+
+    __slots__ = ("changes", "clock", "expired", "expires", "number", "ready", "values", "waiting", "watched")
+
+    def __init__(self, number: int, clock: Callable[[], int]) -> None:
+        self.number = number
+        self.clock = clock
+        self.values: dict[bytes, Value] = {}
+        self.expires: dict[bytes, int] = {}
+        self.watched: dict[bytes, set[Client]] = {}
+        self.waiting: dict[bytes, dict[Waiter, None]] = {}
+        self.ready: dict[bytes, None] = {}
+        self.changes = 0
+        self.expired: Callable[[Database, bytes], None] = lambda db, key: None  # told of every key that expires
+
+    def get(self, key: bytes) -> Value | None:
+        """The value, or None; an expired key is dropped."""
+        if self.expires:
+            self.expire_if_due(key)
+        return self.values.get(key)
+
+    def get_as(self, key: bytes, kind: type[T]) -> T | None:
+        """The value if it is of this type, None if there is no key. Raises WRONGTYPE."""
+        value = self.get(key)
+        if value is None or type(value) is kind:
+            return value
+        raise wrong_type()
+
+    def stream(self, key: bytes) -> Stream | None:
+        """`get_as` for streams."""
+        if self.expires:
+            self.expire_if_due(key)
+        value = self.values.get(key)
+        if value is None or type(value) is Stream:
+            return value
+        raise wrong_type()
+
+    def expire_if_due(self, key: bytes) -> None:
+        """Drop the key if its time has come."""
+        due = self.expires.get(key)
+        if due is not None and due <= self.clock():
+            self.remove(key)
+            self.expired(self, key)
+
+    def drop_expired(self) -> None:
+        """Drop every key whose time has come."""
+        now = self.clock()
+        for key in [key for key, due in self.expires.items() if due <= now]:
+            self.remove(key)
+            self.expired(self, key)
+
+    def set(self, key: bytes, value: Value, keep_ttl: bool = False) -> None:
+        """Store a value and tell watchers and waiters."""
+        self.values[key] = value
+        if not keep_ttl:
+            self.expires.pop(key, None)
+        self.touch(key)
+
+    def remove(self, key: bytes) -> bool:
+        """Drop a key and tell watchers and waiters."""
+        if self.values.pop(key, None) is None:
+            return False
+        self.expires.pop(key, None)
+        self.touch(key)
+        return True
+
+    def touch(self, key: bytes) -> None:
+        """The value of this key has changed."""
+        if self.watched and key in self.watched:
+            for client in self.watched[key]:
+                client.dirty = True
+        self.touch_groups(key)
+
+    def touch_groups(self, key: bytes) -> None:
+        """Only groups or counters of this stream have changed: for WATCH, as in Redis, that is no change of the key."""
+        self.changes += 1
+        if self.waiting and key in self.waiting:
+            self.ready[key] = None
+
+    def clear(self) -> None:
+        """FLUSHDB."""
+        for key in list(self.watched):
+            if key in self.values:
+                self.touch(key)
+        for key in list(self.waiting):
+            self.ready[key] = None
+        self.changes += len(self.values)
+        self.values.clear()
+        self.expires.clear()
+
+    def keys(self) -> Iterable[bytes]:
+        """All keys that have not expired."""
+        if self.expires:
+            self.drop_expired()
+        return self.values.keys()

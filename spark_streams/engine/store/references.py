@@ -1,0 +1,181 @@
+"""What becomes of an entry that groups still refer to, when it is to be removed: KEEPREF, DELREF, ACKED.
+
+A group refers to an entry that is pending in it, or that it has not been given yet.
+
+    KEEPREF  the entry goes, what is pending stays and finds nothing
+    DELREF   the entry goes and what is pending of it goes, too
+    ACKED    the entry goes only if no group refers to it
+
+Pending lists are runs, so all of this works on ranges: neighbouring entries cost what one costs. Source: XDELEX,
+XACKDEL, XTRIM in Redis' command reference.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from itertools import islice
+
+from spark_streams.engine.store import entryid
+from spark_streams.engine.store.node import Node
+from spark_streams.engine.store.node_limits import cut_head
+from spark_streams.engine.store.stream import Slice, Stream
+
+# After so many ids in a row that do not follow one another, the rest is taken one by one.
+_MISSES = 8
+
+
+class Policy(Enum):
+    """What to do about references."""
+
+    KEEPREF = "keepref"
+    DELREF = "delref"
+    ACKED = "acked"
+
+
+GONE, STILL_REFERENCED, UNKNOWN = 1, 2, -1  # the reply for each id
+
+
+def forget(stream: Stream, first: int, last: int) -> None:
+    """Drop what is pending with first ≤ id ≤ last, in every group."""
+    for group in stream.groups.values():
+        if first != last:
+            group.pending.discard(first, last, stream)
+        else:
+            group.pending.take(first, stream)
+
+
+def is_referenced(stream: Stream, entry_id: int) -> bool:
+    """Whether a group refers to this id (`streamEntryIsReferenced`: also to one that does not exist)."""
+    groups = stream.groups.values()
+    return any(entry_id > group.last_id or group.pending.get(entry_id, stream) is not None for group in groups)
+
+
+def referenced(stream: Stream, first: int, last: int) -> list[tuple[int, int]]:
+    """Ranges of ids within first … last that cover exactly those slots that a group refers to, in order, disjoint."""
+    found: list[tuple[int, int]] = []
+    for group in stream.groups.values():
+        if group.last_id < last:
+            found.append((max(first, group.last_id + 1), last))
+        for run in group.pending.index.since(first):
+            if run.first > last:
+                break
+            if run.ids is None:
+                found.append((max(first, run.first), min(last, run.last)))
+            else:
+                ids = run.ids[bisect_left(run.ids, first) : bisect_right(run.ids, last)]
+                found += zip(ids, ids, strict=True)
+    found.sort()
+    merged: list[tuple[int, int]] = []
+    for one, two in found:
+        if merged and one <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(two, merged[-1][1])
+        else:
+            merged.append((one, two))
+    return merged
+
+
+def remove(stream: Stream, ids: Sequence[int], policy: Policy) -> list[int]:
+    """Remove these entries (XDELEX); for each id GONE, STILL_REFERENCED or UNKNOWN."""
+    replies: list[int] = []
+    for piece, count in _pieces(stream, ids):
+        if piece is None:
+            replies.append(_remove_one(stream, ids[len(replies)], policy))
+            continue
+        node, low, high = piece
+        first, last = node.id_at(low), node.id_at(high - 1)
+        if policy is Policy.ACKED and referenced(stream, first, last):
+            replies += [_remove_one(stream, one, policy) for one in ids[len(replies) : len(replies) + count]]
+            continue
+        if policy is Policy.DELREF:
+            forget(stream, first, last)
+        stream.delete_slots(piece)
+        replies += [GONE] * count
+    return replies
+
+
+def _remove_one(stream: Stream, entry_id: int, policy: Policy) -> int:
+    if policy is Policy.ACKED and is_referenced(stream, entry_id):
+        return STILL_REFERENCED
+    if policy is Policy.DELREF:
+        forget(stream, entry_id, entry_id)
+    return GONE if stream.delete(entry_id) else UNKNOWN
+
+
+def _pieces(stream: Stream, ids: Sequence[int]) -> Iterator[tuple[Slice | None, int]]:
+    """The ids in order, as neighbouring live slots of one node where they are that, else (None, 1)."""
+    at = misses = 0
+    while at < len(ids):
+        piece: Slice | None = None
+        count = 1
+        if misses < _MISSES and at + 1 < len(ids):
+            found = stream.find(ids[at])
+            if found is not None:
+                node, low, _ = found
+                _, high = next(node.spans(low, min(node.slots, low + len(ids) - at)))
+                here = node.id_list(low, high)
+                given = ids[at : at + len(here)]
+                if here != given:
+                    here = here[: next(i for i, (one, two) in enumerate(zip(here, given, strict=True)) if one != two)]
+                count = len(here)
+                piece = Slice(node, low, low + count) if count > 1 else None
+            misses = 0 if count > 1 else misses + 1
+        yield piece, count
+        at += count
+
+
+def trim(stream: Stream, keep: int | None, min_id: int, limit: int, policy: Policy) -> int:
+    """`Stream.trim` for DELREF and ACKED, which look at each node even where trimming is approximate."""
+    removed = at = 0
+    while at < len(stream.nodes):
+        if keep is not None and stream.length <= keep:
+            break
+        if limit and not stream.nodes[at].exact:
+            rest, stream.tail_size = cut_head(stream.nodes[at:], stream.limits)
+            stream.nodes[at:] = rest
+            stream.firsts[at:] = [node.first for node in rest]
+        node = stream.nodes[at]
+        if limit and removed + node.live > limit:
+            break
+        whole = stream.length - node.live >= keep if keep is not None else node.last < min_id
+        stop = node.slots if keep is not None else node.index(min_id)
+        before = node.live
+        left = before if keep is None else stream.length - keep
+        for one, two in _removable(stream, node, stop, policy):
+            upto = min(two, one + left)
+            if upto <= one:
+                break
+            if policy is Policy.DELREF:
+                forget(stream, node.id_at(one), node.id_at(upto - 1))
+            node.kill(one, upto)
+            left -= upto - one
+        stream.length -= before - node.live
+        removed += before - node.live
+        if node.live and not whole:
+            break
+        at += 1
+    if removed:
+        stream.drop_empty()
+    return removed
+
+
+def _removable(stream: Stream, node: Node, stop: int, policy: Policy) -> list[tuple[int, int]]:
+    """The live slots below `stop` that the policy lets go, as unbroken ranges."""
+    spans = list(node.spans(0, stop))
+    if policy is not Policy.ACKED or not spans:
+        return spans
+    kept = [(node.index(one), node.index(two + 1) if two < entryid.HIGHEST else node.slots)
+            for one, two in referenced(stream, node.first, node.last)]  # fmt: skip
+    free: list[tuple[int, int]] = []
+    for one, two in spans:
+        low = one
+        for start, end in islice(kept, max(bisect_right(kept, (one, -1)) - 1, 0), None):
+            if start >= two:
+                break
+            if low < start:
+                free.append((low, start))
+            low = max(low, end)
+        if low < two:
+            free.append((low, two))
+    return free

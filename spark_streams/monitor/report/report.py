@@ -1,0 +1,117 @@
+"""What a report says: charts and tables. Pure values; builders makes them, svg draws the charts,
+monitor.report.html makes the page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_streams.monitor.report.series import Point, Series
+
+LINES = 6  # of a chart; the smaller ones beyond are left out, and that is said
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart. points: (milliseconds since the epoch, value), None where it is broken; colour: 0 … LINES−1,
+    the same for the same name in all charts."""
+
+    name: str
+    points: tuple[Point, ...]
+    colour: int = 0
+
+    @property
+    def peak(self) -> float:
+        """The largest value."""
+        return max((value for _, value in self.points if value is not None), default=0.0)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """unit: `entries`, `per second` or `ms`. left_out: lines that there was no room for."""
+
+    title: str
+    unit: str
+    lines: tuple[Line, ...]
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """One group at the end of the report; None: not known."""
+
+    stream: str
+    group: str
+    lag: int | None
+    at_least: bool
+    lag_ms: int | None
+    pending: int | None
+    oldest_idle_ms: int | None
+    position: str
+
+
+@dataclass(frozen=True)
+class ConsumerRow:
+    """One consumer at the end of the report."""
+
+    stream: str
+    group: str
+    consumer: str
+    pending: int
+    oldest_idle_ms: int | None
+    idle_ms: int
+
+
+@dataclass(frozen=True)
+class LetterRow:
+    """So many dead letters of one kind in one dead-letter stream."""
+
+    stream: str
+    stage: str
+    reason: str
+    error: str
+    letters: int
+
+
+@dataclass
+class QueryRow:
+    """One query over the time of the report."""
+
+    name: str
+    batches: int = 0
+    rows: int = 0
+    longest_ms: int = 0
+    lost: int = 0
+    claimed: int = 0
+    dead: int = 0
+    failures: list[tuple[str, str, str]] = field(default_factory=list)  # when, error, message
+
+
+@dataclass(frozen=True)
+class Report:
+    """title: what it is about; began, ended: milliseconds since the epoch. What was not asked for is None."""
+
+    title: str
+    began: int
+    ended: int
+    charts: tuple[Chart, ...]
+    groups: tuple[GroupRow, ...]
+    streams: int | None = None
+    consumers: tuple[ConsumerRow, ...] | None = None
+    letters: tuple[LetterRow, ...] | None = None
+    queries: tuple[QueryRow, ...] | None = None
+
+
+def charts_of(*drawn: tuple[str, str, Series]) -> list[Chart]:
+    """A chart for each (title, unit, lines), all of the same names: those that are drawn, and their colours, are the
+    same in all."""
+    tables = [{name: Line(name, tuple(series[name])) for name in series} for _, _, series in drawn]
+    # In turns the highest of each chart, so that the top of none is left out.
+    ranks = [sorted(table, key=lambda name: -table[name].peak) for table in tables]
+    names = list(dict.fromkeys(name for turn in zip(*ranks, strict=True) for name in turn))
+    chosen = {name: colour for colour, name in enumerate(sorted(names[:LINES]))}
+    charts = []
+    for (title, unit, _), table, rank in zip(drawn, tables, ranks, strict=True):
+        lines = [Line(name, table[name].points, chosen[name]) for name in rank if name in chosen]
+        charts.append(Chart(title, unit, tuple(lines), len(names) - len(chosen)))
+    return charts

@@ -1,0 +1,98 @@
+"""How the groups that somebody watches stand, from any thread; a server that does not answer is no reason to stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from spark_streams.errors import RStreamError, ServerUnreachableError
+from spark_streams.monitor.lag_survey import GroupStanding, survey
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+
+_FRESH = 1.0  # seconds that an answer serves several askers
+_log = logging.getLogger("spark_streams.monitor")
+
+Key = tuple[str, str]  # stream, group
+
+
+class Standings:
+    """One connection to the server, made again when it breaks. now: seconds that only go up."""
+
+    def __init__(self, address: Address, now: Callable[[], float] = time.monotonic) -> None:
+        self._address = address
+        self._now = now
+        self._lock = threading.Lock()
+        self._server: Connection | None = None
+        self._known: dict[Key, GroupStanding] = {}
+        self._looked: dict[str, float] = {}  # streams, and when
+        self._answers = True
+
+    @property
+    def answers(self) -> bool:
+        """Whether the server answered when it was last asked."""
+        return self._answers
+
+    def of(self, keys: Iterable[Key]) -> dict[Key, GroupStanding]:
+        """These groups as they stand now, or stood a second ago at most. Without those that are not there; none at all
+        where the server does not answer."""
+        wanted = set(keys)
+        with self._lock:
+            since = self._now() - _FRESH
+            stale = sorted({stream for stream, _ in wanted if self._looked.get(stream, since - 1) < since})
+            if stale and not self._look(stale):
+                return {}
+            return {key: self._known[key] for key in wanted if key in self._known}
+
+    def forget(self) -> None:
+        """Ask again next time, however soon that is."""
+        with self._lock:
+            self._looked.clear()
+
+    def tell(self, act: Callable[[Connection], None]) -> bool:
+        """Do something on the connection; whether the server took it."""
+        with self._lock:
+            return self._patiently(act)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._drop()
+
+    def _look(self, streams: list[str]) -> bool:
+        def look(server: Connection) -> None:
+            seen = survey(server, streams)
+            at = self._now()
+            for key in [key for key in self._known if key[0] in set(streams)]:
+                del self._known[key]
+            self._known.update({(one.stream, one.group): one for one in seen.groups})
+            self._looked.update(dict.fromkeys(streams, at))
+
+        return self._patiently(look)
+
+    def _patiently(self, act: Callable[[Connection], None]) -> bool:
+        """A connection that broke since the last time is made again, once. What fails is logged when it begins to."""
+        for last in (False, True):
+            old = self._server is not None
+            try:
+                if self._server is None:
+                    self._server = Connection(self._address)
+                act(self._server)
+            except RStreamError as error:
+                self._drop()
+                if isinstance(error, ServerUnreachableError) and old and not last:
+                    continue
+                if self._answers:
+                    _log.warning("the monitor cannot see the streams: %s", error)
+                self._answers = False
+                return False
+            self._answers = True
+            return True
+        return False
+
+    def _drop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None

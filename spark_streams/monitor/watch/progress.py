@@ -1,0 +1,111 @@
+"""What Spark's progress of a query says about its rstream sources. Pure: JSON in, values out.
+
+The source's offsets are in it as it returned them (source.offset), and as `latestOffset` what it reported: where the
+streams end, and what this run of the query has lost, claimed and given up so far.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_OURS = frozenset({"version", "group", "consumer", "streams"})
+
+
+@dataclass(frozen=True)
+class StreamProgress:
+    """One stream of a source. position: the last entry that has been read; entries: how many the batch took from it;
+    lost, claimed, dead: entries of this run so far."""
+
+    stream: str
+    position: str
+    entries: int
+    lost: int
+    claimed: int
+    dead: int
+
+
+@dataclass(frozen=True)
+class SourceProgress:
+    """One rstream source of the query. offset: its end offset, as JSON."""
+
+    group: str
+    consumer: str
+    streams: tuple[StreamProgress, ...]
+    offset: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One micro-batch. began: its trigger, ISO-8601, UTC; query: the query's name, its id where it has none."""
+
+    began: str
+    query: str
+    id: str
+    run: str
+    batch: int
+    batch_ms: int
+    rows: int
+    rows_per_second: float
+    sources: tuple[SourceProgress, ...]
+
+
+def read_progress(told: Mapping[str, Any]) -> Progress:
+    """From StreamingQueryProgress.json; sources of other formats are left out."""
+    sources = [source for one in told["sources"] if (source := _source(one)) is not None]
+    return Progress(
+        told["timestamp"],
+        told.get("name") or told["id"],
+        told["id"],
+        told["runId"],
+        told["batchId"],
+        told["batchDuration"],
+        told["numInputRows"],
+        told.get("processedRowsPerSecond") or 0.0,
+        tuple(sources),
+    )
+
+
+def _source(told: Mapping[str, Any]) -> SourceProgress | None:
+    end = _offset(told.get("endOffset"))
+    if end is None:
+        return None
+    latest = _offset(told.get("latestOffset")) or {}
+    streams = []
+    for stream, position in end["streams"].items():
+        taken = end.get("batch", {}).get(stream, {}).get("count", 0)
+        taken += sum(one["count"] for one in end.get("claimed", {}).get(stream, ()))
+        counts = [latest.get(kind, {}).get(stream, 0) for kind in ("lost", "dead")]
+        # In an offset, `claimed` holds lists of entries that the batch took over; in a report, counts of the run.
+        claimed = latest.get("claimed", {}).get(stream, 0)
+        streams.append(
+            StreamProgress(stream, position, taken, counts[0], claimed if isinstance(claimed, int) else 0, counts[1])
+        )
+    return SourceProgress(end["group"], end["consumer"], tuple(streams), end)
+
+
+def _offset(value: Any) -> dict[str, Any] | None:
+    """One of our offsets, None for anything else."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    return value if isinstance(value, dict) and value.keys() >= _OURS else None
+
+
+def offsets_in(text: str) -> Iterator[dict[str, Any]]:
+    """The rstream offsets inside a longer text, such as that of a StreamingQueryException, in the order they stand."""
+    decoder = json.JSONDecoder()
+    at = text.find('{"')
+    while at >= 0:
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except ValueError:
+            value, end = None, at + 1
+        found = _offset(value)
+        if found is not None:
+            yield found
+        at = text.find('{"', end)

@@ -1,0 +1,107 @@
+"""Columns and types from a sample of entries. Pure: values in, names of types out.
+
+A field becomes the narrowest of these that reads every one of its values without loss:
+
+    long        whole numbers of 64 bits
+    double      numbers with a point or an exponent, of at most 17 digits; whole numbers, nan and infinity among them
+    boolean     true and false
+    date        2026-11-20
+    timestamp   2026-11-20T09:30 or finer, down to microseconds, with a zone or without one (UTC); dates among them
+    string      everything else: leading zeros (007), larger numbers, empty values, a mixture
+    binary      values that are not UTF-8
+
+Decimal fractions become double: who wants them exact declares DECIMAL. A time in milliseconds is a whole number.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+from spark_streams.errors import SchemaError
+from spark_streams.source.rows.columns import METADATA
+
+_LONG = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_DOUBLE = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
+_NO_NUMBER = re.compile(r"nan|[+-]?inf(inity)?", re.IGNORECASE)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIMESTAMP = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?"
+)
+_MOST_DIGITS = 17  # that a double tells apart
+_EXACT = 1 << 53  # whole numbers beyond are not all doubles
+
+# What a column is whose values are of these kinds, the first that holds them all.
+_TYPES: tuple[tuple[str, frozenset[str]], ...] = (
+    ("long", frozenset({"short", "long"})),
+    ("double", frozenset({"short", "double", "no number"})),
+    ("boolean", frozenset({"boolean"})),
+    ("date", frozenset({"date"})),
+    ("timestamp", frozenset({"date", "timestamp"})),
+    ("string", frozenset({"short", "long", "double", "no number", "boolean", "date", "timestamp", "string"})),
+)
+
+
+def infer(entries: Iterable[Sequence[bytes]], skip: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """(name, type) of each field, in the order in which they come up. entries: [name, value, name, value …].
+
+    skip: names of columns that are not read from fields; metadata columns never are.
+    Raises SchemaError where a field cannot be a column beside the others.
+    """
+    kinds: dict[bytes, set[str]] = {}
+    for entry in entries:
+        for field, value in zip(entry[0::2], entry[1::2], strict=True):
+            kinds.setdefault(field, set()).add(kind_of(value))
+    passed_over = METADATA | set(skip)
+    columns = [(_column_name(field), _type_of(found)) for field, found in kinds.items()]
+    columns = [(name, to) for name, to in columns if name not in passed_over]
+    seen: dict[str, str] = {}
+    for name, _to in columns:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise SchemaError(f"fields {other!r} and {name!r} differ in case only: give a schema with one of them")
+    return columns
+
+
+def kind_of(value: bytes) -> str:
+    """What a single value looks like: one of the types above; `short` for a whole number that a double holds exactly;
+    `no number` for nan and infinity."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return "binary"
+    if _LONG.fullmatch(text) and -(2**63) <= int(text) < 2**63:
+        return "short" if abs(int(text)) <= _EXACT else "long"
+    if _DOUBLE.fullmatch(text):
+        digits = re.split("[eE]", text)[0].replace(".", "").lstrip("-0")
+        return "double" if len(digits) <= _MOST_DIGITS and math.isfinite(float(text)) else "string"
+    if text.lower() in ("true", "false"):
+        return "boolean"
+    if _NO_NUMBER.fullmatch(text):
+        return "no number"
+    for kind, form in (("date", _DATE), ("timestamp", _TIMESTAMP)):
+        if form.fullmatch(text):
+            try:
+                moment = datetime.datetime.fromisoformat(text)
+                (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).astimezone(datetime.UTC)
+            except (ValueError, OverflowError):
+                return "string"
+            return kind
+    return "string"
+
+
+def _type_of(kinds: set[str]) -> str:
+    if kinds == {"no number"}:
+        return "string"
+    return next((name for name, holds in _TYPES if kinds <= holds), "binary")
+
+
+def _column_name(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise SchemaError(
+            f"field {name!r} has a name that is not UTF-8, which no column can have: give a schema without it"
+        ) from None

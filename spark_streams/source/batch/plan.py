@@ -1,0 +1,150 @@
+"""What a batch reads, found out on the server: a handful of round trips for all streams together. It only looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spark_streams.deadletter.envelope import is_letter
+from spark_streams.errors import StreamStateError
+from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.option_values import Positions
+from spark_streams.options import Options
+from spark_streams.source.batch.split_points import Look, cut, first_places, further_places
+from spark_streams.source.batch.stream_bounds import Head, Narrowing, run_of
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.partitioning import Task, task_size, tasks
+from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.replies import pairs
+from spark_streams.wire.scan import matching_streams
+
+_ROUNDS = 6  # of looks, where entries come in bursts; one, where they do not
+_LOOKS = 4_096  # in a round, shared between the streams
+_STREAM_LOOKS = (4, 256)  # in a round at one stream, at least and at most
+_LOOK_BYTES = 16 << 20  # that the looks of one round may bring, if they are more than one at each stream
+
+
+def plan_tasks(server: Connection, options: Options, narrowing: Narrowing) -> list[Task]:
+    """What each task reads, disjoint and together all that the options and the narrowing ask for, up to the newest
+    entries of this moment.
+
+    Raises StreamStateError where a stream that is named does not exist, WrongKeyTypeError.
+    """
+    heads = look_at_inputs(server, options, narrowing)
+    bounded = [
+        run_of(
+            stream,
+            head,
+            _position(options["startingOffsets"], stream),
+            _position(options["endingOffsets"], stream),
+            narrowing,
+        )
+        for stream, head in heads.items()
+    ]
+    runs = [run for run in bounded if run is not None]
+    if options["ordered"]:
+        return tasks(runs, options["entriesPerPartition"], ordered=True)
+    entries = task_size(runs, options["entriesPerPartition"])
+    if options["minPartitions"] is not None:
+        entries = max(1, min(entries, sum(run.count for run in runs) // options["minPartitions"]))
+    return tasks(_cut(server, heads, runs, entries), entries)
+
+
+def look_at_inputs(server: Connection, options: Options, narrowing: Narrowing) -> dict[str, Head]:
+    """The streams that are read: those that are named, or those that match the pattern and hold no dead letters.
+
+    Raises StreamStateError where one that is named does not exist, WrongKeyTypeError.
+    """
+    if options["streams"] is not None:
+        return look_at_heads(server, narrowing.among(options["streams"]), must_exist=True)
+    found = narrowing.among(matching_streams(server, options["streamsPattern"], but=()))
+    heads = look_at_heads(server, found, must_exist=False)
+    return {stream: head for stream, head in heads.items() if not head.letters}
+
+
+def _position(positions: Positions, stream: str) -> StreamId:
+    """`$` is the end of all ids: the newest entry bounds it."""
+    position = positions.of(stream)
+    return MAX_ID if position == "$" else StreamId.parse(position)
+
+
+def look_at_heads(server: Connection, streams: Sequence[str], must_exist: bool) -> dict[str, Head]:
+    """Each stream's ends and length (XINFO STREAM), in one round trip; without must_exist a missing stream is empty.
+
+    Raises StreamStateError, WrongKeyTypeError.
+    """
+    commands = [("XINFO", "STREAM", stream) for stream in streams]
+    heads: dict[str, Head] = {}
+    for stream, command, reply in zip(streams, commands, server.each(commands), strict=True):
+        if not isinstance(reply, ReplyError):
+            heads[stream] = _head(pairs(reply))
+        elif "no such key" not in str(reply):
+            raise server.error_of(reply, command)
+        elif must_exist:
+            raise StreamStateError(
+                f"stream {stream!r} does not exist at {server.address}; check its name and the url's database, or use "
+                "streamsPattern to read what is there"
+                + (" (embedded: forgets its streams when it ends)" if server.address.forgets else "")
+            )
+        else:
+            heads[stream] = Head(None, None, 0)
+    return heads
+
+
+def _head(info: Mapping[bytes, Any]) -> Head:
+    ends = [info[b"first-entry"], info[b"last-entry"]]
+    if None in ends:
+        return Head(None, None, 0)
+    size = max(sum(len(part) + 8 for part in fields) for _id, fields in ends)
+    letters = is_letter(ends[0][1])
+    return Head(StreamId.parse(ends[0][0]), StreamId.parse(ends[1][0]), info[b"length"], size, letters)
+
+
+def _cut(server: Connection, heads: Mapping[str, Head], runs: Sequence[EntryRange], entries: int) -> list[EntryRange]:
+    """The runs, those that are too large for a task in parts."""
+    large = [run for run in runs if _may_be_large(run, heads[run.stream], entries)]
+    looks: dict[EntryRange, list[Look]] = {run: [] for run in large}
+    share = max(_STREAM_LOOKS[0], min(_STREAM_LOOKS[1], _LOOKS // max(1, len(large))))
+    affordable = {run: _LOOK_BYTES // (3 * len(large) * max(1, heads[run.stream].entry_bytes)) for run in large}
+    places = {run: first_places(run, entries, min(share, max(1, affordable[run]))) for run in large}
+    for _ in range(_ROUNDS):
+        if not any(places.values()):
+            break
+        _look(server, heads, places, looks)
+        places = {
+            run: further_places(run, looks[run], entries, heads[run.stream].length, min(share, affordable[run]))
+            for run in large
+        }
+    parts: list[EntryRange] = []
+    for run in runs:
+        known = looks.get(run)
+        parts += cut(run, known, entries, heads[run.stream].length) if known else [run]
+    return parts
+
+
+def _may_be_large(run: EntryRange, head: Head, entries: int) -> bool:
+    """Whether it may be worth cutting. A part of a stream may hold more than an even spread says, up to all of it."""
+    return not run.ids and 2 * head.length > 3 * entries and run.after.next() < run.last
+
+
+def _look(
+    server: Connection,
+    heads: Mapping[str, Head],
+    places: Mapping[EntryRange, Sequence[StreamId]],
+    looks: dict[EntryRange, list[Look]],
+) -> None:
+    """Look at these places, in one round trip."""
+    wanted = [(run, at) for run, ats in places.items() for at in ats]
+    budget = _LOOK_BYTES // max(1, len(wanted))
+    counts = {run: max(2, min(32, budget // max(1, heads[run.stream].entry_bytes))) for run in places}
+    commands: list[tuple[str | bytes | int, ...]] = []
+    for run, at in wanted:
+        commands.append(("XRANGE", run.stream, bytes(at), bytes(run.last), "COUNT", counts[run]))
+        commands.append(("XREVRANGE", run.stream, at.ms, at.ms, "COUNT", 1))
+    found: list[tuple[StreamId, ...]] = []
+    for command, reply in zip(commands, server.each(commands), strict=True):
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
+        found.append(tuple(StreamId.parse(entry[0]) for entry in reply))
+    for (run, at), ids, deepest in zip(wanted, found[0::2], found[1::2], strict=True):
+        looks[run].append(Look(at, ids, len(ids) < counts[run], deepest[0].seq if deepest else 0))

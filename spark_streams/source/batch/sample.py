@@ -1,0 +1,40 @@
+"""A few entries of some streams, to infer a schema from. It only looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_streams.errors import SchemaError
+from spark_streams.options import Options
+from spark_streams.source.batch.plan import look_at_inputs
+from spark_streams.source.batch.stream_bounds import Narrowing
+from spark_streams.wire.connection import Connection, ReplyError
+
+STREAMS = 20  # at most
+ENTRIES = 1_000  # of a stream, from either end
+_BYTES = 32 << 20  # of all streams together, as far as entries are alike
+
+
+def sample(server: Connection, options: Options) -> list[Sequence[bytes]]:
+    """The fields of the oldest and newest entries of each stream: [name, value, name, value …].
+
+    Raises SchemaError where there is none, StreamStateError where a stream that is named does not exist.
+    """
+    heads = look_at_inputs(server, options, Narrowing())
+    held = {stream: head for stream, head in heads.items() if head.length}
+    some = dict(list(held.items())[:STREAMS])
+    if not some:
+        read = ", ".join(list(heads)[:5]) or f"streamsPattern={options['streamsPattern']}"
+        raise SchemaError(f"inferSchema found no entry in {read} at {server.address}: give a schema")
+    commands: list[tuple[str | int, ...]] = []
+    for stream, head in some.items():
+        count = max(1, min(ENTRIES, _BYTES // (2 * len(some) * max(1, head.entry_bytes))))
+        commands.append(("XRANGE", stream, "-", "+", "COUNT", count))
+        if head.length > count:
+            commands.append(("XREVRANGE", stream, "+", "-", "COUNT", min(count, head.length - count)))
+    entries: list[Sequence[bytes]] = []
+    for command, reply in zip(commands, server.each(commands), strict=True):
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)
+        entries += [fields for _id, fields in reply]
+    return entries

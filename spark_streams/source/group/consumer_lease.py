@@ -1,0 +1,45 @@
+"""The lease: one running query per group and consumer, on each of its streams (lease says how long it lasts).
+
+Two queries under one name would take each other's entries. Entries of a consumer with a live lease are never claimed by
+others (spark_streams.source.recovery.claim).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_streams import lease
+from spark_streams.errors import ConsumerTakenError
+from spark_streams.keys import key_beside
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+
+
+def lease_key(stream: str, group: str, consumer: str) -> bytes:
+    """The key of one stream's lease."""
+    return key_beside(stream, "lease", group, consumer)
+
+
+class Lease(lease.Lease):
+    """The lease of one query over its streams. Raises ConsumerTakenError where another query has the consumer."""
+
+    def __init__(self, address: Address, group: str, consumer: str, ttl: int = lease.TTL) -> None:
+        super().__init__(address, ttl)
+        self._group, self._consumer = group, consumer
+
+    def key_of(self, stream: str) -> bytes:
+        return lease_key(stream, self._group, self._consumer)
+
+    def taken(self, stream: str, where: str) -> ConsumerTakenError:
+        return ConsumerTakenError(
+            f"stream {stream!r} at {self._address}: another running query is consumer {self._consumer!r} of group "
+            f"{self._group!r}{where}; give this query a consumer name of its own, or stop the other one"
+        )
+
+
+def live_consumers(server: Connection, group: str, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Which of these (stream, consumer) have a lease of a query that runs, as far as can be seen from here."""
+    held = server.pipeline([("GET", lease_key(stream, group, consumer)) for stream, consumer in asked])
+    return {
+        one for one, value in zip(asked, held, strict=True) if value is not None and lease.is_alive(value) is not False
+    }

@@ -1,0 +1,66 @@
+"""Counting the entries of a range, where neither the server nor the checkpoint knows how many they are.
+
+XRANGE, page by page, looking at nothing but the pages' lengths. It costs as much as reading the range, so it is done
+only once for a group that begins in the middle of a stream, and for noAck behind an XDEL ahead of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spark_streams.errors import ServerReplyError
+from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.source.group.entry_counts import held_above
+from spark_streams.wire.connection import Connection, pack
+from spark_streams.wire.entries.decode import decode_entries
+from spark_streams.wire.xinfo import StreamState
+
+_FIRST_PAGE = 10  # entries; their size is not known yet
+_PAGE_BYTES = 4 << 20
+_LARGEST_PAGE = 10_000  # entries
+
+
+def count_between(server: Connection, stream: str, after: StreamId, last: StreamId) -> int:
+    """How many entries with after < id ≤ last the stream holds. Raises ServerReplyError and kin."""
+    return sum(_pages(server, stream, after, last))
+
+
+def count_read(server: Connection, stream: str, head: StreamState, position: StreamId) -> int | None:
+    """How many entries the stream has ever had up to a position, if none above it is lost yet; None where the server
+    does not count (before Redis 7). Counted from both sides at a time, until one is done."""
+    if head.added is None:
+        return None
+    held = held_above(head, position)
+    if held is not None:
+        return head.added - held
+    below = above = 0
+    upwards = _pages(server, stream, position, head.last)
+    downwards = _pages(server, stream, MIN_ID, position)
+    while True:
+        page = next(upwards, None)
+        if page is None:
+            return head.added - above
+        above += page
+        page = next(downwards, None)
+        if page is None:
+            return head.added - (head.length - below)
+        below += page
+
+
+def _pages(server: Connection, stream: str, after: StreamId, last: StreamId) -> Iterator[int]:
+    """The lengths of the pages of a range."""
+    size = _FIRST_PAGE
+    while after < last:
+        server.request(pack("XRANGE", stream, b"(" + bytes(after), bytes(last), "COUNT", size))
+        reply = server.receive()
+        try:
+            page = decode_entries(reply)
+        except ServerReplyError as error:
+            raise ServerReplyError(f"XRANGE of {stream!r} at {server.address}: {error.message}") from None
+        entries = page.count + page.deleted
+        if entries:
+            yield entries
+        if entries < size or page.last_id is None:
+            return
+        after = page.last_id
+        size = max(1, min(_LARGEST_PAGE, 10 * size, _PAGE_BYTES * entries // len(reply)))

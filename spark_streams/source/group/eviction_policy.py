@@ -1,0 +1,37 @@
+"""A server that drops keys when its memory is full: refused where a query would lose entries by that in silence.
+
+Streams, groups and pending lists that are dropped are missed at the next look. Keys beside them are not all missed:
+
+- mode DEADLETTER: the note of an entry that does not fit the schema, until it is a letter (source.task_notes);
+- noAck: the position of a query that has no checkpoint yet (source.group.initial_position).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from spark_streams.errors import UnsupportedError
+from spark_streams.options import Options
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.eviction import drops_any_key, evicting_policy
+
+_log = logging.getLogger("spark_streams.source")
+
+
+def refuse_where_keys_are_needed(server: Connection, options: Options) -> None:
+    """Ask the server, if one may. Raises UnsupportedError, ServerUnreachableError."""
+    policy = evicting_policy(server)
+    if not drops_any_key(policy):
+        return
+    what = f"the server at {server.address} drops any key when its memory is full (maxmemory-policy {policy})"
+    if options["mode"] == "DEADLETTER":
+        raise UnsupportedError(
+            f"{what}, also the notes on entries that are to become dead letters: set it to noeviction (or "
+            "volatile-lru), or choose another mode"
+        )
+    if options["noAck"]:
+        raise UnsupportedError(
+            f"{what}, also positions of a query that has no checkpoint yet: set it to noeviction (or volatile-lru), "
+            "or read without noAck"
+        )
+    _log.warning("%s, streams and groups too: set it to noeviction (or volatile-lru)", what)

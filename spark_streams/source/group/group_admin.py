@@ -1,0 +1,91 @@
+"""The commands that make, set and enter groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_streams.ids import StreamId
+from spark_streams.source.group.group_state import missing
+from spark_streams.source.membership import Membership
+from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.replies import pairs
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a group is made, or set to. read: how many entries the stream has had up to there, None: not known."""
+
+    at: StreamId
+    read: int | None = None
+
+    def words(self) -> tuple[str, ...]:
+        """The option of XGROUP CREATE and SETID that tells the group."""
+        return () if self.read is None else ("ENTRIESREAD", str(self.read))
+
+
+def streams_without_group(server: Connection, member: Membership, streams: Sequence[str]) -> list[str]:
+    """Those of the streams that do not have the group, or do not exist. Raises WrongKeyTypeError."""
+    found = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
+    without = []
+    for stream, reply in zip(streams, found, strict=True):
+        if isinstance(reply, ReplyError) and "no such key" not in str(reply):
+            raise server.error_of(reply, ("XINFO", "GROUPS", stream))
+        groups = [] if isinstance(reply, ReplyError) else [pairs(group)[b"name"] for group in reply]
+        if member.group.encode() not in groups:
+            without.append(stream)
+    return without
+
+
+def is_in_some_group(server: Connection, member: Membership, streams: Sequence[str]) -> bool:
+    """Whether our consumer is known to the group of one of these streams, which have it."""
+    replies = server.pipeline([("XINFO", "CONSUMERS", stream, member.group) for stream in streams])
+    known = [reply for reply in replies if not isinstance(reply, ReplyError)]  # a group that vanished meanwhile
+    return any(pairs(one)[b"name"] == member.consumer.encode() for reply in known for one in reply)
+
+
+def create_groups_at(
+    server: Connection, member: Membership, starts: Mapping[str, Start], make_streams: bool = True
+) -> list[str]:
+    """Make groups where there are none: an id pins the start on the server (S2), and the group is told how many
+    entries lie below it, so that it counts from there. The streams that have the group now: without make_streams one
+    may have vanished."""
+    commands = [
+        (
+            *("XGROUP", "CREATE", stream, member.group, str(start.at)),
+            *(["MKSTREAM"] if make_streams else []),
+            *start.words(),
+        )
+        for stream, start in starts.items()
+    ]
+    have = []
+    for command, reply in zip(commands, server.pipeline(commands), strict=True):
+        if isinstance(reply, ReplyError) and "requires the key to exist" in str(reply):
+            continue
+        if isinstance(reply, ReplyError) and not str(reply).startswith("BUSYGROUP"):
+            raise server.error_of(reply, command)
+        have.append(command[2])
+    return have
+
+
+def create_consumers(server: Connection, member: Membership, streams: Sequence[str]) -> None:
+    """Enter our consumer in the groups of these streams. A group that does not know it was made anew since."""
+    commands = [("XGROUP", "CREATECONSUMER", stream, member.group, member.consumer) for stream in streams]
+    _require_streams(server, member, commands)
+
+
+def set_groups_to(server: Connection, member: Membership, starts: Mapping[str, Start]) -> None:
+    """XGROUP SETID on each of these streams."""
+    commands = [
+        ("XGROUP", "SETID", stream, member.group, str(start.at), *start.words()) for stream, start in starts.items()
+    ]
+    _require_streams(server, member, commands)
+
+
+def _require_streams(server: Connection, member: Membership, commands: Sequence[tuple[str, ...]]) -> None:
+    """Send them. Raises DataLossError where a stream has vanished meanwhile, and the named error of any other."""
+    for command, reply in zip(commands, server.pipeline(commands), strict=True):
+        if isinstance(reply, ReplyError) and "requires the key to exist" in str(reply):
+            raise missing(server, member, command[2], stream_too=True)
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command)

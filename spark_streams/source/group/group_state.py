@@ -1,0 +1,160 @@
+"""The consumer group on the server as the driver sees it, in a round trip or two for all streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spark_streams.errors import DataLossError, GroupMissingError, GroupSharedError
+from spark_streams.ids import StreamId
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.membership import Membership
+from spark_streams.wire.connection import Connection, Reply, ReplyError
+from spark_streams.wire.replies import pairs
+from spark_streams.wire.xinfo import StreamState, _read_stream_state, stream_states
+
+NOTED = "~noted~"  # behind our name in that of a consumer that reads nothing (source.note_receipts)
+
+
+@dataclass(frozen=True)
+class OtherConsumer:
+    """Another consumer of the group and how many entries are pending for it."""
+
+    name: str
+    pending: int
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """One stream's group at one moment.
+
+    last_delivered: the group's position; entries_read, lag: Redis' own counts, None where it cannot tell;
+    ours: entries pending for our consumer; known: whether the group has our consumer at all; others: who else is there;
+    counted: whether entries_read is what the server says, and no estimate.
+    """
+
+    last_delivered: StreamId
+    entries_read: int | None
+    lag: int | None
+    ours: int
+    known: bool = True
+    others: tuple[OtherConsumer, ...] = ()
+    counted: bool = True
+
+
+def fetch_state(
+    server: Connection, member: Membership, streams: Sequence[str], known: Mapping[str, StreamState] | None = None
+) -> tuple[dict[str, StreamState], dict[str, GroupState | None]]:
+    """Each stream and its group, None where it is gone. Raises WrongKeyTypeError, ServerReplyError.
+
+    known: what an earlier look has found. XINFO STREAM sends the first and the last entry along, however large, so only
+    streams whose counts have changed are asked again, in a second round trip.
+    A group that has read nothing yet has no entries-read; then it is what was added less the lag. A producer that adds
+    between the two questions makes that number too small, never too large.
+    """
+    known = known or {}
+    commands: list[tuple[str, ...]] = []
+    for stream in streams:
+        commands += [("XLEN", stream) if stream in known else ("XINFO", "STREAM", stream), *_questions(member, stream)]
+    replies = server.each(commands)
+    heads: dict[str, StreamState] = {}
+    states: dict[str, GroupState | None] = {}
+    for stream, head, groups, consumers in zip(streams, replies, replies, replies, strict=True):
+        state = _read_group_state(server, member, stream, groups, consumers)
+        if stream not in known:
+            heads[stream] = _read_stream_state(server, stream, head)
+        elif state is not None and _is_as_before(known[stream], head, state):
+            heads[stream] = known[stream]
+        states[stream] = state
+    heads.update(stream_states(server, [stream for stream in streams if stream not in heads]))
+    for stream, state in states.items():
+        added = heads[stream].added
+        if state is not None and state.entries_read is None and added is not None and state.lag is not None:
+            states[stream] = replace(state, entries_read=added - state.lag)
+    return heads, states
+
+
+def _is_as_before(head: StreamState, length: Reply, state: GroupState) -> bool:
+    """Whether as many entries are in the stream, and were ever added to it, as when `head` was seen."""
+    if not length or head.length != length or state.entries_read is None or state.lag is None:
+        return False  # an empty stream has a lag of 0 whatever came and went, and no entries to send along
+    return state.entries_read + state.lag == head.added
+
+
+def read_group_state(
+    server: Connection, member: Membership, stream: str, groups: Reply, consumers: Reply
+) -> GroupState:
+    """From the replies of XINFO GROUPS and XINFO CONSUMERS. Raises GroupMissingError, DataLossError."""
+    state = _read_group_state(server, member, stream, groups, consumers)
+    if state is None:
+        raise missing(server, member, stream, isinstance(groups, ReplyError))
+    return state
+
+
+def missing(server: Connection, member: Membership, stream: str, stream_too: bool) -> DataLossError | GroupMissingError:
+    """The error for a group that is gone, alone or with its stream."""
+    if stream_too:
+        return DataLossError(
+            f"stream {stream!r} at {server.address} is gone, and its group {member.group!r} with it; restore it, "
+            "start with a new checkpoint, or set failOnDataLoss=false"
+            + (" (embedded: forgets its streams when it ends)" if server.address.forgets else "")
+        )
+    return GroupMissingError(
+        f"stream {stream!r} at {server.address} has no group {member.group!r} any more; create it at the checkpoint's "
+        "position (XGROUP CREATE), start with a new checkpoint, or set failOnDataLoss=false"
+    )
+
+
+def _questions(member: Membership, stream: str) -> list[tuple[str, ...]]:
+    return [("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, member.group)]
+
+
+def _read_group_state(
+    server: Connection, member: Membership, stream: str, groups: Reply, consumers: Reply
+) -> GroupState | None:
+    if isinstance(groups, ReplyError):
+        if "no such key" in str(groups):
+            return None
+        raise server.error_of(groups, ("XINFO", "GROUPS", stream))
+    group = next((g for g in map(pairs, groups) if g[b"name"] == member.group.encode()), None)
+    if group is None:
+        return None
+    ours = None
+    others = []
+    if not isinstance(consumers, ReplyError):
+        for one in map(pairs, consumers):
+            name = one[b"name"].decode("utf-8", "surrogateescape")
+            if name == member.consumer:
+                ours = one[b"pending"]
+            elif not name.startswith(member.consumer + NOTED):
+                others.append(OtherConsumer(name, one[b"pending"]))
+    return GroupState(
+        last_delivered=StreamId.parse(group[b"last-delivered-id"]),
+        entries_read=group.get(b"entries-read"),
+        lag=group.get(b"lag"),
+        ours=ours or 0,
+        known=ours is not None,
+        others=tuple(others),
+        counted=group.get(b"entries-read") is not None,
+    )
+
+
+def require_alone(member: Membership, stream: str, state: GroupState) -> None:
+    """Raises GroupSharedError where a noAck query is not alone in its group."""
+    if state.others:
+        other = state.others[0].name
+        todo = "use a group of its own, or remove that consumer (XGROUP DELCONSUMER)"
+        if other.startswith(f"{member.consumer}~"):
+            todo = "it holds entries that an earlier run of this query has yet to read: run it without noAck first"
+        raise GroupSharedError(
+            f"stream {stream!r}: consumer {other!r} is in group {member.group!r} too, and with noAck nobody can tell "
+            f"whose an entry is; {todo}"
+        )
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """runs: what was delivered, in order per stream; states: the groups of all wanted streams after that."""
+
+    runs: list[EntryRange]
+    states: Mapping[str, GroupState]

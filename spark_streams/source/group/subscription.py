@@ -1,0 +1,156 @@
+"""Which streams a query reads, its group on each of them, and its lease on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from spark_streams.deadletter.inputs import Inputs, own_letters
+from spark_streams.keys import key_of_query
+from spark_streams.options import Options
+from spark_streams.source.group.consumer_lease import Lease
+from spark_streams.source.group.group_admin import (
+    Start,
+    create_groups_at,
+    is_in_some_group,
+    set_groups_to,
+    streams_without_group,
+)
+from spark_streams.source.group.initial_position import (
+    FIRST,
+    InitialPositionKeys,
+    create_groups,
+    forget_initial_positions,
+    resolve,
+    save_initial_positions,
+    saved_initial_positions,
+)
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.scan import matching_streams
+
+_LOOK_FOR_STREAMS = 2.0  # seconds between two looks for streams that match the pattern
+
+
+class Subscription:
+    """Those of the options, or those that match the pattern. now: seconds that only go up."""
+
+    def __init__(self, options: Options, now: Callable[[], float]) -> None:
+        self._options = options
+        self._now = now
+        self._lease = Lease(options.address, options["group"], options["consumer"])
+        self._found = 0.0  # when streams were last looked for
+        self._inputs = Inputs()
+        self.late: Mapping[str, Start] = {}  # named streams whose groups are made when the checkpoint is known
+        self.member = Membership(options["streams"] or (), options["group"], options["consumer"])
+
+    @property
+    def by_pattern(self) -> bool:
+        """Whether streams come and go while the query runs."""
+        return self._options["streamsPattern"] is not None
+
+    def join(self, server: Connection) -> None:
+        """Have the group on every stream that is there. Raises ConsumerTakenError, WrongKeyTypeError, ServerError."""
+        if not self.by_pattern:
+            self.hold(server, self.member.streams)
+            self._join_named(server)
+            return
+        found, without = self._look_for_streams(server)
+        starts = resolve(server, without, FIRST)
+        if len(without) == len(found) and not server.execute("EXISTS", self._begun):
+            # None has the group, so the query begins. The mark is set once all first positions are kept: streams that
+            # appear after that are read from their first entry, whatever dies meanwhile.
+            begin = resolve(server, without, self._options["startingOffsets"])
+            save_initial_positions(server, self._firsts, {stream: start.at for stream, start in begin.items()})
+            server.execute("SET", self._begun, self._options["streamsPattern"])
+            starts.update(begin)
+        for stream, at in saved_initial_positions(server, self._firsts, without).items():
+            if at != starts[stream].at:
+                starts[stream] = Start(at)
+        self._have(create_groups_at(server, self.member, starts, make_streams=False), found, without)
+
+    def _join_named(self, server: Connection) -> None:
+        without = streams_without_group(server, self.member, self.member.streams)
+        starts = resolve(server, without, self._options["startingOffsets"])
+        others = [stream for stream in self.member.streams if stream not in starts]
+        self.late = {}
+        if starts and is_in_some_group(server, self.member, others):
+            # The query has begun already: either it was given these streams since, or they are lost, which the
+            # checkpoint tells. Spark shows it with the first trigger.
+            self.late = starts
+        else:
+            create_groups_at(server, self.member, starts)
+
+    def find(self, server: Connection) -> None:
+        """Look for the pattern's streams, if there is one, and join those that are new at their first entry: the query
+        runs. Raises as `join` does."""
+        if self.by_pattern:
+            found, without = self._look_for_streams(server)
+            starts = resolve(server, without, FIRST)
+            self._have(create_groups_at(server, self.member, starts, make_streams=False), found, without)
+
+    def of(self, server: Connection, begin: Offset, look: bool, at_once: bool) -> tuple[str, ...]:
+        """The streams of a trigger, and the lease on them: those of the options, or of the pattern and the checkpoint.
+
+        look: whether streams that are new are looked for, now and then or `at_once`. Raises as `join` does.
+        """
+        if self.by_pattern:
+            if look and (at_once or self._now() - self._found >= _LOOK_FOR_STREAMS):
+                self.find(server)
+            if at_once and begin.token:
+                self._begin_at_first(server, [s for s in self.member.streams if s not in begin.positions])
+            streams = tuple(sorted({*self.member.streams, *begin.streams}))
+        else:
+            # Streams that the query was given since; the others' groups must be there, or something is lost.
+            streams = self.member.streams
+            due = {s: start for s, start in self.late.items() if not begin.token or s not in begin.positions}
+            create_groups_at(server, self.member, due)
+            self.late = {}
+            new = [stream for stream in streams if stream not in begin.positions]
+            create_groups(server, self.member, new, self._options["startingOffsets"])
+        self.hold(server, streams)
+        self._lease.keep_only(streams)
+        return streams
+
+    def _look_for_streams(self, server: Connection) -> tuple[list[str], list[str]]:
+        """The pattern's streams, and those of them that do not have the group."""
+        but = own_letters(self._options["deadLetterStream"])
+        found = self._inputs.among(server, matching_streams(server, self._options["streamsPattern"], but))
+        self.hold(server, found)
+        self._found = self._now()
+        return found, streams_without_group(server, self.member, found)
+
+    def _have(self, made: Sequence[str], found: Sequence[str], without: Sequence[str]) -> None:
+        self.member = replace(self.member, streams=tuple(sorted({*made, *found} - ({*without} - {*made}))))
+
+    def _begin_at_first(self, server: Connection, streams: Sequence[str]) -> None:
+        """Spark asks a query that has a checkpoint, too, where it would begin (S2). If no stream had the group then,
+        those that had appeared were taken for the first ones: they are read from their first entry all the same."""
+        wrong = list(saved_initial_positions(server, self._firsts, streams))
+        set_groups_to(server, self.member, resolve(server, wrong, FIRST))
+        forget_initial_positions(server, InitialPositionKeys("start", self.member), wrong)
+        forget_initial_positions(server, self._firsts, wrong)
+
+    def has_checkpoint(self, server: Connection, begin: Offset) -> None:
+        """First positions and the mark that the query has begun are of no more use."""
+        if self.by_pattern:
+            forget_initial_positions(server, self._firsts, begin.streams)
+            server.execute("DEL", self._begun)
+
+    @property
+    def _firsts(self) -> InitialPositionKeys:
+        return InitialPositionKeys("first", self.member)
+
+    @property
+    def _begun(self) -> bytes:
+        """The key that is there from when the query begins until it has a checkpoint."""
+        return key_of_query("begun", self.member.group, self.member.consumer)
+
+    def hold(self, server: Connection, streams: Sequence[str]) -> None:
+        """Have the lease on these streams. Raises ConsumerTakenError."""
+        self._lease.hold(server, streams)
+
+    def release(self) -> None:
+        """Give the lease back."""
+        self._lease.release()

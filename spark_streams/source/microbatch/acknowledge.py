@@ -1,0 +1,111 @@
+"""What becomes of a batch once it is in the commit log: notes are taken, entries acknowledged, claims closed.
+
+Acknowledged is what is pending for our consumer between the last mark (commit_marks) and the batch's end: what
+somebody hands to our consumer below that was read by no batch (source.recovery.handed_entries)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_streams.ids import StreamId
+from spark_streams.options import Options
+from spark_streams.source.group.commit_marks import Marks
+from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.membership import Membership
+from spark_streams.source.microbatch.background import BackgroundWorker
+from spark_streams.source.offset import Offset
+from spark_streams.source.pending_list import PendingRange, claimed_ranges, settle
+from spark_streams.source.recovery.claim import delete_claim_consumers
+from spark_streams.source.task_notes import collect
+from spark_streams.wire.connection import Connection
+
+
+class Settling:
+    """The settling of one query's batches, at once or beside the next one's tasks. Every step may be repeated.
+
+    beside: the thread for the latter. Tasks leave notes where entries may be lost or become letters.
+    """
+
+    def __init__(self, beside: BackgroundWorker, options: Options, member: Membership, losses: DataLoss) -> None:
+        self._beside = beside
+        self._member = member
+        self._losses = losses
+        self._listed = not options["noAck"]  # whether anything is pending
+        self._noted = losses.allowed or options["mode"] == "DEADLETTER"
+        self._letters_to: str | None = options["deadLetterStream"]
+        self.marks = Marks(member.group, member.consumer, options["noAck"] or options["delivery"] == "at-most-once")
+        self._settled: dict[str, StreamId] = {}
+        self._done: Offset | None = None  # the last one that was settled, or is being settled
+        self.letters: dict[str, int] = {}  # posted by this run, per stream
+
+    def is_done(self, up_to: Offset) -> bool:
+        """Whether this offset has been settled, or is being settled; streams that vanished under it do not count."""
+        return self._done is not None and up_to.covers(self._done)
+
+    def now(self, server: Connection, up_to: Offset) -> None:
+        """What tasks noted becomes letters, then our entries up to `up_to` are acknowledged, and its claims.
+
+        Raises GroupMissingError, ServerError.
+        """
+        self.take_notes(server, up_to)
+        self._acknowledge(server, up_to, self._ranges(up_to))
+        self._close_claims(server, up_to)
+        self._settled.update(up_to.positions)
+        self._done = up_to
+
+    def _acknowledge(self, server: Connection, up_to: Offset, ranges: Sequence[PendingRange]) -> None:
+        settle(server, self._member, ranges)
+        (self.marks.write if up_to.token else self.marks.begin)(server, up_to.positions)
+
+    def beside(self, server: Connection, up_to: Offset) -> None:
+        """The same, with the acknowledging in the background; but claims are closed at once: the next offset does not
+        name them, and after a crash they would be taken for some that no offset names."""
+        self.take_notes(server, up_to)
+        self._close_claims(server, up_to)
+        ranges = self._ranges(up_to)
+        self._beside.submit(lambda server: self._acknowledge(server, up_to, ranges))
+        self._settled.update(up_to.positions)
+        self._done = up_to
+
+    def count_letters(self, stream: str, count: int) -> None:
+        """So many letters were posted."""
+        if count:
+            self.letters[stream] = self.letters.get(stream, 0) + count
+
+    def forget(self) -> None:
+        """Take nothing for settled, as after a restart."""
+        self._settled = {}
+        self._done = None
+        self.marks.forget()
+
+    def _ranges(self, up_to: Offset) -> list[PendingRange]:
+        if not self._listed or not up_to.token:  # where the query begins, nothing is committed
+            return []
+        ranges = [PendingRange(stream, at, self._begin_of(stream, up_to)) for stream, at in up_to.positions.items()]
+        return [one for one in ranges if one.after < one.last]
+
+    def _begin_of(self, stream: str, up_to: Offset) -> StreamId:
+        """Above which entry what is pending for us was given to a batch that is not acknowledged yet: after a restart
+        that may be the one before, too."""
+        held, floor = up_to.shares.get(stream), self._settled.get(stream, self.marks.floor(stream))
+        if held is None or held.after is None or floor < (held.begun or held.after):
+            return floor
+        return max(floor, held.after)
+
+    def _close_claims(self, server: Connection, up_to: Offset) -> None:
+        settle(server, self._member, claimed_ranges(up_to.claimed))
+        delete_claim_consumers(server, self._member, up_to.claimed)
+
+    def take_notes(self, server: Connection, up_to: Offset) -> None:
+        """Dead letters and losses that the tasks of the batch that ends here have noted."""
+        # An earlier run may have had other options.
+        if self.is_done(up_to) or not (self._noted or self._done is None):
+            return
+        read = sorted({*up_to.shares, *up_to.claimed})
+        notes = collect(server, self._member, up_to.streams, up_to.token, self._letters_to, read, self._losses.allowed)
+        for stream, count in notes.missing.items():
+            self._losses.add(stream, count, "up to so many were noted by tasks, and the notes are evicted or deleted")
+        for stream, count in notes.lost.items():
+            self._losses.add(stream, count, "trimmed or deleted while they were pending")
+        for stream, count in notes.letters.items():
+            self.count_letters(stream, count)

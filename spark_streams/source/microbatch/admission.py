@@ -1,0 +1,69 @@
+"""How many entries a trigger may take, whether it waits for more, how large a task is. Pure: counts in, counts out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from spark_streams.ids import MIN_ID
+from spark_streams.options import Options
+from spark_streams.source.group.group_state import GroupState
+from spark_streams.wire.xinfo import StreamState
+
+_ENDLESS = 1 << 62  # a backlog that the server cannot count
+
+
+class Admission:
+    """now: seconds that only go up; until: where an AvailableNow run ends, per stream."""
+
+    def __init__(self, options: Options, now: Callable[[], float]) -> None:
+        self._options = options
+        self._now = now
+        self._waiting_since: float | None = None  # fewer than minEntriesPerTrigger are there
+        self.until: Mapping[str, StreamState] | None = None
+
+    def end_of(self, stream: str, heads: Mapping[str, StreamState]) -> StreamState:
+        """Where this trigger, or an AvailableNow run, may go on a stream."""
+        if self.until is not None:
+            return self.until.get(stream, StreamState(MIN_ID, 0, 0, None))
+        return heads[stream]
+
+    def backlog(self, heads: Mapping[str, StreamState], states: Mapping[str, GroupState]) -> dict[str, int]:
+        """How many entries each group has yet to deliver, up to where it may go; streams with none are left out."""
+        found = {stream: _backlog(self.end_of(stream, heads), state) for stream, state in states.items()}
+        return {stream: entries for stream, entries in found.items() if entries > 0}
+
+    def should_wait(self, backlog: int) -> bool:
+        """minEntriesPerTrigger: whether the entries that are there are held back for more to come."""
+        if not self.is_too_little(backlog):
+            return False
+        if self._waiting_since is None:
+            self._waiting_since = self._now()
+        delay: int = self._options["maxTriggerDelay"]
+        return (self._now() - self._waiting_since) * 1000 < delay
+
+    def is_too_little(self, backlog: int) -> bool:
+        """Whether there are fewer than minEntriesPerTrigger."""
+        least: int | None = self._options["minEntriesPerTrigger"]
+        return least is not None and backlog < least and self.until is None
+
+    def made(self) -> None:
+        """A batch was made: the next wait begins anew."""
+        self._waiting_since = None
+
+    def size(self, counts: Sequence[int]) -> int:
+        """How many entries a task reads: entriesPerPartition, less where minPartitions asks for more tasks."""
+        size: int = self._options["entriesPerPartition"]
+        least: int | None = self._options["minPartitions"]
+        known = sum(count for count in counts if count < _ENDLESS)
+        return size if least is None or known == 0 else max(1, min(size, -(-known // least)))
+
+
+def _backlog(head: StreamState, state: GroupState) -> int:
+    """The server's counts can be wrong (XGROUP … ENTRIESREAD) or unknown: while the position says that there is more,
+    there is, and `reserve` finds its end."""
+    if state.last_delivered >= head.last:
+        return 0
+    counts = [] if state.lag is None else [state.lag]
+    if head.added is not None and state.entries_read is not None:
+        counts.append(head.added - state.entries_read)
+    return min(counts) if counts and min(counts) > 0 else _ENDLESS

@@ -1,0 +1,79 @@
+"""Work for the server beside the tasks of a batch: time that the driver would otherwise stand still in."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+
+Job = Callable[[Connection], object]
+
+
+class BackgroundWorker:
+    """Runs what it is given, one after the other, in a thread and over a connection of its own, both made when first
+    needed.
+
+    A job may be cut off at any point, by SIGKILL too. For use by one thread. A copy for another process (pickle) starts
+    anew.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._submitted = 0
+        self._thread: threading.Thread | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BackgroundWorker, (self._address,)
+
+    def submit(self, job: Job) -> None:
+        """Run this after what was submitted before, also where that has failed."""
+        if self._thread is None:
+            # A daemon: a process that ends does not wait for it.
+            self._thread = threading.Thread(target=self._work, name="rstream-beside", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+        self._submitted += 1
+
+    def wait(self) -> None:
+        """Until all that was submitted since the last call has run.
+
+        Raises what went wrong in the thread, the first error where there are several: StreamStateError, ServerError.
+        """
+        errors: list[Exception] = []
+        while self._submitted:
+            error = self._done.get()
+            self._submitted -= 1
+            if error is not None:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def close(self) -> None:
+        """Finish what was submitted, and end the thread; calling it twice is harmless."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        server: Connection | None = None
+        while (job := self._jobs.get()) is not None:
+            error: Exception | None = None
+            try:
+                if server is None:
+                    server = Connection(self._address)
+                job(server)
+            except Exception as raised:  # noqa: BLE001 - whoever waits gets it
+                error = raised
+                if server is not None:
+                    server.close()  # in the middle of a reply, perhaps
+                    server = None
+            self._done.put(error)
+        if server is not None:
+            server.close()

@@ -1,0 +1,103 @@
+"""New entries for a batch: reserved when the batch is made, or ahead of that, beside the tasks of the batch before it.
+
+A server works alone while Spark runs tasks, and stands still while Spark plans and commits. A large batch that has more
+behind it is followed by the reserving of the next one at once; then making that batch costs a look at the groups. What
+is reserved ahead is pending like anything that a crash leaves behind: above the last logged offset, and the next run
+begins with it. A group that others read from, too, is not read ahead of time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_streams.ids import StreamId
+from spark_streams.source.entry_range import EntryRange, per_stream
+from spark_streams.source.group.entry_counts import held_above
+from spark_streams.source.group.group_state import GroupState, Reserved, fetch_state
+from spark_streams.source.membership import Membership
+from spark_streams.source.microbatch.admission import Admission
+from spark_streams.source.microbatch.reserve import STEP, Wanted, reserve
+from spark_streams.source.partitioning import share
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.xinfo import StreamState
+
+LEAST = 50_000  # entries: reserving fewer takes less time than Spark needs between two batches
+
+
+@dataclass(frozen=True)
+class Reserving:
+    """What every reserving of one query has in common. no_ack: without a pending list."""
+
+    member: Membership
+    admission: Admission
+    no_ack: bool
+
+    def new_entries(
+        self,
+        server: Connection,
+        heads: Mapping[str, StreamState],
+        states: Mapping[str, GroupState],
+        backlog: Mapping[str, int],
+        most: int | None,
+        turn: int,
+    ) -> Reserved:
+        """Reserve up to `most` entries of what each stream's backlog has. Raises as `reserve` does."""
+        allowed = backlog if most is None else share(most, backlog, turn)
+        wanted = {s: Wanted(n, self.admission.end_of(s, heads).last) for s, n in allowed.items() if n > 0}
+        step = min(STEP, self.admission.size(list(allowed.values())))
+        return reserve(server, self.member, wanted, states, step, self.no_ack)
+
+
+@dataclass
+class Prefetch:
+    """One reserving ahead. known: the streams at the last look; runs: what it has reserved, once it has `work`ed."""
+
+    reserving: Reserving
+    streams: Sequence[str]
+    most: int | None
+    turn: int
+    known: Mapping[str, StreamState]
+    runs: list[EntryRange] = field(default_factory=list)
+
+    def work(self, server: Connection) -> None:
+        """Reserve, unless a closer look is needed: whoever makes the batch takes it. Raises as `reserve` does."""
+        heads, found = fetch_state(server, self.reserving.member, self.streams, self.known)
+        states = {stream: state for stream, state in found.items() if state is not None and not state.others}
+        if len(states) < len(found) or any(_is_trimmed(heads[s], state) for s, state in states.items()):
+            return
+        backlog = self.reserving.admission.backlog(heads, states)
+        if is_worth_it(self.reserving.admission, backlog, self.most):
+            self.runs = self.reserving.new_entries(server, heads, states, backlog, self.most, self.turn).runs
+
+    def pending(self) -> Counter[str]:
+        """How many entries are pending for it, per stream."""
+        return Counter() if self.reserving.no_ack else per_stream(self.runs)
+
+    def ends(self) -> dict[str, StreamId]:
+        """Where it has left the groups that it has read from."""
+        return {run.stream: run.last for run in self.runs}
+
+    def is_untouched(self, states: Mapping[str, GroupState], unsettled: Mapping[str, int]) -> bool:
+        """Whether all groups stand as this left them. unsettled: pending entries of the batch before it."""
+        ours = Counter(unsettled) + self.pending()
+        ends = self.ends()
+        return ends.keys() <= states.keys() and all(
+            state.ours == ours[stream] and state.last_delivered == ends.get(stream, state.last_delivered)
+            for stream, state in states.items()
+        )
+
+
+def _is_trimmed(head: StreamState, state: GroupState) -> bool:
+    """Whether the stream may have lost entries that the group has yet to deliver."""
+    held = held_above(head, state.last_delivered)
+    if held is None or head.added is None:
+        return False
+    return state.entries_read is None or head.added - held > state.entries_read
+
+
+def is_worth_it(admission: Admission, backlog: Mapping[str, int], most: int | None) -> bool:
+    """Whether the next batch, of up to `most` entries of what is left, takes a while to reserve."""
+    left = sum(backlog.values())
+    return (left if most is None else min(left, most)) >= LEAST and not admission.is_too_little(left)

@@ -1,0 +1,78 @@
+"""A batch again, after a restart: from the pending lists, held against what its offset says it held (FACTS S5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from spark_streams.errors import DataLossError, GroupMissingError
+from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset, Share
+from spark_streams.source.pending_list import PendingRange, pending_runs
+from spark_streams.wire.connection import Connection
+
+
+@dataclass(frozen=True)
+class Replay:
+    """size: entries a task, for a batch of so many; listed: False where nothing is pending (noAck), and the stream
+    itself has the batch; narrowed: the batch is what is left of it (source.recovery.poison_batch)."""
+
+    server: Connection
+    member: Membership
+    losses: DataLoss
+    listed: bool
+    size: Callable[[Sequence[int]], int]
+    narrowed: bool = False
+
+    def runs(self, begin: Offset, end: Offset) -> list[EntryRange]:
+        """The batch (begin, end]. Raises DataLossError where some of it is gone and that is not allowed."""
+        found: list[EntryRange] = []
+        for stream, held in end.shares.items():
+            after = begin[stream] if held.after is None else held.after
+            if after < end[stream]:
+                found += self._share(stream, after, end[stream], held, counted=bool(end.counts))
+        for stream, some in end.claimed.items():
+            for claimed in some:
+                runs = self._left_of(PendingRange(stream, MAX_ID, MIN_ID, claimed.consumer), claimed.count)
+                if not self.narrowed:
+                    self._compare(stream, claimed.count, runs, f"that {claimed.consumer!r} had claimed")
+                found += runs
+        return found
+
+    def _share(self, stream: str, after: StreamId, last: StreamId, held: Share, counted: bool) -> list[EntryRange]:
+        """counted: whether the count is exact without a pending list, too (older versions could not tell)."""
+        if not self.listed:
+            return [EntryRange(stream, after, last, held.count, owned=True, counted=counted)]
+        found = self._left_of(PendingRange(stream, last, after), held.count, held.owned and not self.narrowed)
+        if self.narrowed:
+            return found
+        if held.owned:
+            # The range was all ours: the stream itself has the batch, whatever has become of the pending list.
+            if sum(run.count for run in found) == held.count:
+                return [replace(run, owned=True) for run in found]
+            return [EntryRange(stream, after, last, held.count, owned=True)]
+        self._compare(stream, held.count, found, f"above {after} up to {last}")
+        return found
+
+    def _left_of(self, ours: PendingRange, count: int, spare: bool = False) -> list[EntryRange]:
+        """What is still pending. Nothing is where the group is gone: an error, unless losses are allowed or the stream
+        has the entries to `spare`."""
+        try:
+            return pending_runs(self.server, self.member, [ours], self.size([count]))
+        except (GroupMissingError, DataLossError):
+            if not spare and not self.losses.allowed:
+                raise
+            return []
+
+    def _compare(self, stream: str, count: int, found: Sequence[EntryRange], which: str) -> None:
+        gone = count - sum(run.count for run in found)
+        if gone > 0 and not self.losses.allowed:
+            raise DataLossError(
+                f"stream {stream!r}: {gone} of {count} entries of the batch {which} are no longer pending for consumer "
+                f"{self.member.consumer!r} of group {self.member.group!r} (acknowledged, claimed by another "
+                "consumer, or XGROUP DELCONSUMER); set failOnDataLoss=false to go on without them"
+            )
+        self.losses.add(stream, max(0, gone), "no longer pending when the batch was read again")

@@ -1,0 +1,169 @@
+"""The offset that Spark keeps in its log: where each stream's batch ends, and what the batch held.
+
+A batch is (start, end]. What it held is on the server, in the pending list of our consumer; the offset says whose list
+that is, and how many entries it must hold, so that a replay after a crash is the same batch or an error, never a
+smaller one (FACTS S5, S6).
+
+    {"version": 2, "group": "billing", "consumer": "spark",
+     "token": "5f1c9a0be37d",                                       the batch's own name, "" where there was none yet
+     "streams": {"orders": "1700000000000-0"},                      where each stream stands
+     "batch": {"orders": {"count": 1000, "owned": true,             what the batch that ends here took from it,
+                          "after": "1690000000000-0"}},             above this id
+     "claimed": {"orders": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 3}]},   what it took over from others
+     "counts": {"orders": {"read": 5000, "added": 9000}},           entries ever added: up to where the query
+                                                                    the query stands, and in all
+     "noAck": true}                                                 only where it was delivered without a pending list
+
+`counts` is what losses are held against (entry_counts); `"shared": true` stands with it where others read from the
+group, too. Version 1 had no token, no claims and no `after`: it was where the batch before ended; the first version 2
+had no counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from spark_streams.errors import OffsetError
+from spark_streams.ids import MIN_ID, InvalidStreamId, StreamId
+from spark_streams.source.entry_count import Count
+from spark_streams.source.entry_range import EntryRange
+
+VERSION = 2
+_READABLE = (1, 2)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a batch took from one stream, above `after` (None: above where the batch before ended).
+
+    owned: these are all entries that the stream held there; begun: where the batch before ended, if that is not `after`
+    (others have read what lies between).
+    """
+
+    count: int
+    owned: bool
+    after: StreamId | None = None
+    begun: StreamId | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Ids only where there are any."""
+        ids = {"after": self.after, "begun": self.begun}
+        return {"count": self.count, "owned": self.owned, **{name: str(at) for name, at in ids.items() if at}}
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """Entries of one stream that were taken over from other consumers: they are pending for this consumer."""
+
+    consumer: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Offset:
+    """group, consumer: whose pending list; positions: per stream; shares, claimed: per stream that the batch took
+    from; token: the batch's name; no_ack: it was delivered without a pending list, so the group may stand above it;
+    counts: per stream what is known at its position."""
+
+    group: str
+    consumer: str
+    positions: Mapping[str, StreamId] = field(default_factory=dict)
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    claimed: Mapping[str, Sequence[Claimed]] = field(default_factory=dict)
+    token: str = ""
+    no_ack: bool = False
+    counts: Mapping[str, Count] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Offset:
+        """Raises OffsetError for anything that `to_json` of this or an older version did not write."""
+        if not isinstance(value, Mapping) or value.get("version") not in _READABLE:
+            raise OffsetError(f"the checkpoint's offset {value!r} is not one of rstream, version {VERSION} or older")
+        try:
+            return cls(
+                str(value["group"]),
+                str(value["consumer"]),
+                {stream: StreamId.parse(text) for stream, text in value["streams"].items()},
+                {stream: _share(one) for stream, one in value["batch"].items()},
+                {
+                    stream: tuple(Claimed(str(one["consumer"]), int(one["count"])) for one in some)
+                    for stream, some in value.get("claimed", {}).items()
+                },
+                str(value.get("token", "")),
+                bool(value.get("noAck", False)),
+                {stream: Count.from_json(one) for stream, one in value.get("counts", {}).items()},
+            )
+        except (KeyError, AttributeError, TypeError, ValueError, InvalidStreamId) as error:
+            raise OffsetError(f"the checkpoint's offset {value!r} cannot be read: {error}") from None
+
+    def to_json(self) -> dict[str, Any]:
+        """The form above."""
+        told = {
+            "version": VERSION,
+            "group": self.group,
+            "consumer": self.consumer,
+            "token": self.token,
+            "streams": {stream: str(at) for stream, at in sorted(self.positions.items())},
+            "batch": {stream: one.to_json() for stream, one in sorted(self.shares.items())},
+            "claimed": {
+                stream: [{"consumer": one.consumer, "count": one.count} for one in some]
+                for stream, some in sorted(self.claimed.items())
+            },
+        }
+        if self.counts:
+            told["counts"] = {stream: one.to_json() for stream, one in sorted(self.counts.items())}
+        return {**told, "noAck": True} if self.no_ack else told
+
+    def __getitem__(self, stream: str) -> StreamId:
+        """Where the stream stands; 0-0 where it is not named."""
+        return self.positions.get(stream, MIN_ID)
+
+    @property
+    def streams(self) -> list[str]:
+        """All that it speaks of. A batch may have claims on a stream that the query has read nothing of yet."""
+        return sorted({*self.positions, *self.claimed})
+
+    def after(
+        self, runs: Iterable[EntryRange], token: str = "", claimed: Mapping[str, Sequence[Claimed]] | None = None
+    ) -> Offset:
+        """The offset at the end of a batch that begins here, of these runs (those of a stream in order) and claims."""
+        positions, shares = dict(self.positions), dict[str, Share]()
+        for run in runs:
+            before = shares.get(run.stream)
+            if before is None:
+                begun = self[run.stream]
+                share = Share(run.count, run.owned, run.after, begun if begun != run.after else None)
+            else:
+                unbroken = positions[run.stream] == run.after
+                owned = before.owned and run.owned and unbroken
+                share = replace(before, count=before.count + run.count, owned=owned)
+            shares[run.stream] = share
+            positions[run.stream] = run.last
+        kept = {stream: tuple(some) for stream, some in (claimed or {}).items()}
+        return Offset(self.group, self.consumer, positions, shares, kept, token, counts=self.counts)
+
+    def at(self, stream: str, position: StreamId) -> Offset:
+        """The same, but for where one stream stands."""
+        return replace(self.without([stream]), positions={**self.positions, stream: position})
+
+    def without(self, streams: Iterable[str]) -> Offset:
+        """The same without these streams."""
+        gone = set(streams)
+        return replace(
+            self,
+            positions={stream: at for stream, at in self.positions.items() if stream not in gone},
+            shares={stream: share for stream, share in self.shares.items() if stream not in gone},
+            claimed={stream: some for stream, some in self.claimed.items() if stream not in gone},
+            counts={stream: one for stream, one in self.counts.items() if stream not in gone},
+        )
+
+    def covers(self, other: Offset) -> bool:
+        """Whether the other one is this one, or what is left of it `without` some streams."""
+        return self.token == other.token and self.positions.items() >= other.positions.items()
+
+
+def _share(value: Mapping[str, Any]) -> Share:
+    after, begun = [None if value.get(name) is None else StreamId.parse(value[name]) for name in ("after", "begun")]
+    return Share(int(value["count"]), bool(value["owned"]), after, begun)

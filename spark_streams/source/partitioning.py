@@ -1,0 +1,109 @@
+"""From what was reserved to what one task reads. Pure arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from spark_streams.source.entry_range import EntryRange
+
+_LEAST = 10_000  # entries: reading fewer costs less than the task around it
+_SPREAD = 4  # tasks that a smaller batch is spread over, where each has `_LEAST`
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one task reads: runs, those of a stream in its order."""
+
+    runs: tuple[EntryRange, ...]
+
+    @property
+    def count(self) -> int:
+        """Entries of all runs."""
+        return sum(run.count for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A batch as tasks. narrowed: it is a piece of one that failed, or there are such pieces (poison_batch)."""
+
+    tasks: list[Task]
+    narrowed: bool
+
+    @classmethod
+    def of(cls, tasks: list[Task], narrowed: bool) -> Plan:
+        """With a task at least where it is narrowed: the sink is told by tasks."""
+        return cls(tasks if tasks or not narrowed else [Task(())], narrowed)
+
+
+def tasks(runs: Iterable[EntryRange], entries_per_task: int, ordered: bool = False) -> list[Task]:
+    """Tasks of about `entries_per_task` entries, from runs that follow each other in their streams.
+
+    Neighbouring runs of a stream become one, and small ones, of whatever streams, share a task. A run is never cut: its
+    inner ids are not known. A batch that would be one task is spread over a few, where it is large enough.
+    ordered: all runs of a stream are in one task.
+    """
+    held = [run for run in runs if run.count > 0 or not run.counted]
+    size = task_size(held, entries_per_task)
+    together = _by_stream(held) if ordered else [[run] for run in _joined(held, size)]
+    found: list[list[EntryRange]] = []
+    room = 0
+    for group in together:
+        count = sum(run.count for run in group)
+        if found and count <= room:
+            found[-1] += group
+            room -= count
+        else:
+            found.append(group)
+            room = size - count
+    return [Task(tuple(task)) for task in found]
+
+
+def task_size(runs: Iterable[EntryRange], entries_per_task: int) -> int:
+    """How many entries a task of these runs gets at most: a batch that would be one task is spread over a few."""
+    return min(entries_per_task, max(_LEAST, -(-sum(run.count for run in runs) // _SPREAD)))
+
+
+def _by_stream(runs: Iterable[EntryRange]) -> list[list[EntryRange]]:
+    """Each stream's runs, joined as far as they go."""
+    streams: dict[str, list[EntryRange]] = {}
+    for run in runs:
+        streams.setdefault(run.stream, []).append(run)
+    return [_joined(one, None) for one in streams.values()]
+
+
+def _joined(runs: Iterable[EntryRange], size: int | None) -> list[EntryRange]:
+    """Neighbours that are alike as one run, of up to `size` entries."""
+    joined: list[EntryRange] = []
+    for run in runs:
+        before = joined[-1] if joined else None
+        if before is not None and _alike(before, run) and (size is None or before.count + run.count <= size):
+            joined[-1] = replace(before, last=run.last, count=before.count + run.count, ids=before.ids + run.ids)
+        else:
+            joined.append(run)
+    return joined
+
+
+def _alike(before: EntryRange, run: EntryRange) -> bool:
+    return (
+        (before.stream, before.last, before.owned, before.consumer, before.counted)
+        == (run.stream, run.after, run.owned, run.consumer, run.counted)
+    ) and bool(before.ids) == bool(run.ids)
+
+
+def share(limit: int, backlog: Mapping[str, int], turn: int = 0) -> dict[str, int]:
+    """Divide `limit` entries between streams: nobody gets more than its backlog, the small ones are served whole, and
+    what is left is divided evenly. Where there are more streams than entries they take turns (turn: counts triggers),
+    so that no stream starves.
+    """
+    names = sorted(stream for stream, wanted in backlog.items() if wanted > 0)
+    if limit < len(names):
+        first = turn * limit
+        return {names[(first + at) % len(names)]: 1 for at in range(limit)}
+    shares: dict[str, int] = {}
+    left = limit
+    waiting = sorted(names, key=lambda stream: (backlog[stream], stream))
+    for position, stream in enumerate(waiting):
+        shares[stream] = min(backlog[stream], -(-left // (len(waiting) - position)))
+        left -= shares[stream]
+    return shares

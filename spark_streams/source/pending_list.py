@@ -1,0 +1,133 @@
+"""Our consumer's pending entries, page by page: the log of what a batch holds, and the XACK that settles it.
+
+Of however many streams: their pages travel together, and a round trip brings no more than _ROUND ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spark_streams.errors import ServerReplyError
+from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Claimed
+from spark_streams.wire.connection import Connection, ReplyError, pack
+from spark_streams.wire.entries.pending_page import PendingPage, decode_pending
+
+PAGE = 10_000  # pending entries of one stream in a round trip
+_ROUND = 100_000  # of all streams
+_STREAMS = 2_000  # that a round trip asks for
+
+
+@dataclass(frozen=True)
+class PendingRange:
+    """Entries of a stream with after < id ≤ last that are pending for `consumer` ("": the membership's own); most:
+    only so many, the first ones."""
+
+    stream: str
+    last: StreamId
+    after: StreamId = MIN_ID
+    consumer: str = ""
+    most: int | None = None
+
+
+def pending_runs(
+    server: Connection, member: Membership, ranges: Sequence[PendingRange], size: int, keep_ids: bool = False
+) -> list[EntryRange]:
+    """What is pending in these ranges, as runs of up to `size` entries, range by range.
+
+    What else the stream holds between them is not known, so the runs are not owned. keep_ids: with `EntryRange.ids`,
+    for entries that are acknowledged before they are read. Raises GroupMissingError, ServerError.
+    """
+    found: dict[int, list[EntryRange]] = {at: [] for at in range(len(ranges))}
+    left = dict(enumerate(ranges))
+    while left := {at: one for at, one in left.items() if one.after < one.last and one.most != 0}:
+        now = dict(list(left.items())[:_STREAMS])
+        counts = [min(size, _share_of_round(one, len(now))) for one in now.values()]
+        pages, _ = _round_trip(server, member, list(now.values()), counts, [])
+        for (at, one), count, page in zip(now.items(), counts, pages, strict=True):
+            end = one.last if page.last is None or page.count < count else page.last
+            if page.last is not None:
+                run = EntryRange(one.stream, one.after, page.last, page.count, False, one.consumer)
+                found[at].append(replace(run, ids=page.ids) if keep_ids else run)
+            left[at] = replace(one, after=end, most=None if one.most is None else one.most - page.count)
+    return [run for runs in found.values() for run in runs]
+
+
+def settle(server: Connection, member: Membership, ranges: Sequence[PendingRange]) -> int:
+    """XACK what is pending in these ranges; how many entries that were.
+
+    The acknowledgements of one round travel with the questions of the next. Doing it again settles what is left.
+    Raises GroupMissingError, ServerError.
+    """
+    settled = 0
+    left = list(ranges)
+    acks: list[tuple[str, bytes]] = []
+    while left or acks:
+        now, left = left[:_STREAMS], left[_STREAMS:]
+        counts = [_share_of_round(one, len(now)) for one in now]
+        pages, acknowledged = _round_trip(server, member, now, counts, acks)
+        settled += acknowledged
+        acks = []
+        for one, count, page in zip(now, counts, pages, strict=True):
+            if page.last is None:
+                continue
+            acks.append((one.stream, page.ack(one.stream.encode(), member.group.encode())))
+            more = None if one.most is None else one.most - page.count
+            if page.count == count and page.last < one.last and more != 0:
+                left.append(replace(one, after=page.last, most=more))
+    return settled
+
+
+def _share_of_round(one: PendingRange, streams: int) -> int:
+    """How many entries to ask for where so many streams are asked."""
+    fair = max(1, min(PAGE, _ROUND // streams))
+    return fair if one.most is None else min(fair, one.most)
+
+
+def _round_trip(
+    server: Connection,
+    member: Membership,
+    ranges: Sequence[PendingRange],
+    counts: Sequence[int],
+    acks: Sequence[tuple[str, bytes]],
+) -> tuple[list[PendingPage], int]:
+    """Send the XACKs (each with its stream) and ask for the next page of each range: (the pages, entries acknowledged).
+
+    Raises the named error of the first reply that is one.
+    """
+    asks = [ask_pending(member, one, count) for one, count in zip(ranges, counts, strict=True)]
+    server.request_apart([b"".join([ack for _, ack in acks]), b"".join(asks)])
+    acknowledged, pending = server.apart(server.receive())
+    pages: list[PendingPage] = []
+    for one, page in zip(ranges, decode_pending(pending, len(ranges)), strict=True):
+        if isinstance(page, ReplyError):
+            raise server.error_of(page, ("XPENDING", one.stream, member.group))
+        pages.append(page)
+    return pages, _sum_of(server, member, acknowledged, [stream for stream, _ in acks])
+
+
+def ask_pending(member: Membership, one: PendingRange, count: int) -> bytes:
+    """The packed XPENDING of the first `count` entries."""
+    after, last = b"(" + bytes(one.after), bytes(one.last)
+    return pack("XPENDING", one.stream, member.group, after, last, count, one.consumer or member.consumer)
+
+
+def _sum_of(server: Connection, member: Membership, replies: memoryview, streams: Sequence[str]) -> int:
+    """The sum of the replies of XACK, one a stream."""
+    total = 0
+    lines = bytes(replies).split(b"\r\n")[:-1]
+    if len(lines) != len(streams):
+        raise ServerReplyError(f"{server.address} answered {len(streams)} XACKs with {len(lines)} replies")
+    for line, stream in zip(lines, streams, strict=True):
+        if not line.startswith(b":"):
+            raise server.error_of(ReplyError(line[1:].decode("utf-8", "replace")), ("XACK", stream, member.group))
+        total += int(line[1:])
+    return total
+
+
+def claimed_ranges(claimed: Mapping[str, Sequence[Claimed]]) -> list[PendingRange]:
+    """All that the consumers of claims hold."""
+    return [PendingRange(stream, MAX_ID, consumer=one.consumer) for stream, some in claimed.items() for one in some]

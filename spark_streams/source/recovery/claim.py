@@ -1,0 +1,245 @@
+"""Taking over what dead consumers of the group have left pending (XPENDING … IDLE, XCLAIM).
+
+Claimed entries have ids below the position of the batch, so a range of ids cannot name them. Each claim moves them to a
+consumer made for it, `<consumer>~claim~<token>`; the offset of the batch names that consumer and how many entries it
+has, and a replay reads its pending list. When the batch is committed they are acknowledged and the consumer is deleted.
+
+A claim that a crash left before the offset was logged is found by its consumer's name, and is the next batch's.
+
+An entry that consumers were given too often (`maxDeliveries`, by the server's counter) is dead. A claim is one more
+delivery and counts as such, but not where it takes over what another query had claimed or held apart: queries that die
+of an outage would pass an entry on until it is dead. So one that only queries have had is given twice at the most, and
+what it does to them is for source.recovery.suspects to judge. Reading counts nothing (FACTS R8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.ids import MAX_ID, MIN_ID
+from spark_streams.source.group.consumer_lease import live_consumers
+from spark_streams.source.group.group_state import GroupState, OtherConsumer
+from spark_streams.source.membership import OF_A_QUERY, Membership, owner_of
+from spark_streams.source.offset import Claimed, Offset
+from spark_streams.source.pending_list import PendingRange, pending_runs
+from spark_streams.source.recovery.dead_entries import Overdue
+from spark_streams.source.recovery.taken_entries import GO_ON, Taken, forget, remember, take
+from spark_streams.wire.connection import Argument, Connection, ReplyError, pack
+from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, decode_pending, texts_of
+from spark_streams.wire.replies import pairs
+
+_MARK = "~claim~"
+_PAGE = 1_000  # entries that are claimed with one command
+_ENDLESS = 1 << 62  # deliveries
+_SKIP = pack("CLIENT", "REPLY", "SKIP")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """idle: milliseconds that an entry must have been left alone, None: nothing is claimed; most: deliveries after
+    which an entry is dead, None: any number; bury: what to do with those; lose: told of a stream, how many entries of
+    it are gone, what became of them, and what is to be done; taken: what earlier runs have claimed."""
+
+    idle: int | None
+    most: int | None
+    bury: Callable[[Overdue], None]
+    lose: Callable[[str, int, str, str], None]
+    taken: Taken
+
+
+def claim_consumer(consumer: str, token: str) -> str:
+    """The consumer that holds what this claim took over."""
+    return f"{consumer}{_MARK}{token}"
+
+
+def take_over(
+    server: Connection,
+    member: Membership,
+    states: Mapping[str, GroupState],
+    begin: Offset,
+    token: str,
+    rules: Rules,
+    limit: int | None,
+) -> dict[str, list[Claimed]]:
+    """Claim up to `limit` entries (None: all); per stream the consumers that now hold some.
+
+    begin: the offset before this batch, whose own claims are left alone.
+    """
+    _require_all(server, member, states, begin, rules)
+    claimed = _left_by_a_crash(member, states, begin)
+    left = limit if limit is None else limit - sum(one.count for some in claimed.values() for one in some)
+    if rules.idle is None or (left is not None and left <= 0):
+        return claimed
+    ours = claim_consumer(member.consumer, token)
+    for stream, dead in _dead_consumers(server, member, states).items():
+        asked: list[bytes] = []
+        taken = 0
+        for consumer in dead:
+            room = None if left is None else left - taken
+            if room is None or room > 0:
+                ids, count = _claim(server, member, stream, consumer, ours, rules, room)
+                asked += ids
+                taken += count
+        if taken:
+            # Others may have acknowledged or claimed in between: what counts is what is pending for it now.
+            held = _held_by(server, member, stream, ours)
+            if held:
+                server.execute(*remember(member, stream, ours, held))
+                claimed.setdefault(stream, []).append(Claimed(ours, held))
+            else:
+                delete_claim_consumers(server, member, {stream: [Claimed(ours, 0)]})
+            left = None if left is None else left - held
+            gone = _gone(server, member, stream, ours, asked) if held < taken else 0
+            if gone:
+                what = f"that other consumers of group {member.group!r} had left pending were trimmed or deleted before"
+                todo = "they are pending no more, and the next run goes on without them"
+                rules.lose(stream, gone, f"{what} they were claimed", todo)
+    return claimed
+
+
+def _require_all(
+    server: Connection, member: Membership, states: Mapping[str, GroupState], begin: Offset, rules: Rules
+) -> None:
+    """Claims that no offset names hold what they held. Raises DataLossError, unless losses are counted: then once."""
+    for one in rules.taken.missing(server, member, states, begin):
+        rules.lose(one.stream, one.count, str(one), GO_ON)
+        left = one.of - one.count
+        name = (member, one.stream, one.consumer)
+        server.execute(*(remember(*name, left) if left else forget(*name)))
+
+
+def delete_claim_consumers(server: Connection, member: Membership, claimed: Mapping[str, Sequence[Claimed]]) -> None:
+    """Delete the consumers of a committed claim. One that still holds entries is kept (R10)."""
+    names = [(stream, one.consumer) for stream, some in claimed.items() for one in some]
+    _delete_if_empty(server, member, names, [forget(member, stream, consumer) for stream, consumer in names])
+
+
+def _delete_if_empty(
+    server: Connection, member: Membership, names: Sequence[tuple[str, str]], also: Sequence[Sequence[Argument]] = ()
+) -> None:
+    """names: stream and consumer of each."""
+    if not names:
+        return
+    held = server.pipeline([("XPENDING", s, member.group, "-", "+", 1, consumer) for s, consumer in names])
+    empty = [name for name, reply in zip(names, held, strict=True) if reply == []]
+    server.pipeline([*[("XGROUP", "DELCONSUMER", s, member.group, consumer) for s, consumer in empty], *also])
+
+
+def delete_empty_consumers(server: Connection, member: Membership, states: Mapping[str, GroupState]) -> None:
+    """Delete our own consumers of earlier claims and pieces that a crash has kept from being deleted."""
+    own = [
+        (stream, other.name)
+        for stream, state in states.items()
+        for other in state.others
+        if member.made(other.name) and not other.pending
+    ]
+    _delete_if_empty(server, member, own)
+
+
+def _left_by_a_crash(member: Membership, states: Mapping[str, GroupState], begin: Offset) -> dict[str, list[Claimed]]:
+    """Our own claims that no offset names."""
+    found: dict[str, list[Claimed]] = {}
+    for stream, state in states.items():
+        logged = {one.consumer for one in begin.claimed.get(stream, ())}
+        for other in state.others:
+            if other.name.startswith(member.consumer + _MARK) and other.name not in logged and other.pending:
+                found.setdefault(stream, []).append(Claimed(other.name, other.pending))
+    return found
+
+
+def _dead_consumers(server: Connection, member: Membership, states: Mapping[str, GroupState]) -> dict[str, list[str]]:
+    """Per stream, the consumers that hold entries, are not ours, and are not running rstream queries."""
+    suspects: list[tuple[str, OtherConsumer]] = []
+    for stream, state in states.items():
+        suspects += [
+            (stream, other) for other in state.others if other.pending and owner_of(other.name) != member.consumer
+        ]
+    if not suspects:
+        return {}
+    owners = [(stream, owner_of(other.name)) for stream, other in suspects]
+    alive = live_consumers(server, member.group, owners)
+    dead: dict[str, list[str]] = {}
+    for (stream, other), owner in zip(suspects, owners, strict=True):
+        if owner not in alive:
+            dead.setdefault(stream, []).append(other.name)
+    return dead
+
+
+def _claim(
+    server: Connection, member: Membership, stream: str, consumer: str, to: str, rules: Rules, limit: int | None
+) -> tuple[list[bytes], int]:
+    """Claim from one consumer, a page at a time; the entries that were asked for (as `PendingPage.ids`), how many."""
+    assert rules.idle is not None
+    ids: list[bytes] = []
+    counts = OF_A_QUERY.search(consumer) is None
+    asked, start = 0, MIN_ID
+    while limit is None or asked < limit:
+        count = _PAGE if limit is None else min(_PAGE, limit - asked)
+        question = ("XPENDING", stream, member.group, "IDLE", rules.idle, bytes(start), "+", count, consumer)
+        server.request(pack(*question))
+        page = decode_pending(server.receive(), 1)[0]
+        if isinstance(page, ReplyError):
+            raise server.error_of(page, question[:3])
+        if page.last is None:
+            break
+        left, packed = _bury(stream, consumer, page, rules) if counts else (page.count, page.ids)
+        if left:
+            send_claim(server, member, stream, to, rules.idle, left, packed, counts)
+            ids.append(packed)
+            asked += left
+        if page.count < count or page.last == MAX_ID:
+            break
+        start = page.last.next()
+    if asked and not counts:
+        server.execute(*take(replace(member, consumer=owner_of(consumer)), stream, consumer, asked))
+    return ids, asked
+
+
+def _bury(stream: str, consumer: str, page: PendingPage, rules: Rules) -> tuple[int, bytes]:
+    """Hand over the entries of a page that were delivered too often; the others: how many, and their packed ids."""
+    over = page.deliveries >= (_ENDLESS if rules.most is None else rules.most)
+    if not over.any():
+        return page.count, page.ids
+    ids = page.parsed_ids()
+    rules.bury(Overdue(stream, consumer, [ids[at] for at in np.flatnonzero(over)], page.deliveries[over].tolist()))
+    left = arguments_of(page.ids).filter(pa.array(~over))
+    return len(left), b"".join(left.to_pylist())
+
+
+def send_claim(
+    server: Connection,
+    member: Membership,
+    stream: str,
+    to: str,
+    idle: int,
+    count: int,
+    packed: bytes,
+    counts: bool = True,
+) -> None:
+    """XCLAIM of so many ids with its reply suppressed. The idle time is checked again by the server. counts: whether it
+    is one more delivery (FACTS R8)."""
+    server.require_silence()
+    head = pack("XCLAIM", stream, member.group, to, idle).split(b"\r\n", 1)[1]
+    words, tail = (5, b"") if counts else (6, b"$6\r\nJUSTID\r\n")
+    server.send(b"%b*%d\r\n%b%b%b" % (_SKIP, words + count, head, packed, tail))
+
+
+def _gone(server: Connection, member: Membership, stream: str, to: str, asked: Sequence[bytes]) -> int:
+    """How many of the entries that a claim asked for are no longer in the stream: the server has dropped them then.
+    What it does not have for any other reason, others have acknowledged or claimed."""
+    runs = pending_runs(server, member, [PendingRange(stream, MAX_ID, consumer=to)], _PAGE, keep_ids=True)
+    held = texts_of(b"".join([run.ids for run in runs]))
+    ids = texts_of(b"".join(asked))
+    missed = ids.filter(pc.invert(pc.is_in(ids, value_set=held))).to_pylist()
+    return server.pipeline([("XRANGE", stream, one, one) for one in missed]).count([])
+
+
+def _held_by(server: Connection, member: Membership, stream: str, consumer: str) -> int:
+    """How many entries are pending for a consumer. Raises GroupMissingError."""
+    consumers = [pairs(one) for one in server.execute("XINFO", "CONSUMERS", stream, member.group)]
+    return next((int(one[b"pending"]) for one in consumers if one[b"name"] == consumer.encode()), 0)

@@ -1,0 +1,37 @@
+"""Entries that somebody has handed to our consumer (XCLAIM, XAUTOCLAIM) below what its batches have read.
+
+They are pending for us, and no batch of ours was given them. They are claimed like those of a dead consumer
+(source.recovery.claim): moved to a consumer of their own, which the offset of the next batch names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from spark_streams.ids import StreamId
+from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.membership import Membership
+from spark_streams.source.pending_list import PAGE, PendingRange, pending_runs
+from spark_streams.source.recovery.claim import claim_consumer, send_claim
+from spark_streams.wire.connection import Connection
+
+_log = logging.getLogger("spark_streams.source")
+
+
+def take_handed(
+    server: Connection, member: Membership, states: Mapping[str, GroupState], floors: Mapping[str, StreamId], token: str
+) -> bool:
+    """Whether there were any. They are claimed now, for a batch that takes what no offset names (claim).
+
+    floors: up to where what is pending for us is not from a batch. Raises GroupMissingError, ServerError.
+    """
+    asked = [PendingRange(stream, floors[stream]) for stream, state in states.items() if state.ours]
+    runs = pending_runs(server, member, asked, PAGE, keep_ids=True)
+    for run in runs:
+        _log.warning(
+            "stream %r: %d entries up to %s were handed to consumer %r by somebody: they are read with the next batch",
+            run.stream, run.count, run.last, member.consumer,
+        )  # fmt: skip
+        send_claim(server, member, run.stream, claim_consumer(member.consumer, token), 0, run.count, run.ids)
+    return bool(runs)

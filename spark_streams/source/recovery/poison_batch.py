@@ -1,0 +1,277 @@
+"""Narrowing a batch that kills its query, until the entry that does it is alone, and dead.
+
+Spark replays a batch that failed with the same offsets, for ever. So the driver counts, on the server, how many runs
+of the query have planned a batch and not got it committed. Where that is too many (`maxDeliveries`), its entries are
+moved (XCLAIM) to consumers of their own, `<consumer>~held~<first id>~<batch>.<piece>`, a sixteenth to each; the batch
+is committed empty, and the pieces are the query's next batches. A piece that dies is cut in turn. Which piece is read
+when, and when an entry that stands alone becomes a dead letter, is suspects: there it says why a good one does
+not. Everything else flows. A killer among a million entries is found in ten restarts or so beyond the first ones,
+while other entries keep coming.
+
+What was moved is pending all the time, under a name that tells whose it is: a crash in the midst of it loses nothing.
+How many entries each consumer must hold is remembered, too: what somebody takes from them is missed.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from spark_streams.errors import DataLossError
+from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.keys import narrowed_key
+from spark_streams.source.entry_range import EntryRange, per_stream
+from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Claimed, Offset
+from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_runs
+from spark_streams.source.recovery.claim import delete_claim_consumers
+from spark_streams.source.recovery.dead_entries import Overdue
+from spark_streams.source.recovery.poison_pieces import MARK, Held, held_apart, held_by, move
+from spark_streams.source.recovery.poison_record import Failure, Remembered, drop_failure, failure_of
+from spark_streams.source.recovery.suspects import PIECES, Book
+from spark_streams.source.recovery.taken_entries import GO_ON, forget, taken_over
+from spark_streams.wire.connection import Connection
+
+_log = logging.getLogger("spark_streams.source")
+
+_PAGE = 10_000  # ids in a round trip
+_TOLD_SECONDS = 7 * 86_400
+_TAKEN = "are no longer pending: somebody has acknowledged or claimed them"
+
+
+class PoisonBatch:
+    """One query's attempts at its batches. most: runs that a whole batch may kill, None: any number; bury: what to do
+    with an entry that is given up; losses: told of entries that are gone while they are held."""
+
+    def __init__(self, most: int | None, bury: Callable[[Overdue], None], losses: DataLoss) -> None:
+        self._most = most
+        self._bury = bury
+        self._losses = losses
+        self._run = secrets.token_hex(6)
+        self._remembered = Remembered()
+        self._may_hold = True  # something may be held apart
+        # Tokens: the batch whose attempt was counted, and the one that was narrowed.
+        self._tried: str | None = None
+        self._cut: str | None = None
+
+    def forget(self) -> None:
+        """Take nothing for known: the server is asked."""
+        self._remembered.forget()
+        self._may_hold = True
+
+    def has_tried(self, end: Offset) -> bool:
+        """Whether this run's attempt at the batch was counted."""
+        return self._tried == end.token
+
+    def has_cut(self, end: Offset) -> bool:
+        """Whether the batch is not what it was."""
+        return self._cut == end.token
+
+    def tells_the_sink(self, end: Offset) -> bool:
+        """Whether what earlier runs wrote, and the batch does not have, belongs to others: as long as pieces are held,
+        they are still to come."""
+        return self.has_cut(end) or bool(held_by(end)) or self.holds_some
+
+    @property
+    def holds_some(self) -> bool:
+        """Whether pieces are held apart."""
+        return self._remembered.book is not None and bool(self._remembered.book.pieces)
+
+    # -- a batch is planned --------------------------------------------------------------------------------------
+
+    def attempt(
+        self, server: Connection, member: Membership, begin: Offset, end: Offset, gone: Sequence[str] = ()
+    ) -> None:
+        """Count this run's attempt at a batch, and set its entries aside where too many have died of it. gone: streams
+        of the batch whose group has vanished, and with it what was pending.
+
+        To be called again where it has raised. Raises GroupMissingError, ServerError, DataLossError.
+        """
+        book = self._remembered.load(server, end, begin).of(end.token)
+        died = book.runs - (book.run == self._run)  # the connection broke in the midst of it
+        if self._most is not None:
+            ranges = ranges_of(begin, end.without(gone)) if died else []
+            ours = pending_runs(server, member, ranges, _PAGE)
+            book = replace(book, runs=died + 1, run=self._run)
+            if not ours or (book.aside is None and died < book.allows(self._most, whole=_is_whole(book, end))):
+                self._remembered.save(server, end, book)
+            else:
+                book = self._set_aside(server, member, end, book, ranges, ours, _promised(end.without(gone)))
+        self._tried = end.token
+        self._cut = end.token if book.narrowed else None
+
+    def _set_aside(
+        self,
+        server: Connection,
+        member: Membership,
+        end: Offset,
+        book: Book,
+        ranges: Sequence[PendingRange],
+        ours: Sequence[EntryRange],
+        promised: Counter[str],
+    ) -> Book:
+        """Move all entries of a batch to consumers of their own; what is known then. promised: how many it had of each
+        stream."""
+        count, held = sum(run.count for run in ours), per_stream(ours)
+        is_new, taken = book.aside is None, Counter[str]()
+        if is_new:
+            taken = Counter() if book.narrowed else promised - held
+            if not self._losses.allowed:
+                self._lose(taken, _TAKEN, GO_ON)
+            _log.warning("a batch of %d entries has killed its query %d times and is set aside", count, book.runs - 1)
+            failure = failure_of(server, end)
+            told = failure if count == 1 else Failure()
+            book = book.died(count, _is_whole(book, end), held_by(end), told.error, told.message)
+        self._remembered.save(server, end, book)
+        if is_new:
+            drop_failure(server, end)
+        made = move(server, member, ranges, book.size, end.token)
+        book = book.moved(made)
+        self._remembered.save(server, end, book)
+        self._may_hold = True
+        self._lose(taken, _TAKEN, GO_ON)
+        self._lose_dropped(held, made)
+        return book
+
+    # -- a batch is made -----------------------------------------------------------------------------------------
+
+    def next_piece(
+        self, server: Connection, member: Membership, states: Mapping[str, GroupState], begin: Offset
+    ) -> dict[str, list[Claimed]]:
+        """The piece that is the next batch, if there is one. begin: what is committed; its own piece is being settled.
+
+        Raises ServerError, DataLossError where entries are gone from pieces and that is not allowed.
+        """
+        there = held_apart(member, states, held_by(begin))
+        if not begin.streams or not (there or self._may_hold):
+            return {}
+        known = self._remembered.load(server, begin)
+        has_rows = any(share.count for share in begin.shares.values()) or any(begin.claimed.values())
+        book, missing = known.committed(begin.token, held_by(begin), has_rows).seen(there, states.keys())
+        if missing:
+            self._miss(server, member, begin, book, missing)
+        for guilty in list(book.guilty()):
+            book = self._give_up(server, member, guilty, begin, book)
+        while (large := book.too_large()) is not None:
+            book = self._split(server, member, large, begin, book)
+        name = book.next() if self._most is not None else book.last_resort()
+        piece = _claimed(book, name)
+        if self._most is None and name is not None:
+            book = book.without(name)  # nobody counts any more, and it may be acknowledged before it is read
+        if book != known:
+            self._remembered.save(server, begin, book)
+        self._may_hold = bool(book.pieces)
+        return piece
+
+    def last_resort(self, server: Connection, begin: Offset) -> dict[str, list[Claimed]]:
+        """The piece that is the next batch where there is nothing else to read, if there is one. begin: as above."""
+        if not self._may_hold:
+            return {}
+        book = self._remembered.load(server, begin)
+        return _claimed(book, book.last_resort())
+
+    def share_of(self, backlog: int, most: int | None) -> int | None:
+        """How many new entries a batch may have, of so many: where pieces wait for others to be committed, a part."""
+        if not self.holds_some:
+            return most
+        part = -(-backlog // PIECES)
+        return part if most is None else min(part, most)
+
+    def _split(self, server: Connection, member: Membership, name: str, begin: Offset, book: Book) -> Book:
+        """Cut a piece that has not died."""
+        piece = book.pieces[name]
+        ranges = [PendingRange(stream, MAX_ID, consumer=name) for stream in piece.entries]
+        # A crash in between leaves pieces that nobody knows, and that is what they are: nobody suspects them.
+        self._remembered.save(server, begin, book.without(name))
+        made = move(server, member, ranges, -(-piece.count // PIECES), secrets.token_hex(6))
+        delete_claim_consumers(server, member, {stream: [Claimed(name, 0)] for stream in piece.entries})
+        book = book.split(name, made)
+        self._remembered.save(server, begin, book)
+        self._lose_dropped(Counter(piece.entries), made)
+        return book
+
+    def _give_up(self, server: Connection, member: Membership, name: str, begin: Offset, book: Book) -> Book:
+        """The entry that kills the query, found."""
+        book = book.given_up(name)
+        self._remembered.save(server, begin, book)
+        piece = book.pieces[name]
+        [stream] = piece.entries
+        for entry, _, _, deliveries in server.execute("XPENDING", stream, member.group, "-", "+", 1, name):
+            message = piece.message or "the query ended each time that it read this entry"
+            at = StreamId.parse(entry)
+            _log.warning("stream %r: entry %s kills the query and is given up: %s", stream, at, message)
+            self._bury(Overdue(stream, name, [at], [int(deliveries)], "query", "poison", piece.error, message))
+        delete_claim_consumers(server, member, {stream: [Claimed(name, 0)]})
+        return book.without(name)
+
+    # -- what is missing -----------------------------------------------------------------------------------------
+
+    def _miss(
+        self, server: Connection, member: Membership, begin: Offset, book: Book, missing: Counter[tuple[str, str]]
+    ) -> None:
+        """Entries are missing from pieces. Raises DataLossError where that is not allowed."""
+        gone = Counter[str]()
+        for (stream, _), count in (missing - taken_over(server, member, list(missing))).items():
+            gone[stream] += count
+        if self._losses.allowed or not gone:
+            self._remembered.save(server, begin, book)  # they are counted once
+            server.execute_all([forget(member, stream, name) for stream, name in missing])
+        self._lose(
+            gone,
+            f"are no longer pending for the consumers '{member.consumer}{MARK}…' that held them (acknowledged, claimed "
+            "by another consumer, or XGROUP DELCONSUMER)",
+            GO_ON,
+        )
+
+    def _lose_dropped(self, had: Counter[str], made: Held) -> None:
+        """XCLAIM drops what is no longer in the stream. Raises DataLossError where that is not allowed."""
+        for held in made.values():
+            had = had - Counter(held)
+        self._lose(had, "were trimmed or deleted before it was cut", "the next run goes on without them")
+
+    def _lose(self, gone: Mapping[str, int], why: str, todo: str) -> None:
+        """Entries are gone that were held, or should be. Raises DataLossError where that is not allowed."""
+        for stream, count in gone.items():
+            if not self._losses.allowed:
+                raise DataLossError(
+                    f"stream {stream!r}: {count} entries of a batch that killed the query {why}; {todo}"
+                )
+            self._losses.add(stream, count, why)
+
+
+def _claimed(book: Book, name: str | None) -> dict[str, list[Claimed]]:
+    """A piece as a batch has it."""
+    return {} if name is None else {s: [Claimed(name, count)] for s, count in book.pieces[name].entries.items()}
+
+
+def _promised(end: Offset) -> Counter[str]:
+    """How many entries a batch has of each stream."""
+    found = Counter({stream: share.count for stream, share in end.shares.items()})
+    for stream, some in end.claimed.items():
+        found[stream] += sum(one.count for one in some)
+    return found
+
+
+def _is_whole(book: Book, end: Offset) -> bool:
+    """Whether a batch is as it was made, and no piece of another one."""
+    return not (book.narrowed or held_by(end))
+
+
+def ranges_of(begin: Offset, end: Offset) -> list[PendingRange]:
+    """Where a batch's entries are pending, in order."""
+    ours = [
+        PendingRange(stream, end[stream], begin[stream] if held.after is None else held.after)
+        for stream, held in sorted(end.shares.items())
+    ]
+    return [*ours, *claimed_ranges(end.claimed)]
+
+
+def tell_the_sink(server: Connection, query: str, batch: str) -> None:
+    """A task of a piece says so before its first row: what an earlier run wrote of the other pieces is theirs."""
+    if query:
+        server.execute("SET", narrowed_key(query), batch, "EX", _TOLD_SECONDS)

@@ -1,0 +1,81 @@
+"""What a query remembers of its batches from run to run, beside the first stream that it reads (suspects)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from spark_streams.keys import key_beside
+from spark_streams.source.offset import Offset
+from spark_streams.source.recovery.suspects import Book
+from spark_streams.wire.connection import Connection
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What killed the query last, where somebody could tell: the error's class and message."""
+
+    error: str = ""
+    message: str = ""
+
+
+class Remembered:
+    """The book, as it is on the server, and in memory once it was asked for."""
+
+    def __init__(self) -> None:
+        self.book: Book | None = None
+        self._key: bytes | None = None  # where it is
+
+    def forget(self) -> None:
+        """Take nothing for known: the server is asked."""
+        self.book = None
+
+    def load(self, server: Connection, *offsets: Offset) -> Book:
+        """What is known. offsets: it stands beside the first stream of one of them, the last one before others."""
+        if self.book is None:
+            self.book, self._key = Book(), None
+            for key in dict.fromkeys(_key(offset) for offset in offsets if offset.streams):
+                text = server.execute("GET", key)
+                if text is not None:
+                    self.book, self._key = Book.from_json(text), key
+                    break
+        return self.book
+
+    def save(self, server: Connection, offset: Offset, book: Book) -> None:
+        """From now on that is known. offset: of the batch that it speaks of."""
+        key = _key(offset)
+        old = [("DEL", self._key)] if self._key not in (None, key) else []
+        server.execute_all([("SET", key, book.to_json()), *old])
+        self.book, self._key = book, key
+
+
+def failure_of(server: Connection, end: Offset) -> Failure:
+    """What somebody noted about the query's end."""
+    text = server.execute("GET", failure_key(_first(end), end.group, end.consumer))
+    return Failure() if text is None else Failure(**json.loads(text))
+
+
+def drop_failure(server: Connection, end: Offset) -> None:
+    """What was noted speaks of this end of the query, and of no other."""
+    server.execute("DEL", failure_key(_first(end), end.group, end.consumer))
+
+
+def note_failure(server: Connection, offset: Offset, failure: Failure) -> None:
+    """Note why a query ended, for the letter of the entry that killed it. offset: any of the query's offsets."""
+    if offset.streams:
+        key = failure_key(_first(offset), offset.group, offset.consumer)
+        server.execute("SET", key, json.dumps({"error": failure.error, "message": failure.message[:2000]}))
+
+
+def failure_key(stream: str, group: str, consumer: str) -> bytes:
+    """Where the reason of a query's end is noted."""
+    return key_beside(stream, "failure", group, consumer)
+
+
+def _key(offset: Offset) -> bytes:
+    return key_beside(_first(offset), "attempts", offset.group, offset.consumer)
+
+
+def _first(offset: Offset) -> str:
+    """The stream that keys about the whole query stand beside."""
+    return min(offset.positions or offset.streams)

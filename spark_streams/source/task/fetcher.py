@@ -1,0 +1,243 @@
+"""The entries of some runs, a page at a time. Many small runs share a page, a large one takes many.
+
+How a run is read depends on what is known of it:
+- owned: XRANGE, and every entry is ours;
+- shared: XRANGE beside XPENDING of the same range, and the ids of the one choose from the other. A pending list costs
+  the server less to tell than entries, and reading counts no delivery, as XREADGROUP would (FACTS R5, R8);
+- shared, and few of the entries there are ours: XPENDING first, then XRANGE for each id alone.
+Where delivery counts are wanted, owned runs are asked for their pending entries, too.
+
+A page is kept near _PAGE_BYTES by what the last one's entries measured. Entries may suddenly be large: a reply that
+grows beyond _MOST_BYTES is given up together with its connection, so that neither side holds it, and asked for again in
+small pieces. The next page is asked for before the last one is handed out: the server works while its reader does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_streams.errors import GroupMissingError, RStreamError, ServerReplyError, ServerUnreachableError
+from spark_streams.ids import StreamId
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.membership import Membership
+from spark_streams.source.pending_list import PendingRange, ask_pending
+from spark_streams.source.task.ownership import match
+from spark_streams.source.task.range_cursor import Asked, Chosen, Reading
+from spark_streams.wire.connection import ReplyError, ReplyTooLargeError, pack
+from spark_streams.wire.entries.decode import EntryPage, decode_entries, decode_replies
+from spark_streams.wire.entries.pending_page import NOTHING_PENDING, PendingPage, arguments_of, decode_pending, texts_of
+from spark_streams.wire.entries.picked import PickedPage
+from spark_streams.wire.patient import PatientConnection
+
+_FIRST_PAGE = 200  # entries; the size of entries is not known yet
+_PAGE_BYTES = 4 << 20
+_MOST_BYTES = 32 << 20
+_LARGEST_PAGE = 8_000  # entries
+_GROWTH = 10  # a page is at most so many times the one before
+_CUT = 100  # and this many times smaller than one that was too large
+
+
+@dataclass(frozen=True)
+class Page:
+    """The first `rows` rows of `entries`; streams: of all rows, or of each; deliveries: int64 per row, where wanted.
+    ended: runs that this page is the last of, and how many entries were found of each; received: entries that came,
+    ours or not."""
+
+    entries: EntryPage
+    rows: int
+    streams: str | pa.Array
+    deliveries: pa.Array | None
+    ended: list[tuple[EntryRange, int]]
+    received: int
+
+
+class Fetch:
+    """Reads `runs` through `server`. may_vanish: where a group is gone, nothing is ours; otherwise that is an error."""
+
+    def __init__(
+        self,
+        server: PatientConnection,
+        member: Membership,
+        runs: Sequence[EntryRange],
+        deliveries: bool,
+        may_vanish: bool = False,
+    ) -> None:
+        self._server = server
+        self._member = member
+        self._readings = [Reading.of(run) for run in runs]
+        self._deliveries = deliveries
+        self._may_vanish = may_vanish
+        self._size = _FIRST_PAGE
+
+    def pages(self) -> Iterator[Page]:
+        """All entries. A connection that breaks is made again, and what was not yet handed out is asked for again.
+
+        Raises GroupMissingError, ServerError, RetriesExhaustedError.
+        """
+        asked: Asked | None = None
+        while True:
+            try:
+                asked = asked or self._ask()
+                if not asked.readings:
+                    return
+                reply = self._server.get().receive(asked.most_bytes(_MOST_BYTES))
+                page = self._by_id(asked, reply) if asked.chosen is not None else self._in_range(asked, reply)
+            except ReplyTooLargeError:
+                self._ask_for_less(asked)
+                asked = None
+                continue
+            except RStreamError as error:
+                self._server.again(error)
+                asked = None
+                continue
+            self._server.backoff.succeeded()
+            self._size = _next_size(self._size, page.received, len(reply))
+            self._readings = [reading for reading in self._readings if not reading.ended]
+            asked = None
+            try:
+                asked = self._ask()
+            except ServerUnreachableError:
+                pass  # it is asked again when this page has been used
+            except ReplyTooLargeError:
+                self._ask_for_less(None)
+            yield page
+
+    def _ask_for_less(self, asked: Asked | None) -> None:
+        """The reply was too large, and the connection is given up with what is left of it. asked: None where it grew
+        before all was asked."""
+        self._server.close()
+        self._size = max(1, (self._size if asked is None else sum(asked.counts)) // _CUT)
+
+    # -- asking ------------------------------------------------------------------------------------------------
+
+    def _ask(self) -> Asked:
+        """Send the request for the next page: of the first readings that are not at their end, as many as fit.
+
+        A page has one piece of a stream: what follows it there is only asked for when its end is known.
+        """
+        asked = Asked([], [])
+        room = self._size
+        streams = set()
+        for reading in self._readings:
+            if room <= 0 or reading.run.stream in streams or (reading.by_id and asked.readings):
+                break
+            count = reading.wanted(room)
+            if reading.by_id:
+                return self._ask_by_id(reading, count)
+            asked.readings.append(reading)
+            asked.counts.append(count)
+            streams.add(reading.run.stream)
+            room -= count
+        pairs = list(zip(asked.readings, asked.counts, strict=True))
+        ranges = [
+            pack("XRANGE", one.run.stream, b"(" + bytes(one.after), bytes(one.run.last), "COUNT", count)
+            for one, count in pairs
+        ]
+        pending = [self._pending_command(one, count) for one, count in pairs if self._asks_pending(one)]
+        most = asked.most_bytes(_MOST_BYTES)
+        if pending:
+            self._server.get().request_apart([b"".join(ranges), b"".join(pending)], most)
+        elif ranges:
+            self._server.get().request(*ranges, most=most)
+        return asked
+
+    def _ask_by_id(self, reading: Reading, count: int) -> Asked:
+        chosen = self._choose(reading, count)
+        head = pack("XRANGE", reading.run.stream, "-", "-").removesuffix(2 * b"$1\r\n-\r\n")
+        asked = Asked([reading], [len(chosen.arguments)], chosen)
+        requests = [head + one + one for one in chosen.arguments.to_pylist()]
+        self._server.get().request(*requests, most=asked.most_bytes(_MOST_BYTES))
+        return asked
+
+    def _choose(self, reading: Reading, count: int) -> Chosen:
+        """The next ids of ours: those that the run names, else those that are pending (one more round trip)."""
+        if reading.ids is not None:
+            ids = reading.ids.slice(reading.taken, count)
+            if reading.taken + count >= len(reading.ids):
+                return Chosen(ids, None, reading.run.last)
+            return Chosen(ids, None, StreamId.parse(texts_of(ids[-1].as_py())[0].as_py()))
+        server = self._server.get()
+        server.request(self._pending_command(reading, count))
+        page = self._decode_pending([reading], server.receive())[0]
+        up_to = page.last if page.last is not None and page.count == count else reading.run.last
+        return Chosen(arguments_of(page.ids), pa.array(page.deliveries), up_to)
+
+    def _asks_pending(self, reading: Reading) -> bool:
+        return self._deliveries or not reading.run.owned
+
+    def _pending_command(self, reading: Reading, count: int) -> bytes:
+        run = reading.run
+        return ask_pending(self._member, PendingRange(run.stream, run.last, reading.after, run.consumer), count)
+
+    # -- understanding the reply -------------------------------------------------------------------------------
+
+    def _by_id(self, asked: Asked, reply: memoryview) -> Page:
+        """Entries that were asked for one by one."""
+        reading, chosen = asked.readings[0], asked.chosen
+        assert chosen is not None
+        entries, deliveries = decode_entries(b"*0\r\n"), chosen.deliveries
+        if asked.counts[0]:
+            entries, counts = self._decode(asked, reply, asked.counts[0])
+            if deliveries is not None:
+                deliveries = deliveries.filter(pa.array(np.array(counts, np.bool_)))
+        if self._deliveries and deliveries is None:
+            deliveries = pa.nulls(entries.count, pa.int64())
+        reading.taken += asked.counts[0]
+        reading.advance(chosen.up_to, entries.count)
+        return Page(entries, entries.count, reading.run.stream, deliveries, asked.ended(), entries.count)
+
+    def _in_range(self, asked: Asked, reply: memoryview) -> Page:
+        """Entries that were asked for by ranges, held against the pending ones where these were asked for, too."""
+        with_pending = any(map(self._asks_pending, asked.readings))
+        ranges, pending = self._server.get().apart(reply) if with_pending else (reply, reply[:0])
+        count = len(asked.readings)
+        entries, counts = self._decode(asked, ranges, count)
+        rows = entries.rows_of(counts)
+        streams = asked.streams(rows)
+        if not with_pending:
+            for reading, to, found in zip(asked.readings, asked.reached(entries, rows), rows.tolist(), strict=True):
+                reading.advance(to, found)
+            return Page(entries, entries.count, streams, None, asked.ended(), entries.count)
+        held = [at for at, reading in enumerate(asked.readings) if self._asks_pending(reading)]
+        pages = self._decode_pending([asked.readings[at] for at in held], pending)
+        matched = match(asked, entries, rows, dict(zip(held, pages, strict=True)))
+        received, deliveries = entries.count, matched.deliveries if self._deliveries else None
+        if not matched.ours.all():
+            picked = np.flatnonzero(matched.ours)
+            entries = PickedPage(entries, picked)
+            streams = streams if isinstance(streams, str) else streams.take(pa.array(picked))
+            deliveries = None if deliveries is None else deliveries.take(pa.array(picked))
+        return Page(entries, entries.count, streams, deliveries, asked.ended(), received)
+
+    def _decode(self, asked: Asked, reply: memoryview, count: int) -> tuple[EntryPage, list[int]]:
+        try:
+            return decode_replies(reply, count)
+        except ServerReplyError as error:
+            names = ", ".join(repr(reading.run.stream) for reading in asked.readings[:3])
+            more = ", …" if len(asked.readings) > 3 else ""
+            where = f"XRANGE of {names}{more} at {self._server.address}"
+            raise ServerReplyError(f"{where}: {error.message}", error.code) from None
+
+    def _decode_pending(self, readings: list[Reading], replies: memoryview) -> list[PendingPage]:
+        """A page for each reading. Raises the named error of the first reply that is one."""
+        pages = []
+        for page, reading in zip(decode_pending(replies, len(readings)), readings, strict=True):
+            if isinstance(page, ReplyError):
+                error = self._server.get().error_of(page, ("XPENDING", reading.run.stream, self._member.group))
+                if not (self._may_vanish and isinstance(error, GroupMissingError)):
+                    raise error
+                pages.append(NOTHING_PENDING)
+            else:
+                pages.append(page)
+        return pages
+
+
+def _next_size(size: int, received: int, reply_bytes: int) -> int:
+    """How many entries to ask for next, so that a page stays near _PAGE_BYTES."""
+    if received == 0:
+        return size
+    return max(1, min(_LARGEST_PAGE, _GROWTH * size, _PAGE_BYTES * received // reply_bytes))

@@ -1,0 +1,63 @@
+"""What a task does: read its runs, page by page, as record batches. It only reads (FACTS S7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from spark_streams.errors import DataLossError
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.membership import Membership
+from spark_streams.source.partitioning import Task
+from spark_streams.source.rows.columns import Columns
+from spark_streams.source.rows.malformed import Dead
+from spark_streams.source.task.fetcher import Fetch
+from spark_streams.wire.patient import PatientConnection
+from spark_streams.worker import settle_in
+
+# Told of a run and how many of its entries are gone, where failOnDataLoss is false.
+Lost = Callable[[EntryRange, int], None]
+# Told of rows that do not fit the schema (mode DEADLETTER): the stream of each of their page's rows, and the rows.
+Unreadable = Callable[[str | pa.Array, Dead], None]
+
+
+def read_task(
+    server: PatientConnection,
+    member: Membership,
+    task: Task,
+    columns: Columns,
+    fail_on_data_loss: bool,
+    lost: Lost,
+    unreadable: Unreadable,
+) -> Iterator[pa.RecordBatch]:
+    """The task's rows, those of a stream in its order; one page in memory, and the next on its way.
+
+    `_deliveries` is how often an entry has been delivered, this batch included: 1 at the first time. Reading counts
+    nothing, so a task that is run again sees the same number. Null: the entry is not pending (noAck, at-most-once, or
+    acknowledged since by somebody else).
+    Raises DataLossError when entries that were reserved are gone and that is not allowed, GroupMissingError,
+    ServerError.
+    """
+    settle_in()
+    fetch = Fetch(server, member, task.runs, columns.wants_deliveries, may_vanish=not fail_on_data_loss)
+    for page in fetch.pages():
+        if page.rows:
+            decoded = columns.batch(page.entries, page.rows, page.streams, page.deliveries)
+            if decoded.dead is not None:
+                unreadable(page.streams, decoded.dead)
+            yield decoded.batch
+        for run, found in page.ended:
+            if not run.counted or found >= run.count:
+                continue
+            if fail_on_data_loss:
+                raise _data_loss(member, run, found)
+            lost(run, run.count - found)
+
+
+def _data_loss(member: Membership, run: EntryRange, found: int) -> DataLossError:
+    return DataLossError(
+        f"stream {run.stream!r}: {run.count - found} of {run.count} entries that group {member.group!r} was given "
+        f"above {run.after} up to {run.last} are gone (trimmed, deleted, or claimed by another consumer); keep the "
+        "stream longer than the lag of its slowest group, or set failOnDataLoss=false to go on without them"
+    )

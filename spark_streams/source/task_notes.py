@@ -1,0 +1,215 @@
+"""What tasks leave for the driver: entries that do not fit the schema, and how many entries were gone.
+
+Tasks must not move the group or append to streams: they may run twice (FACTS S7). So they write notes into a hash
+beside the stream, `rstream:notes:…`, one field for each entry, named by the batch's token and the entry: a second run
+writes the same fields. When the batch is proved committed, the driver turns the notes into dead letters; each letter,
+its acknowledgement and the removal of its note are one transaction. Receipts prove that no note is gone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import hiredis
+
+from spark_streams.deadletter.letter import LETTERS_A_TRANSACTION, Letter, Note, now, post
+from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError
+from spark_streams.ids import StreamId
+from spark_streams.keys import key_beside
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.membership import Membership
+from spark_streams.source.note_receipts import KIND, Receipt, among, is_refused, missing_notes, question, removal
+from spark_streams.source.rows.malformed import Dead
+from spark_streams.wire.connection import Connection, ReplyError, pack
+
+_LETTER, _LOST = b"letter", b"lost"
+_NewNote = tuple[str, bytes, bytes]  # stream, field, value
+
+
+def notes_key(stream: str, member: Membership) -> bytes:
+    """The hash that holds the notes on one stream."""
+    return key_beside(stream, "notes", member.group, member.consumer)
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A task's side. token: the batch's; query, batch: Spark's own names for it."""
+
+    server: Connection
+    member: Membership
+    token: str
+    query: str
+    batch: str
+
+    def dead(self, streams: Sequence[str], dead: Dead) -> None:
+        """Note rows that do not fit; streams: each one's stream."""
+        ids, offsets, names, values = dead.entries()
+        bounds = offsets.to_pylist()
+        notes: list[_NewNote] = []
+        for row, (stream, entry, reason) in enumerate(zip(streams, ids.to_pylist(), dead.reasons, strict=True)):
+            inside = slice(bounds[row], bounds[row + 1])
+            pairs = zip(names[inside].to_pylist(), values[inside].to_pylist(), strict=True)
+            words = [self.query, self.batch, now(), reason, *[word for pair in pairs for word in pair]]
+            notes.append((stream, b"%b %b %b" % (self.token.encode(), _LETTER, entry), pack(*words)))
+            if len(notes) == LETTERS_A_TRANSACTION:
+                self._leave(notes)
+                notes = []
+        self._leave(notes)
+
+    def lost(self, run: EntryRange, count: int) -> None:
+        """Note that entries of a run are gone. Those of several consumers may begin at the same place."""
+        which = b"%b/%b" % (bytes(run.after), quote(run.consumer, safe="").encode())
+        self._leave([(run.stream, b"%b %b %b" % (self.token.encode(), _LOST, which), str(count).encode())])
+
+    def _leave(self, notes: Sequence[_NewNote]) -> None:
+        commands: list[tuple[str | bytes, ...]] = []
+        for stream, count in Counter(stream for stream, _, _ in notes).items():
+            receipt = Receipt.new(self.token, count)
+            enter = ("XGROUP", "CREATECONSUMER", stream, self.member.group, receipt.consumer(self.member))
+            commands += [enter, ("HSET", notes_key(stream, self.member), receipt.field, b"")]
+        commands += [("HSET", notes_key(stream, self.member), field, value) for stream, field, value in notes]
+        for command, reply in zip(commands, self.server.pipeline(commands), strict=True):
+            if isinstance(reply, ReplyError) and not (command[0] == "XGROUP" and is_refused(reply)):
+                raise self.server.error_of(reply, command[:2])
+
+
+@dataclass(frozen=True)
+class Collected:
+    """lost: entries that were gone, per stream; letters: how many were posted; missing: how many notes were gone."""
+
+    lost: Mapping[str, int]
+    letters: Mapping[str, int]
+    missing: Mapping[str, int]
+
+
+def collect(
+    server: Connection,
+    member: Membership,
+    streams: Sequence[str],
+    token: str,
+    letters_to: str | None,
+    read: Collection[str] = (),
+    may_miss: bool = False,
+) -> Collected:
+    """Take the notes of the batch with this token, which is committed; what other batches left is void. read: those of
+    the streams that the batch took from.
+
+    Raises ServerError; InvalidOptionError where there are letters and nothing says where they go, and DataLossError
+    where notes are gone and none `may_miss`: then those that were not yet taken are still there.
+    """
+    keys = {stream: notes_key(stream, member) for stream in streams}
+    replies = server.pipeline(
+        [*[("EXISTS", key) for key in keys.values()], *[question(stream, member) for stream in read]]
+    )
+    receipts = {s: among(member, reply) for s, reply in zip(read, replies[len(keys) :], strict=True)}
+    missing = missing_notes(server, keys, receipts, token)
+    if missing and not may_miss:
+        raise _notes_are_gone(server, member, missing)
+    lost: dict[str, int] = {}
+    letters: dict[str, int] = {}
+    there = [stream for stream, reply in zip(keys, replies[: len(keys)], strict=True) if reply == 1]
+    for stream in there:
+        for page in _pages(server, keys[stream]):
+            _take(server, member, stream, token, letters_to, page, lost, letters)
+    entered = [command for stream, some in receipts.items() for command in removal(stream, member, some)]
+    # Consumers first: without their fields they would tell of a loss.
+    server.pipeline([*entered, *[("DEL", keys[stream]) for stream in there]])
+    return Collected(lost, letters, missing)
+
+
+def _take(
+    server: Connection,
+    member: Membership,
+    stream: str,
+    token: str,
+    letters_to: str | None,
+    page: Mapping[bytes, bytes],
+    lost: dict[str, int],
+    letters: dict[str, int],
+) -> None:
+    """Take a page of notes; what they say is added to `lost` and `letters`."""
+    key = notes_key(stream, member)
+    mine = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
+    notes = {field: _read(member, stream, Note(key, field, value)) for field, value in mine.items()}
+    found = sorted((n for n in notes.values() if isinstance(n, Letter)), key=lambda letter: StreamId.parse(letter.id))
+    lost[stream] = lost.get(stream, 0) + sum(note for note in notes.values() if isinstance(note, int))
+    if found:
+        if letters_to is None:
+            raise InvalidOptionError(
+                f"stream {stream!r}: entries of the last batch were set aside in mode=DEADLETTER and are not "
+                "in a dead-letter stream yet; set mode=DEADLETTER and deadLetterStream again for one more run"
+            )
+        post(server, letters_to, member.group, found)
+        letters[stream] = letters.get(stream, 0) + len(found)
+    others = [field for field in page if not isinstance(notes.get(field), Letter)]
+    if others:
+        server.execute("HDEL", key, *others)
+
+
+def _notes_are_gone(server: Connection, member: Membership, missing: Mapping[str, int]) -> DataLossError:
+    stream = next(iter(missing))
+    return DataLossError(
+        f"stream {stream!r} at {server.address}: {sum(missing.values())} notes on entries of the last batch are gone "
+        f"with key {notes_key(stream, member).decode('utf-8', 'replace')!r} (evicted or deleted): entries that did not "
+        "fit the schema would be acknowledged without a letter; see that the server evicts nothing (maxmemory-policy "
+        "noeviction), and set failOnDataLoss=false for one run to go on without them"
+    )
+
+
+def void(server: Connection, member: Membership, streams: Sequence[str]) -> None:
+    """The batch is read again: what tasks of an earlier run noted counts no more. They may have had another schema,
+    another mode, other runs; and the notes of the batch before this one were taken when this one was made."""
+    replies = server.pipeline([question(stream, member) for stream in streams])
+    entered = [
+        command
+        for stream, reply in zip(streams, replies, strict=True)
+        for command in removal(stream, member, among(member, reply))
+    ]
+    server.pipeline([*entered, *[("DEL", notes_key(stream, member)) for stream in streams]])
+
+
+def _pages(server: Connection, key: bytes) -> Iterator[dict[bytes, bytes]]:
+    """The notes a page at a time, until there are none: every page is removed by whoever takes it."""
+    some = True
+    while some:
+        some, cursor = False, b"0"
+        while True:
+            cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", LETTERS_A_TRANSACTION)
+            page = {f: v for f, v in zip(flat[0::2], flat[1::2], strict=True) if f.split(b" ")[1] != KIND}
+            if page:
+                some = True
+                yield page
+            if cursor == b"0":
+                break
+
+
+def _read(member: Membership, stream: str, note: Note) -> Letter | int:
+    _, kind, entry = note.field.split(b" ")
+    if kind == _LOST:
+        return int(note.value)
+    reader = hiredis.Reader()
+    reader.feed(note.value)
+    query, batch, when, reason, *fields = reader.gets()
+    return Letter(
+        stream,
+        entry,
+        fields,
+        {
+            "stream": stream,
+            "id": entry.decode(),
+            "group": member.group,
+            "consumer": member.consumer,
+            "query": query.decode(),
+            "batch": batch.decode(),
+            "stage": "read",
+            "reason": "decode",
+            "error": DecodeError.condition,
+            "message": reason.decode(),
+            "first-failed": when.decode(),
+            "last-failed": when.decode(),
+        },
+        note,
+    )

@@ -1,0 +1,83 @@
+"""Entries of many shapes, walked side by side: the first field of all of them, then the second, whatever the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_streams.wire.entries.headers import HEADER, bounds_of
+from spark_streams.wire.entries.lines import Bytes, Index, Mask, ShapeError
+
+_CR, _LF = b"\r\n"
+# Entries with more fields than this, and fewer than so many of them on a page, are sooner parsed one by one.
+MANY_FIELDS, FEW_ROWS = 100, 30
+_BEHIND = 2 + HEADER  # bytes behind a part that another one follows: its line end, and the other's header
+
+
+@dataclass
+class Loose:
+    """Fields of entries, all first ones, then all second ones … rows: which, ascending; count: fields of each; and per
+    field: at: its place in rows; step: which of its entry's it is; the bounds of its name and of its value."""
+
+    data: Bytes
+    rows: Index
+    count: Index
+    at: Index
+    step: Index
+    name_begin: Index
+    name_end: Index
+    begin: Index
+    end: Index
+
+    def named(self, name: bytes) -> Mask:
+        """Which fields have this name."""
+        same: Mask = self.name_end - self.name_begin == len(name)
+        if name:
+            like = np.flatnonzero(same)
+            # A huge name is compared piece by piece.
+            for offset in range(0, len(name), 64):
+                piece = name[offset : offset + 64]
+                words = np.ndarray((len(self.data) - len(piece) + 1,), f"V{len(piece)}", self.data, 0, (1,))
+                like = like[words[self.name_begin[like] + offset] == np.void(piece)]
+            same = np.zeros(len(same), np.bool_)
+            same[like] = True
+        return same
+
+
+def walk_loose(data: Bytes, rows: Index, at: Index) -> tuple[Loose, Index]:
+    """(the fields of these entries, where each entry ends). at: where each one's id ends.
+
+    Raises ShapeError, or IndexError, where something else is found.
+    """
+    after, parts = bounds_of(data, _behind(data, at), at + 2, b"*")
+    parts = parts - after
+    if (parts % 2 != 0).any() or (parts == 0).any():
+        raise ShapeError
+    count = parts // 2
+    if count.max() > MANY_FIELDS and count.sum() < FEW_ROWS * count.max():
+        raise ShapeError
+    finish = np.empty(len(rows), np.int64)
+    found: list[tuple[Index, ...]] = []
+    left = np.arange(len(rows))
+    at = after - 2
+    step = 0
+    while len(left):
+        name_begin, name_end = bounds_of(data, _behind(data, at), at + 2)
+        begin, end = bounds_of(data, _behind(data, name_end), name_end + 2)
+        found.append((left, np.full(len(left), step), name_begin, name_end, begin, end))
+        step += 1
+        finish[left] = end + 2
+        more = count[left] > step
+        left, at = left[more], end[more]
+    return Loose(data, rows, count, *(np.concatenate(part) for part in zip(*found, strict=True))), finish
+
+
+def _behind(data: Bytes, at: Index) -> Bytes:
+    """The headers behind parts that end here. Raises ShapeError where a part has no line end."""
+    found = np.ndarray((len(data) - _BEHIND + 1,), f"V{_BEHIND}", data, 0, (1,))[at]
+    parts = found.view(np.uint8).reshape(len(at), _BEHIND)
+    if (parts[:, 0] != _CR).any() or (parts[:, 1] != _LF).any():
+        raise ShapeError
+    header: Bytes = parts[:, 2:]
+    return header

@@ -1,0 +1,83 @@
+"""The exact way to read entries: hiredis parses, reply by reply. Right for every reply, and slower."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import hiredis
+import numpy as np
+import pyarrow as pa
+
+from spark_streams.errors import ServerReplyError
+from spark_streams.ids import StreamId
+from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.entries.entry_page import EntryPage, UInt64s
+from spark_streams.wire.entries.lines import Index
+
+ParsedEntry = Sequence[bytes | Sequence[bytes] | None] | None
+
+
+class ExactPage(EntryPage):
+    """Parsed entry by entry. entries: [id, [name, value, …]] or [id, None] for a deleted one."""
+
+    def __init__(self, entries: Sequence[ParsedEntry]) -> None:
+        self._ids: list[bytes] = []
+        self._fields: list[Sequence[bytes]] = []
+        self._dicts: list[dict[bytes, bytes]] | None = None
+        self._rows_before = [0]  # each entry
+        self.deleted = 0
+        self.last_id = None
+        last = None
+        for entry in entries:
+            if entry is not None:  # XAUTOCLAIM before Redis 7 has nil for a deleted entry
+                last, fields = entry
+                if fields is not None:
+                    self._ids.append(last)  # type: ignore[arg-type]  # the pair's first half is the id
+                    self._fields.append(fields)  # type: ignore[arg-type]  # and its second half the field list
+            self._rows_before.append(len(self._ids))
+        self.count = len(self._ids)
+        self.deleted = len(entries) - self.count
+        if last is not None:
+            assert isinstance(last, bytes)
+            self.last_id = StreamId.parse(last)
+
+    def rows_of(self, counts: Sequence[int]) -> Index:
+        rows: Index = np.diff(np.array(self._rows_before)[np.cumsum([0, *counts])])
+        return rows
+
+    def ids(self) -> pa.Array:
+        return pa.array(self._ids, pa.binary())
+
+    def milliseconds(self) -> UInt64s:
+        return np.array([StreamId.parse(one).ms for one in self._ids], np.uint64)
+
+    def field(self, name: bytes) -> pa.Array:
+        if self._dicts is None:
+            self._dicts = [dict(zip(fields[0::2], fields[1::2], strict=True)) for fields in self._fields]
+        return pa.array([fields.get(name) for fields in self._dicts], pa.binary())
+
+    def fields(self) -> tuple[pa.Array, pa.Array, pa.Array]:
+        offsets = np.zeros(self.count + 1, np.int32)
+        np.cumsum([len(fields) // 2 for fields in self._fields], out=offsets[1:])
+        names = [name for fields in self._fields for name in fields[0::2]]
+        values = [value for fields in self._fields for value in fields[1::2]]
+        return pa.array(offsets), pa.array(names, pa.binary()), pa.array(values, pa.binary())
+
+
+def parse_replies(data: memoryview | bytes, count: int) -> list[list[ParsedEntry]]:
+    """The entries of so many replies back to back. Raises ServerReplyError for anything else."""
+    reader = hiredis.Reader(replyError=ReplyError)
+    reader.feed(data)  # type: ignore[arg-type]  # takes any buffer
+    found: list[list[ParsedEntry]] = []
+    for at in range(count):
+        try:
+            parsed = reader.gets()
+        except hiredis.ProtocolError as error:
+            parsed = error
+        if not isinstance(parsed, list):
+            which = "" if count == 1 else f" (reply {at + 1} of {count})"
+            text = "nothing" if parsed is False else str(parsed)[:200]
+            code = parsed.code if isinstance(parsed, ReplyError) else ""
+            raise ServerReplyError(f"expected entries, the server answered with: {text}{which}", code)
+        found.append(parsed)
+    return found

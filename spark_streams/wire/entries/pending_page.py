@@ -1,0 +1,148 @@
+"""Reply bytes of XPENDING key group start end count, as columns (FACTS R6).
+
+*4               ← one pending entry
+$15              ┐
+1700000000000-0  ┘ these two lines are, byte for byte, an argument of XACK
+$5
+spark
+:1234            ← ms since it was delivered
+:1               ← how many times
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import hiredis
+import numpy as np
+import pyarrow as pa
+
+from spark_streams.errors import ServerReplyError
+from spark_streams.ids import StreamId
+from spark_streams.wire.connection import ReplyError, pack
+from spark_streams.wire.entries.entry_page import slices_of
+from spark_streams.wire.entries.lines import COLON, DOLLAR, STAR, Index, Lines, ShapeError
+
+_LINES_PER_ENTRY = 7
+
+
+@dataclass(frozen=True)
+class PendingPage:
+    """count: pending entries in the reply; last: the last one's id (None if empty); ids: their ids as packed
+    arguments, back to back; deliveries: how many times each was delivered, int64."""
+
+    count: int
+    last: StreamId | None
+    ids: bytes
+    deliveries: Index
+
+    def parsed_ids(self) -> list[StreamId]:
+        """The ids one by one: for the few that need a closer look."""
+        return [StreamId.parse(text) for text in self.ids.split(b"\r\n")[1::2]]
+
+    def ack(self, stream: bytes, group: bytes) -> bytes:
+        """The packed XACK of all entries on this page."""
+        head = pack("XACK", stream, group).split(b"\r\n", 1)[1]
+        return b"*%d\r\n%b%b" % (3 + self.count, head, self.ids)
+
+
+NOTHING_PENDING = PendingPage(0, None, b"", np.empty(0, np.int64))
+
+
+def texts_of(packed: bytes) -> pa.Array:
+    """binary: the ids that are packed as arguments, back to back."""
+    if not packed:
+        return pa.array([], pa.binary())
+    lines = Lines.split(packed)
+    return slices_of(packed, lines.begin[1::2], lines.end[1::2])
+
+
+def arguments_of(packed: bytes) -> pa.Array:
+    """binary: arguments of one line each that are packed back to back, each as it is packed."""
+    if not packed:
+        return pa.array([], pa.binary())
+    lines = Lines.split(packed)
+    return slices_of(packed, lines.begin[0::2], lines.end[1::2] + 2)
+
+
+def decode_pending(replies: memoryview | bytes, count: int) -> list[PendingPage | ReplyError]:
+    """So many replies back to back, as one `receive` hands them over; error replies stay values.
+
+    Raises ServerReplyError where a reply is neither.
+    """
+    try:
+        return _vectorised(replies, count)
+    except ShapeError:
+        return _exact(replies, count)
+
+
+def _vectorised(replies: memoryview | bytes, count: int) -> list[PendingPage | ReplyError]:
+    lines = Lines.split(replies)
+    heads, counts = _heads(lines, count)
+    if not any(counts):
+        return [_page(entries, b"", np.empty(0, np.int64)) for entries in counts]
+    first_byte = lines.first_byte()
+    if count == 1:
+        entry = np.arange(1, len(first_byte), _LINES_PER_ENTRY)
+    else:
+        entry = np.delete(np.arange(len(first_byte)), heads)[::_LINES_PER_ENTRY]
+    for offset, byte in ((0, STAR), (1, DOLLAR), (3, DOLLAR), (5, COLON), (6, COLON)):
+        if (first_byte[entry + offset] != byte).any():
+            raise ShapeError
+    if (lines.numbers(entry) != 4).any() or not lines.headers_match(np.concatenate([entry + 1, entry + 3])):
+        raise ShapeError
+    arguments = slices_of(replies, lines.begin[entry + 1], lines.end[entry + 2] + 2)
+    packed, deliveries = memoryview(arguments.buffers()[2]), lines.numbers(entry + 6)
+    bounds = np.frombuffer(arguments.buffers()[1], np.int32)
+    pages: list[PendingPage | ReplyError] = []
+    stop = 0
+    for entries in counts:
+        start, stop = stop, stop + (entries if isinstance(entries, int) else 0)
+        pages.append(_page(entries, bytes(packed[bounds[start] : bounds[stop]]), deliveries[start:stop]))
+    return pages
+
+
+def _heads(lines: Lines, count: int) -> tuple[list[int], list[int | ReplyError]]:
+    """The first line of each reply, and how many entries it promises."""
+    heads: list[int] = []
+    counts: list[int | ReplyError] = []
+    at = 0
+    for _ in range(count):
+        if at >= len(lines.begin):
+            raise ShapeError
+        head = bytes(lines.data[lines.begin[at] : lines.end[at]])
+        if head[:1] == b"-":
+            entries: int | ReplyError = ReplyError(head[1:].decode("utf-8", "replace"))
+        elif head[:1] == b"*" and head[1:].isdigit():
+            entries = int(head[1:])
+        else:
+            raise ShapeError
+        heads.append(at)
+        counts.append(entries)
+        at += 1 + _LINES_PER_ENTRY * (entries if isinstance(entries, int) else 0)
+    if at != len(lines.begin):
+        raise ShapeError
+    return heads, counts
+
+
+def _page(entries: int | ReplyError, packed: bytes, deliveries: Index) -> PendingPage | ReplyError:
+    if isinstance(entries, ReplyError):
+        return entries
+    last = StreamId.parse(packed[packed.rfind(b"\n", 0, -1) + 1 : -2]) if entries else None
+    return PendingPage(entries, last, packed, deliveries)
+
+
+def _exact(replies: memoryview | bytes, count: int) -> list[PendingPage | ReplyError]:
+    reader = hiredis.Reader(replyError=ReplyError)
+    reader.feed(bytes(replies))
+    pages: list[PendingPage | ReplyError] = []
+    for _ in range(count):
+        entries = reader.gets()
+        if isinstance(entries, ReplyError):
+            pages.append(entries)
+        elif isinstance(entries, list):
+            packed = b"".join([b"$%d\r\n%b\r\n" % (len(entry[0]), entry[0]) for entry in entries])
+            pages.append(_page(len(entries), packed, np.array([entry[3] for entry in entries], np.int64)))
+        else:
+            raise ServerReplyError(f"expected pending entries, the server answered with {str(entries)[:200]}")
+    return pages

@@ -1,0 +1,117 @@
+"""What a walk over replies found, as columns: slices of the reply's own bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_streams.errors import ServerReplyError
+from spark_streams.ids import StreamId
+from spark_streams.wire.entries.entry_page import EntryPage, UInt64s, slices_of
+from spark_streams.wire.entries.lines import DASH, Index
+from spark_streams.wire.entries.walk import Shape, Walk
+
+
+class VectorPage(EntryPage):
+    """The entries of a walk. Raises ShapeError where the walk does."""
+
+    def __init__(self, reply: memoryview | bytes, replies: int = 1) -> None:
+        walk = Walk(reply, replies)
+        self._reply, self._data = reply, walk.data
+        self._begin, self._end = walk.begin, walk.end
+        self.counts = walk.counts
+        self.last_id = StreamId.parse(bytes(reply[walk.begin[-1] : walk.end[-1]]))
+        self._shapes = [shape for shape in walk.shapes if shape.names is not None]
+        self._loose = walk.loose
+        self._present = np.ones(len(walk.begin), np.bool_)
+        for shape in walk.shapes:
+            if shape.names is None:
+                self._present[shape.rows] = False
+        self.count = int(self._present.sum())
+        self.deleted = len(self._present) - self.count
+        if self.deleted:
+            self._begin, self._end = self._begin[self._present], self._end[self._present]
+            row = np.cumsum(self._present) - 1
+            for part in (*self._shapes, *([self._loose] if self._loose else ())):
+                part.rows = row[part.rows]
+
+    def rows_of(self, counts: Sequence[int]) -> Index:
+        before = np.concatenate([[0], np.cumsum(self._present)])
+        rows: Index = np.diff(before[np.cumsum([0, *counts])])
+        return rows
+
+    def ids(self) -> pa.Array:
+        return slices_of(self._reply, self._begin, self._end)
+
+    def milliseconds(self) -> UInt64s:
+        if not self.count:
+            return np.empty(0, np.uint64)
+        # Ids of one age have their dash in one place: behind 13 digits for the next two centuries.
+        dash = self._begin + bytes(self._reply[self._begin[0] : self._end[0]]).find(b"-")
+        if (dash >= self._end).any() or (self._data[dash] != DASH).any():
+            # No server sends an id without a dash. Were one to, it must not make a slice that ends before it begins.
+            dash = self._begin + np.maximum(0, pc.find_substring(self.ids(), b"-").to_numpy())
+        try:
+            digits = slices_of(self._reply, self._begin, dash).cast(pa.string()).cast(pa.uint64())
+        except pa.ArrowInvalid as error:
+            raise ServerReplyError(f"the server answered with an entry whose id is none: {error}") from None
+        milliseconds: UInt64s = digits.to_numpy()
+        return milliseconds
+
+    def field(self, name: bytes) -> pa.Array:
+        having = [shape for shape in self._shapes if shape.names is not None and name in shape.names]
+        if len(having) == 1 and len(having[0].rows) == self.count:
+            return slices_of(self._reply, *_bounds_of(having[0], name))
+        valid = np.zeros(self.count, np.bool_)
+        begin, end = np.empty(self.count, np.int64), np.empty(self.count, np.int64)
+        for shape in having:
+            valid[shape.rows] = True
+            begin[shape.rows], end[shape.rows] = _bounds_of(shape, name)
+        if self._loose is not None:
+            named = self._loose.named(name)
+            rows = self._loose.rows[self._loose.at[named]]
+            valid[rows] = True
+            # An entry's later field of the name comes later here, too, and replaces the earlier one.
+            begin[rows], end[rows] = self._loose.begin[named], self._loose.end[named]
+        if not valid.any():
+            return pa.nulls(self.count, pa.binary())
+        if valid.all():
+            return slices_of(self._reply, begin, end)
+        return slices_of(self._reply, begin[valid], end[valid], valid)
+
+    def fields(self) -> tuple[pa.Array, pa.Array, pa.Array]:
+        width = np.zeros(self.count, np.int64)
+        for shape in self._shapes:
+            width[shape.rows] = len(shape.begin)
+        if self._loose is not None:
+            width[self._loose.rows] = self._loose.count
+        offsets = np.zeros(self.count + 1, np.int64)
+        np.cumsum(width, out=offsets[1:])
+        begin, end, name = (np.empty(offsets[-1], np.int64) for _ in range(3))
+        known: dict[bytes, int] = {}  # names of shapes, by their place among all
+        for shape in self._shapes:
+            first = offsets[:-1][shape.rows]
+            for at, one in enumerate(shape.names or ()):
+                place = first + at
+                begin[place], end[place] = shape.begin[at], shape.end[at]
+                name[place] = known.setdefault(one, len(known))
+        names = pa.array(list(known), pa.binary())
+        if self._loose is not None:
+            loose = self._loose
+            place = offsets[:-1][loose.rows[loose.at]] + loose.step
+            begin[place], end[place] = loose.begin, loose.end
+            order = np.argsort(place)
+            name[place[order]] = len(known) + np.arange(len(order))
+            found = slices_of(self._reply, loose.name_begin[order], loose.name_end[order])
+            names = pa.concat_arrays([names, found])
+        return pa.array(offsets.astype(np.int32)), names.take(pa.array(name)), slices_of(self._reply, begin, end)
+
+
+def _bounds_of(shape: Shape, name: bytes) -> tuple[Index, Index]:
+    """Of the last field of that name: it is the one that counts."""
+    names = shape.names or []
+    at = len(names) - 1 - names[::-1].index(name)
+    return shape.begin[at], shape.end[at]

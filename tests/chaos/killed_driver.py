@@ -1,0 +1,185 @@
+"""The driver is killed at a named point of a micro-batch, entries come in while it is down, and it is started again.
+
+One round kills one Spark: all its queries, each with its own streams, group and kill point, walk to their points and
+stand still there; then the whole job gets SIGKILL. The second job finds the checkpoints and drains.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from spark_streams.source.microbatch.prefetch import LEAST
+from tests.chaos.checker import Report, check
+from tests.chaos.gather import gather, pending
+from tests.chaos.history import Added, History, Place
+from tests.chaos.process import Job
+from tests.chaos.producer import Producer
+from tests.chaos.query import SINKS, Fault, Query, into_a_stream
+
+# name: (kill point, sink if it is files, startingOffsets). With `latest`, and with claims, batch 0 is killed.
+POINTS = {
+    "started": ("started", "parquet", "latest"),
+    "looked": ("looked", "parquet", "earliest"),
+    "reserved": ("reserved", "parquet", "earliest"),
+    "logged": ("logged", "parquet", "earliest"),
+    "logged with claims": ("logged", "parquet", "earliest"),
+    "logged first": ("logged", "parquet", "latest"),
+    "reading": ("reading", "attempts", "earliest"),
+    "writing": ("writing", "attempts", "earliest"),
+    "closing": ("closing", "attempts", "earliest"),
+    "written": ("written", "attempts", "earliest"),
+    "written to Parquet": ("written", "parquet", "earliest"),
+    "commit entry lost": ("", "parquet", "earliest"),
+    "committed": ("committed", "parquet", "earliest"),
+    "acknowledging": ("acknowledging", "parquet", "earliest"),
+}
+
+
+@dataclass
+class Killed:
+    """One query's case. before: entries that were there before a query with `latest` began; claimed: what a
+    dead consumer of the group left to it; at_kill: what was pending;
+    logged, committed: the last batch in each log when it was killed."""
+
+    query: Query
+    producer: Producer
+    streams: list[str]
+    before: set[Place] = field(default_factory=set)
+    claimed: set[Place] = field(default_factory=set)
+    at_kill: list[Place] = field(default_factory=list)
+    logged: int = -1
+    committed: int = -1
+    history: History = field(default_factory=History)
+    report: Report = field(default_factory=Report)
+
+    @property
+    def batch(self) -> int:
+        """The batch that the kill point is in."""
+        return self.query.fault.batch if self.query.fault else self.committed + 1
+
+
+def run(
+    folder: Path, servers: Mapping[str, str], seed: int, points: Iterable[str] = POINTS, sink: str | None = None
+) -> dict[str, Killed]:
+    """One round. servers: kind → URL; sink: `stream`, or `attempts` for any kind of files, None: by chance; the
+    result's keys are `point, kind`."""
+    random_, points = random.Random(seed), list(points)
+    cases = {
+        f"{point}, {kind}": _case(folder, point, kind, url, random_, sink or random_.choice(SINKS))
+        for point in points
+        for kind, url in servers.items()
+    }
+    standing = sum(POINTS[point][0] in ("reading", "writing") for point in points) * len(servers)
+    with Job(folder, [case.query for case in cases.values()], f"local[{4 + standing}]") as job:
+        for case in cases.values():
+            if case.query.options["startingOffsets"] == "latest":
+                # The group is what says where the query begins.
+                job.wait_for(partial(_group_is_made, case), f"the group of {case.query.name}")
+                if case.query.fault and case.query.fault.stage != "started":
+                    _add(case, random_)
+                    case.query.sign("go").touch()
+        for case in cases.values():
+            job.wait_for(partial(_is_ready, case), f"the kill point of {case.query.name}")
+        for case in cases.values():
+            _add(case, random_)
+            case.at_kill = [place for stream in case.streams for place in pending(case.query, stream)]
+            case.logged, case.committed = case.query.logged(), case.query.committed()
+        job.kill()
+    for case in cases.values():
+        if case.query.fault is None:
+            _lose_the_last_commit(case)
+        _add(case, random_)
+    # Not the streams, but who starts again after the crash decides what a batch may hold now.
+    again = [
+        replace(
+            case.query, fault=None, trigger="now",
+            options={**case.query.options, "maxEntriesPerTrigger": str(random_.randint(100, 800))},
+        )
+        for case in cases.values()
+    ]  # fmt: skip
+    with Job(folder, again) as job:
+        job.finish()
+    for case in cases.values():
+        case.history = gather(case.query, _expected(case))
+        case.history.unordered = case.claimed
+        case.report = check(case.history)
+    return cases
+
+
+def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random, sink: str) -> Killed:
+    stage, files, starting = POINTS[point]
+    name = f"{point} {kind}".replace(" ", "-")
+    streams = [f"{name}:{n}" for n in range(random_.randint(1, 2))]
+    options = {
+        "streams": ",".join(streams),
+        "group": "g",
+        "startingOffsets": starting,
+        "maxEntriesPerTrigger": str(random_.randint(40, 90)),
+        "entriesPerPartition": str(random_.choice([15, 40, 1000])),
+    }
+    claims = point == "logged with claims"
+    if claims:
+        options["claimIdle"] = "1ms"
+    batch = 0 if starting == "latest" or claims else 1 if stage == "looked" else random_.randint(1, 2)
+    fault = Fault("hold", batch, stage, rows=random_.randint(1, 15)) if stage else None
+    query = Query(name, str(folder / name), url, options, files, fault=fault, ahead=random_.choice([1, LEAST]))
+    if sink == "stream":
+        query = into_a_stream(query, random_)
+    case = Killed(query, Producer(url), streams)
+    if starting == "latest":
+        for stream in streams:
+            case.before |= _places(case.producer.add(stream, 5))
+    else:
+        _add(case, random_, at_least=200)
+    if claims:
+        client = case.producer.client
+        for stream in streams:
+            client.xgroup_create(stream, query.group, id="0")
+            read = client.xreadgroup(query.group, "rogue", {stream: ">"}, count=random_.randint(5, 20))
+            case.claimed |= {(stream, entry) for _, entries in read for entry, _ in entries}
+    return case
+
+
+def _add(case: Killed, random_: random.Random, at_least: int = 10) -> None:
+    for stream in case.streams:
+        case.producer.add(stream, random_.randint(at_least, at_least + 60))
+
+
+def _places(added: Iterable[Added]) -> set[Place]:
+    return {one.place for one in added if one.place is not None}
+
+
+def _group_is_made(case: Killed) -> bool:
+    return all(
+        any(group["name"] == case.query.group for group in case.producer.client.xinfo_groups(stream))
+        for stream in case.streams
+    )
+
+
+def _is_ready(case: Killed) -> bool:
+    if case.query.fault is not None:
+        return case.query.held()
+    # Everything is read, written and acknowledged; the query is idle.
+    client = case.producer.client
+    return case.query.committed() >= 0 and all(
+        group["pending"] == 0 and group["last-delivered-id"] == client.xinfo_stream(stream)["last-generated-id"]
+        for stream in case.streams
+        for group in client.xinfo_groups(stream)
+    )
+
+
+def _lose_the_last_commit(case: Killed) -> None:
+    """The file system lost the last entry of the commit log, and whatever batch came after it was not logged."""
+    commits = case.query.path / "checkpoint" / "commits"
+    last = case.query.committed()
+    for name in (str(last), f".{last}.crc"):
+        (commits / name).unlink(missing_ok=True)
+    case.committed = case.query.committed()
+
+
+def _expected(case: Killed) -> list[Added]:
+    return [one for one in case.producer.added if one.place not in case.before]

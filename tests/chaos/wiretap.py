@@ -1,0 +1,51 @@
+"""What the planner's process sends to the server: a record of its XACKs, and moments between two commands."""
+
+from __future__ import annotations
+
+import json
+
+import hiredis
+
+from spark_streams.wire.connection import Connection
+from tests.chaos.query import Query
+from tests.chaos.strike import stand_still
+
+
+def listen(query: Query) -> None:
+    """From now on note every XACK that this process sends, with the last batch that is committed before it.
+
+    The query stands still at stage `looked` before the first XREADGROUP once the batch before its fault's is logged,
+    and at `acknowledging` behind the first XACK.
+    """
+    send = Connection.send
+    file = query.path / "acks.jsonl"
+
+    def recording(self: Connection, data: bytes | memoryview) -> None:
+        sent = bytes(data)
+        if b"XREADGROUP" in sent and query.fault is not None and query.logged() + 1 >= query.fault.batch:
+            # What is reserved ahead may be for a batch or two after the last one that is logged.
+            stand_still(query, "looked", query.fault.batch)
+        found = acknowledged_in(sent) if b"XACK" in sent else []
+        if found:
+            committed = query.committed()
+            with file.open("a") as lines:
+                for stream, group, ids in found:
+                    if group == query.group:
+                        lines.write(json.dumps({"stream": stream, "ids": ids, "committed": committed}) + "\n")
+        send(self, data)
+        if found:
+            stand_still(query, "acknowledging", query.committed())
+
+    Connection.send = recording  # type: ignore[method-assign]
+
+
+def acknowledged_in(requests: bytes) -> list[tuple[str, str, list[str]]]:
+    """(stream, group, ids) of every XACK in a run of whole requests."""
+    reader = hiredis.Reader()
+    reader.feed(requests)
+    found = []
+    while (words := reader.gets()) is not False:
+        if isinstance(words, list) and words and words[0] in (b"XACK", b"XACKDEL"):
+            ids = words[3:] if words[0] == b"XACK" else words[words.index(b"IDS") + 2 :]
+            found.append((words[1].decode(), words[2].decode(), [one.decode() for one in ids]))
+    return found

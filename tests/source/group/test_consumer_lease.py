@@ -1,0 +1,257 @@
+"""One running query per group and consumer: the lease."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from spark_streams import lease
+from spark_streams.errors import ConsumerTakenError
+from spark_streams.source.group.consumer_lease import Lease, lease_key, live_consumers
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+from tests.servers import Server
+from tests.source.driving import ALL, add, another_reader, drain, reader
+
+KEY = lease_key("s", "g", "spark")
+
+
+@pytest.fixture
+def server_connection(server: Server) -> Connection:
+    return Connection(Address.parse(server.url))
+
+
+def wait_for(holds: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about in 10 s"
+        time.sleep(0.01)
+
+
+def left_behind(client: redis.Redis, ttl: int, **other: Any) -> None:
+    """A lease that some process has left."""
+    mine = lease._this_process()
+    client.set(KEY, json.dumps({"holder": "someone", **mine, **other}), px=ttl)
+
+
+def test_a_second_query_under_the_same_name_is_refused_and_others_are_not(server: Server, client: redis.Redis) -> None:
+    add(client, 10)
+    first = reader(server)
+    start = first.initialOffset()
+    for again in (another_reader(server), another_reader(server)):
+        with pytest.raises(ConsumerTakenError, match="consumer 'spark' of group 'g' \\(process .* on .*\\); give this"):
+            again.initialOffset()
+        with pytest.raises(ConsumerTakenError):
+            again.latestOffset(start, ALL)
+    another_reader(server, consumer="other").initialOffset()
+    another_reader(server, group="h").initialOffset()
+    assert drain(first) == [list(range(10))]
+
+
+def test_a_query_that_ends_gives_its_lease_back(server: Server, client: redis.Redis) -> None:
+    first = another_reader(server)
+    first.initialOffset()
+    assert client.exists(KEY)
+    first.stop()
+    assert not client.exists(KEY)
+
+
+def test_the_lease_of_a_process_that_died_on_this_machine_is_taken_over_at_once(
+    server: Server, client: redis.Redis
+) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    left_behind(client, 60_000, pid=child.pid, born=lease._born(child.pid))
+    with pytest.raises(ConsumerTakenError, match=f"process {child.pid} on"):
+        reader(server).initialOffset()
+    child.kill()
+    wait_for(lambda: not lease._born(child.pid))  # from here on it is a zombie
+    reader(server).initialOffset()
+    child.wait()
+    assert json.loads(str(client.get(KEY)))["pid"] != child.pid
+
+
+def test_a_pid_that_was_given_to_another_process_is_not_the_holder(server: Server, client: redis.Redis) -> None:
+    left_behind(client, 60_000, born="1")
+    reader(server).initialOffset()
+
+
+def test_a_lease_from_elsewhere_is_waited_for_and_taken_when_it_expires(server: Server, client: redis.Redis) -> None:
+    left_behind(client, 700, space="another machine", host="elsewhere")
+    began = time.monotonic()
+    reader(server).initialOffset()
+    assert 0.5 < time.monotonic() - began < 5
+
+
+def test_a_lease_from_elsewhere_that_is_renewed_refuses(server: Server, client: redis.Redis) -> None:
+    left_behind(client, 2_000, space="another machine", host="elsewhere")
+    renewing = threading.Timer(0.6, lambda: client.pexpire(KEY, 5_000))
+    renewing.start()
+    with pytest.raises(ConsumerTakenError, match="on elsewhere"):
+        reader(server).initialOffset()
+    renewing.join()
+
+
+def test_it_is_renewed_while_the_query_runs_and_found_lost(server: Server, client: redis.Redis) -> None:
+    address = Address.parse(server.url)
+    held = Lease(address, "g", "spark", ttl=300)
+    with Connection(address) as connection:
+        held.hold(connection, ["s", "t"])
+        before = client.get(KEY)
+        time.sleep(1.0)
+        assert client.get(KEY) == before
+        client.delete(KEY)  # a FLUSHALL, say: nobody else has it, so it is taken again
+        wait_for(lambda: client.get(KEY) == before)
+        left_behind(client, 60_000)
+
+        def lost() -> bool:
+            try:
+                held.hold(connection, ["s", "t"])
+            except ConsumerTakenError:
+                return True
+            return False
+
+        wait_for(lost)
+        held.release()
+        assert "someone" in str(client.get(KEY))  # not ours any more: left alone
+        assert not client.exists(lease_key("t", "g", "spark"))
+
+
+def test_streams_that_are_not_read_any_more_are_let_go(server: Server, client: redis.Redis) -> None:
+    """And taken again when they are read again, be it before they were given back."""
+    address = Address.parse(server.url)
+    held = Lease(address, "g", "spark", ttl=900)
+    keys = [lease_key(stream, "g", "spark") for stream in "stu"]
+    with Connection(address) as connection:
+        held.hold(connection, ["s", "t", "u"])
+        held.keep_only(["s"])
+        held.hold(connection, ["s", "u"])
+        wait_for(lambda: not client.exists(keys[1]))
+        client.set(keys[1], "another query's")
+        time.sleep(0.7)
+        held.hold(connection, ["s", "u"])
+        assert [client.exists(key) for key in keys] == [1, 1, 1]
+        held.keep_only(["s", "u"])
+        held.release()
+    assert [client.exists(key) for key in keys] == [0, 1, 0]
+
+
+def test_the_lease_of_a_stream_that_vanished_is_not_renewed(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_streams.source.group.subscription.Lease", functools.partial(Lease, ttl=600))
+    add(client, 3, "o:1")
+    add(client, 3, "o:2")
+    one = reader(server, streamsPattern="o:*", failOnDataLoss="false")
+    start = one.initialOffset()
+    start = one.latestOffset(start, ALL)
+    client.delete("o:2")
+    gone, kept = (lease_key(stream, "g", "spark") for stream in ("o:2", "o:1"))
+
+    def is_let_go() -> bool:
+        nonlocal start
+        add(client, 1, "o:1")  # a batch, so that the checkpoint names the other one no more
+        start = one.latestOffset(start, ALL)
+        return not client.exists(gone)
+
+    wait_for(is_let_go)
+    time.sleep(0.7)
+    assert not client.exists(gone)
+    assert client.exists(kept)
+
+
+def test_giving_back_leaves_a_key_that_another_query_has_taken_meanwhile(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours when it was looked at; then it expired, another took it, and our DEL came."""
+    address = Address.parse(server.url)
+    held = Lease(address, "g", "spark")
+    with Connection(address) as connection:
+        held.hold(connection, ["s", "t"])
+    send = Connection.send
+
+    def stolen(self: Connection, data: bytes) -> None:
+        if b"DEL" in data:
+            monkeypatch.undo()
+            client.set(KEY, "another query's")
+        send(self, data)
+
+    monkeypatch.setattr(Connection, "send", stolen)
+    held.release()
+    assert client.get(KEY) == "another query's"
+    assert not client.exists(lease_key("t", "g", "spark"))
+
+
+def test_a_renewal_that_stood_still_for_too_long_is_no_proof_that_the_lease_is_ours(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its question and its answer the lease expired, and another query took it."""
+    address = Address.parse(server.url)
+    held = Lease(address, "g", "spark", ttl=60_000)
+    with Connection(address) as connection:
+        held.hold(connection, ["s"])
+        held._ttl = 300
+        pipeline = Connection.pipeline
+
+        def slow(self: Connection, commands: Any) -> Any:
+            if commands[0][0] == "PEXPIRE":
+                time.sleep(0.5)
+                left_behind(client, 60_000)
+            return pipeline(self, commands)
+
+        monkeypatch.setattr(Connection, "pipeline", slow)
+        held._renew(connection)
+        with pytest.raises(ConsumerTakenError):
+            held.hold(connection, ["s"])
+    held.release()
+
+
+def test_live_consumers_are_those_with_a_lease_of_a_living_process(
+    server: Server, client: redis.Redis, server_connection: Connection
+) -> None:
+    asked = [("s", "spark"), ("s", "nobody"), ("t", "spark")]
+    assert live_consumers(server_connection, "g", asked) == set()
+    left_behind(client, 60_000)
+    assert live_consumers(server_connection, "g", asked) == {("s", "spark")}
+    left_behind(client, 60_000, born="1")
+    assert live_consumers(server_connection, "g", asked) == set()
+    left_behind(client, 60_000, space="elsewhere")
+    assert live_consumers(server_connection, "g", asked) == {("s", "spark")}
+
+
+def test_a_lease_that_was_taken_when_the_connection_broke_is_ours(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(client, 3)
+    one = reader(server)
+    send = Connection.send
+
+    def breaking(self: Connection, data: bytes) -> None:
+        send(self, data)
+        if b"NX" in data:
+            monkeypatch.undo()
+            self.execute("PING")
+            raise self.lost(None)
+
+    monkeypatch.setattr(Connection, "send", breaking)
+    assert drain(one) == [[0, 1, 2]]
+    one.stop()
+    assert not client.exists(KEY)
+
+
+def test_a_query_that_is_refused_on_one_stream_keeps_none_of_the_others(server: Server, client: redis.Redis) -> None:
+    add(client, 3)
+    other = another_reader(server, streams="t")
+    other.initialOffset()
+    refused = another_reader(server, streams="s,t")
+    with pytest.raises(ConsumerTakenError, match="stream 't'"):
+        refused.initialOffset()
+    assert drain(another_reader(server)) == [[0, 1, 2]]

@@ -1,0 +1,137 @@
+"""Settling beside the tasks, in a thread of its own, on both servers."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from spark_streams.errors import GroupMissingError, ServerUnreachableError
+from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.source.membership import Membership
+from spark_streams.source.microbatch.background import BackgroundWorker, Job
+from spark_streams.source.pending_list import PendingRange, settle
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+from tests.servers import Server
+
+MEMBER = Membership((), "g", "c")
+
+
+@pytest.fixture
+def client(server: Server) -> redis.Redis:
+    """Streams s and t with 100 entries each, all pending."""
+    client = server.client(decode_responses=True)
+    pipe = client.pipeline(transaction=False)
+    for stream in "st":
+        pipe.xgroup_create(stream, "g", id="0", mkstream=True)
+        for n in range(1, 101):
+            pipe.xadd(stream, {"n": n}, id=f"{n}-0")
+        pipe.xreadgroup("g", "c", {stream: ">"})
+    pipe.execute()
+    return client
+
+
+@pytest.fixture
+def beside(server: Server) -> Iterator[BackgroundWorker]:
+    one = BackgroundWorker(Address.parse(server.url))
+    yield one
+    one.close()
+
+
+def settling(*ranges: PendingRange, then: Callable[[], None] = lambda: None) -> Job:
+    """A job that settles these."""
+
+    def job(server: Connection) -> None:
+        then()
+        settle(server, MEMBER, ranges)
+
+    return job
+
+
+def left(client: redis.Redis, stream: str) -> int:
+    return int(client.xpending(stream, "g")["pending"])
+
+
+def test_what_is_submitted_is_done_in_order(client: redis.Redis, beside: BackgroundWorker) -> None:
+    beside.wait()
+    beside.submit(settling(PendingRange("s", StreamId(40, 0)), PendingRange("t", StreamId(10, 0))))
+    seen: list[int] = []
+    beside.submit(settling(PendingRange("s", StreamId(60, 0)), then=lambda: seen.append(left(client, "s"))))
+    beside.wait()
+    assert seen == [60]
+    assert (left(client, "s"), left(client, "t")) == (40, 90)
+
+
+def test_submitting_does_not_wait_for_the_server(client: redis.Redis, beside: BackgroundWorker) -> None:
+    may_go, began = threading.Event(), threading.Event()
+
+    def slowly() -> None:
+        began.set()
+        assert may_go.wait(10)
+
+    beside.submit(settling(PendingRange("s", MAX_ID), then=slowly))
+    assert began.wait(10)
+    assert left(client, "s") == 100
+    may_go.set()
+    beside.wait()
+    assert left(client, "s") == 0
+
+
+def test_an_error_comes_out_where_it_is_waited_for_and_the_next_try_works(
+    client: redis.Redis, beside: BackgroundWorker
+) -> None:
+    beside.submit(settling(PendingRange("u", MAX_ID)))
+    beside.submit(settling(PendingRange("s", MAX_ID)))
+    with pytest.raises(GroupMissingError, match="XPENDING u g"):
+        beside.wait()
+    assert left(client, "s") == 0, "what else was submitted is settled"
+    beside.submit(settling(PendingRange("t", MAX_ID)))
+    beside.wait()
+    assert left(client, "t") == 0
+
+
+def test_a_server_that_is_not_there_is_an_error_when_it_is_waited_for() -> None:
+    beside = BackgroundWorker(Address.parse("redis://127.0.0.1:1/0"))
+    beside.submit(settling(PendingRange("s", MAX_ID)))
+    with pytest.raises(ServerUnreachableError, match="no stream server answers"):
+        beside.wait()
+    beside.close()
+
+
+def test_closing_finishes_what_was_submitted(client: redis.Redis, beside: BackgroundWorker) -> None:
+    beside.submit(settling(PendingRange("s", MAX_ID)))
+    beside.close()
+    beside.close()
+    assert left(client, "s") == 0
+
+
+def test_a_copy_in_another_process_has_a_thread_of_its_own(client: redis.Redis, beside: BackgroundWorker) -> None:
+    beside.submit(settling(PendingRange("s", StreamId(50, 0))))
+    copy = pickle.loads(pickle.dumps(beside))
+    copy.wait()
+    copy.submit(settling(PendingRange("t", MAX_ID)))
+    copy.wait()
+    assert left(client, "t") == 0
+    copy.close()
+    beside.wait()
+    assert left(client, "s") == 50
+
+
+def test_a_process_ends_without_waiting_for_it() -> None:
+    program = (
+        "import time; from spark_streams.source.microbatch import background;"
+        "from spark_streams.source.microbatch.background import *;"
+        "background.Connection = lambda address: time.sleep(60);"
+        "Beside(Address.parse('redis://127.0.0.1:1')).submit(lambda server: None)"
+    )
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-c", program], check=True, env=os.environ, timeout=30)
+    assert time.monotonic() - started < 20

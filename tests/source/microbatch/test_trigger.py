@@ -1,0 +1,262 @@
+"""What decides how large a batch is, when it is made, and how it is cut into tasks."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from spark_streams.source.microbatch.micro_batch_stream import MicroBatchStream
+from spark_streams.source.offset import Offset
+from spark_streams.source.stream_reader import StreamReader
+from tests.servers import Server
+from tests.source.driving import ALL, add, drain, pending_count, read, reader
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def at_a_clock(one: StreamReader, clock: Clock) -> StreamReader:
+    one._batches = MicroBatchStream(one._options, clock)
+    return one
+
+
+def test_fewer_entries_than_the_least_wait_but_no_longer_than_the_delay(server: Server, client: redis.Redis) -> None:
+    clock = Clock()
+    one = at_a_clock(reader(server, minEntriesPerTrigger="50", maxTriggerDelay="30s"), clock)
+    start = one.initialOffset()
+    add(client, 49)
+    assert one.latestOffset(start, ALL) == start
+    clock.now += 29
+    assert one.latestOffset(start, ALL) == start
+    clock.now += 2
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == list(range(49))
+    add(client, 49, first=49)
+    assert one.latestOffset(end, ALL) == end  # the delay begins anew
+    assert pending_count(client) == 0
+    add(client, 1, first=98)
+    assert read(one, end, one.latestOffset(end, ALL)) == list(range(49, 99))
+
+
+def test_available_now_does_not_wait_for_the_least(server: Server, client: redis.Redis) -> None:
+    add(client, 5)
+    one = reader(server, minEntriesPerTrigger="50")
+    one.prepareForTriggerAvailableNow()
+    assert drain(one) == [list(range(5))]
+
+
+def test_leftovers_of_a_crash_do_not_wait_for_the_least(server: Server, client: redis.Redis) -> None:
+    add(client, 5)
+    crashed = reader(server)
+    start = crashed.initialOffset()
+    crashed.latestOffset(start, ALL)
+    one = reader(server, minEntriesPerTrigger="50")
+    assert read(one, start, one.latestOffset(start, ALL)) == list(range(5))
+
+
+def test_an_ordered_stream_is_one_task_in_stream_order(server: Server, client: redis.Redis) -> None:
+    for stream in ("a", "b"):
+        add(client, 200, stream)
+    one = reader(server, streams="a,b", ordered="true")
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    partitions = one.partitions(start, end)
+    streams = [{run.stream for run in partition.task.runs} for partition in partitions]
+    assert sorted(map(sorted, streams)) in ([["a"], ["b"]], [["a", "b"]])
+    found = read(one, start, end)
+    assert found == [*range(200), *range(200)]
+
+
+def test_at_least_so_many_tasks_are_made_where_there_are_entries_enough(server: Server, client: redis.Redis) -> None:
+    add(client, 100)
+    one = reader(server, minPartitions="8")
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    partitions = one.partitions(start, end)
+    assert len(partitions) == 8
+    assert read(one, start, end) == list(range(100))
+    again = reader(server, minPartitions="8")
+    assert len(again.partitions(start, end)) == 8
+
+
+def test_a_new_group_starts_at_a_time(server: Server, client: redis.Redis) -> None:
+    for ms in (1000, 2000, 3000):
+        client.xadd("s", {"n": ms}, id=f"{ms}-0")
+    assert drain(reader(server, startingTimestamp="2000")) == [[2000, 3000]]
+    client.xgroup_destroy("s", "g")
+    assert drain(reader(server, startingTimestamp="1970-01-01T00:00:02.001Z")) == [[3000]]
+
+
+def test_positions_are_given_for_each_stream(server: Server, client: redis.Redis) -> None:
+    ids = add(client, 4, "a")
+    add(client, 4, "b", first=10)
+    add(client, 4, "c", first=20)
+    given = f'{{"a": "{ids[1]}", "b": "earliest"}}'
+    assert drain(reader(server, streams="a,b,c", startingOffsets=given)) == [[2, 3, 10, 11, 12, 13]]
+
+
+# -- delivery -------------------------------------------------------------------------------------------------------
+
+
+def test_at_most_once_acknowledges_before_it_reads_and_gives_an_interrupted_batch_up(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 100)
+    one = reader(server, delivery="at-most-once")
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(60))
+    assert pending_count(client) == 0
+    assert read(one, start, end) == list(range(60))
+    again = reader(server, delivery="at-most-once")
+    assert read(again, start, end) == []
+    assert drain(again, at=end) == [list(range(60, 100))]
+
+
+def test_at_most_once_reads_its_own_share_of_a_range(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(client, 200)
+    one = reader(server, delivery="at-most-once", entriesPerPartition="500")
+    start = one.initialOffset()
+
+    def take(*, count: int) -> None:
+        client.xreadgroup("g", "bob", {"s": ">"}, count=count)
+
+    take(count=5)
+    honest = one.batches._server.get().replies
+
+    def race(expected: int) -> object:
+        take(count=7)
+        return honest(expected)
+
+    monkeypatch.setattr(one.batches._server.get(), "replies", race)
+    end = one.latestOffset(start, ReadMaxRows(150))
+    monkeypatch.undo()
+    found = read(one, start, end)
+    bobs = {int(entry[1]["n"]) for entry in client.xreadgroup("g", "bob", {"s": "0"})[0][1]}
+    assert not bobs & set(found)
+    assert set(found) | bobs == set(range(max([*found, *bobs]) + 1))
+    assert pending_count(client) == len(bobs)
+
+
+def test_what_at_most_once_reserved_before_a_crash_and_did_not_acknowledge_is_read(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 10)
+    crashed = reader(server)  # it reserves, and does not come to acknowledge
+    start = crashed.initialOffset()
+    crashed.latestOffset(start, ALL)
+    assert drain(reader(server, delivery="at-most-once"), at=start) == [list(range(10))]
+
+
+def test_no_ack_leaves_nothing_pending_and_the_checkpoint_protects(server: Server, client: redis.Redis) -> None:
+    add(client, 200)
+    one = reader(server, noAck="true")
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(70))
+    assert pending_count(client) == 0
+    held = read(one, start, end)
+    assert held == list(range(70))
+    # Killed after the offset was logged: the same batch. Killed before that: none of it is passed over.
+    again = reader(server, noAck="true")
+    assert read(again, start, end) == held
+    assert drain(again, 70, at=end) == [list(range(70, 140)), list(range(140, 200))]
+    once_more = reader(server, noAck="true")
+    assert drain(once_more, 70, at=end) == [list(range(70, 140)), list(range(140, 200))]
+    assert drain(reader(server, noAck="true"), at=Offset.from_json(end).to_json())[0][0] == 70
+
+
+def test_no_ack_is_refused_where_others_read_from_the_group(server: Server, client: redis.Redis) -> None:
+    add(client, 10)
+    one = reader(server, noAck="true")
+    start = one.initialOffset()
+    client.xreadgroup("g", "bob", {"s": ">"}, count=3)
+    with pytest.raises(Exception, match="RSTREAM_GROUP_SHARED.*consumer 'bob' is in group 'g' too.*DELCONSUMER"):
+        one.latestOffset(start, ALL)
+    client.xgroup_delconsumer("s", "g", "bob")
+    client.xgroup_createconsumer("s", "g", "spark~held~1-0")
+    with pytest.raises(Exception, match="'spark~held~1-0' is in group 'g' too.*: run it without noAck first"):
+        one.latestOffset(start, ALL)
+
+
+def test_no_ack_counts_entries_that_are_gone(server: Server, client: redis.Redis) -> None:
+    ids = add(client, 50)
+    one = reader(server, noAck="true")
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    client.xdel("s", *ids[5:8])
+    with pytest.raises(Exception, match="RSTREAM_DATA_LOSS.*3 of .* entries"):
+        read(one, start, end)
+
+
+def test_no_ack_killed_before_its_first_checkpoint_starts_at_the_same_place(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 10)
+    one = reader(server, noAck="true", startingOffsets="latest")
+    start = one.initialOffset()
+    add(client, 20, first=10)
+    one.latestOffset(start, ALL)
+    assert one.initialOffset() == start
+    again = reader(server, noAck="true", startingOffsets="latest")
+    assert again.initialOffset() == start
+    assert drain(again, 15) == [list(range(10, 25)), list(range(25, 30))]
+    assert client.keys("rstream:start*") == []
+
+
+def test_no_ack_that_is_turned_off_before_its_first_checkpoint_starts_at_the_same_place(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 30)
+    one = reader(server, noAck="true")
+    one.latestOffset(one.initialOffset(), ReadMaxRows(15))
+    again = reader(server)
+    assert drain(again, 20) == [list(range(20)), list(range(20, 30))]
+    assert pending_count(client) == 0
+    add(client, 1, first=30)
+    assert drain(again, at=again.initialOffset()) == [[30]]
+    assert client.keys("rstream:start*") == []
+
+
+@pytest.mark.parametrize("how", ["pattern", "named"])
+def test_no_ack_killed_before_a_checkpoint_knows_a_new_stream_starts_it_at_the_same_place(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("spark_streams.source.group.subscription._LOOK_FOR_STREAMS", 0.0)
+    before, after = ({"streamsPattern": "?"}, {"streamsPattern": "?"})
+    if how == "named":
+        before, after = ({"streams": "a"}, {"streams": "a,b"})
+    add(client, 3, "a")
+    one = reader(server, noAck="true", **before)
+    end = one.latestOffset(one.initialOffset(), ALL)
+    add(client, 5, "b", first=100)
+    reader(server, noAck="true", **after).latestOffset(end, ALL)
+    assert drain(reader(server, noAck="true", **after), at=end) == [list(range(100, 105))]
+    assert client.keys("rstream:start*") == []
+
+
+@pytest.mark.usefixtures("never_ahead")
+def test_no_ack_sets_a_group_back_that_somebody_has_moved_on(server: Server, client: redis.Redis) -> None:
+    """By hand, or as a query that has lost its lease and has yet to notice."""
+    ids = add(client, 40)
+    one = reader(server, noAck="true")
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(10))
+    client.xgroup_setid("s", "g", ids[30])
+    assert drain(one, 10, end) == [list(range(n, n + 10)) for n in (10, 20, 30)]
+
+
+def test_spark_asks_for_the_start_again_when_a_batch_has_been_reserved(server: Server, client: redis.Redis) -> None:
+    """S2: the second answer may differ where nothing is pending; the batch is known by its end."""
+    add(client, 10)
+    one = reader(server, delivery="at-most-once")
+    end = one.latestOffset(one.initialOffset(), ALL)
+    assert read(one, one.initialOffset(), end) == list(range(10))

@@ -1,0 +1,150 @@
+"""The pending lists of many streams, asked and settled together, on both servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from spark_streams.errors import GroupMissingError, ServerReplyError
+from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.source import pending_list
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.membership import Membership
+from spark_streams.source.pending_list import PendingRange, pending_runs, settle
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.entries.pending_page import texts_of
+from tests.servers import Server
+
+MEMBER = Membership((), "g", "c")
+
+
+class Counting(Connection):
+    """Counts round trips."""
+
+    trips = 0
+
+    def receive(self, most: int | None = None) -> memoryview:
+        self.trips += 1
+        return super().receive(most)
+
+
+@pytest.fixture
+def client(server: Server) -> redis.Redis:
+    return server.client(decode_responses=True)
+
+
+@pytest.fixture
+def connection(server: Server) -> Iterator[Counting]:
+    with Counting(Address.parse(server.url)) as opened:
+        yield opened
+
+
+def deliver(client: redis.Redis, stream: str, count: int, *consumers: str) -> None:
+    """Entries 1-0 … count-0, delivered to the consumers in turn."""
+    pipe = client.pipeline(transaction=False)
+    pipe.xgroup_create(stream, "g", id="0", mkstream=True)
+    for n in range(1, count + 1):
+        pipe.xadd(stream, {"n": n}, id=f"{n}-0")
+    consumers = consumers or ("c",)
+    if len(consumers) == 1:
+        pipe.xreadgroup("g", consumers[0], {stream: ">"})
+    else:
+        for n in range(count):
+            pipe.xreadgroup("g", consumers[n % len(consumers)], {stream: ">"}, count=1)
+    pipe.execute()
+
+
+def pending_ids(client: redis.Redis, stream: str) -> list[str]:
+    return [one["message_id"] for one in client.xpending_range(stream, "g", "-", "+", 10_000)]
+
+
+def test_a_thousand_small_streams_are_settled_in_two_round_trips(client: redis.Redis, connection: Counting) -> None:
+    streams = [f"s{n}" for n in range(1000)]
+    for stream in streams:
+        deliver(client, stream, 3)
+    ranges = [PendingRange(stream, StreamId(2, 0)) for stream in streams]
+    assert len(pending_runs(connection, MEMBER, ranges, 100)) == 1000
+    assert connection.trips == 1
+    assert settle(connection, MEMBER, ranges) == 2000
+    assert connection.trips == 3
+    assert all(pending_ids(client, stream) == ["3-0"] for stream in streams)
+
+
+def test_a_long_pending_list_is_settled_page_by_page_up_to_its_end_and_no_further(
+    client: redis.Redis, connection: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_list, "PAGE", 70)
+    deliver(client, "s", 300)
+    assert settle(connection, MEMBER, [PendingRange("s", StreamId(5, 0), StreamId(2, 0))]) == 3
+    assert settle(connection, MEMBER, [PendingRange("s", StreamId(250, 0))]) == 247
+    assert pending_ids(client, "s") == [f"{n}-0" for n in range(251, 301)]
+    assert settle(connection, MEMBER, [PendingRange("s", StreamId(250, 0))]) == 0
+    assert settle(connection, MEMBER, [PendingRange("s", MAX_ID, most=20)]) == 20
+    assert pending_ids(client, "s")[0] == "271-0"
+
+
+def test_more_streams_than_a_round_takes_are_settled_in_several(
+    client: redis.Redis, connection: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_list, "_STREAMS", 7)
+    monkeypatch.setattr(pending_list, "_ROUND", 20)
+    lengths = {f"s{n}": n for n in range(40)}
+    for stream, count in lengths.items():
+        deliver(client, stream, count)
+    ranges = [PendingRange(stream, MAX_ID) for stream in lengths]
+    runs = pending_runs(connection, MEMBER, ranges, 1000)
+    for stream, count in lengths.items():
+        assert sum(run.count for run in runs if run.stream == stream) == count
+    assert settle(connection, MEMBER, ranges) == sum(lengths.values())
+    assert not any(pending_ids(client, stream) for stream in lengths)
+
+
+def test_pending_entries_become_runs_range_by_range(client: redis.Redis, connection: Counting) -> None:
+    deliver(client, "s", 10)
+    deliver(client, "t", 4, "c", "other")
+    ranges = [PendingRange("s", StreamId(9, 0), StreamId(1, 0)), PendingRange("t", MAX_ID)]
+    assert pending_runs(connection, MEMBER, ranges, 5) == [
+        EntryRange("s", StreamId(1, 0), StreamId(6, 0), 5, owned=False),
+        EntryRange("s", StreamId(6, 0), StreamId(9, 0), 3, owned=False),
+        EntryRange("t", MIN_ID, StreamId(3, 0), 2, owned=False),
+    ]
+    assert pending_runs(connection, MEMBER, [PendingRange("s", MAX_ID, most=3)], 2) == [
+        EntryRange("s", MIN_ID, StreamId(2, 0), 2, owned=False),
+        EntryRange("s", StreamId(2, 0), StreamId(3, 0), 1, owned=False),
+    ]
+    assert pending_runs(connection, MEMBER, [PendingRange("s", StreamId(4, 0), StreamId(4, 0))], 2) == []
+
+
+def test_the_pending_list_of_another_consumer_is_asked_and_settled_by_its_name(
+    client: redis.Redis, connection: Counting
+) -> None:
+    deliver(client, "s", 10, "c", "claim")
+    (run,) = pending_runs(connection, MEMBER, [PendingRange("s", MAX_ID, consumer="claim")], 100, keep_ids=True)
+    assert (run.consumer, run.count, run.last) == ("claim", 5, StreamId(10, 0))
+    assert texts_of(run.ids).to_pylist() == [b"%d-0" % n for n in range(2, 11, 2)]
+    assert settle(connection, MEMBER, [PendingRange("s", StreamId(4, 0), consumer="claim")]) == 2
+    assert len(pending_ids(client, "s")) == 8
+
+
+def test_a_group_that_is_gone_is_named(client: redis.Redis, connection: Counting) -> None:
+    deliver(client, "s", 3)
+    for ask in (settle, lambda *given: pending_runs(*given, 10)):
+        with pytest.raises(GroupMissingError, match="XPENDING t g at .*: the stream or its consumer group is gone"):
+            ask(connection, MEMBER, [PendingRange("s", MAX_ID), PendingRange("t", MAX_ID)])
+
+
+def test_a_user_who_may_not_acknowledge_is_told_so(redis_server: Server) -> None:
+    """(The bundled engine has no ACLs.)"""
+    with redis_server.client(decode_responses=True) as admin:
+        admin.flushall()
+        deliver(admin, "s", 3)
+        admin.acl_setuser("half", enabled=True, passwords=["+pw"], keys=["*"], categories=["+@all"], commands=["-xack"])
+        with (
+            Connection(Address.parse(redis_server.url.replace("://", "://half:pw@"))) as connection,
+            pytest.raises(ServerReplyError, match="XACK s g at .*NOPERM"),
+        ):
+            settle(connection, MEMBER, [PendingRange("s", MAX_ID)])
+        admin.acl_deluser("half")

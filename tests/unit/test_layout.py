@@ -1,0 +1,129 @@
+"""The rules of the layout: which folder may import which, and what stays apart. HOUSE: imports never run upwards."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spark_streams
+
+ROOT = Path(spark_streams.__file__).parent
+# What each part of the package may import of the others, from the ground up.
+BELOW = {
+    "_version": set(),
+    "errors": set(),
+    "ids": set(),
+    "option_values": {"ids"},
+    "worker": set(),
+    "engine": {"_version", "ids"},
+    "keys": set(),
+    "wire": {"_version", "engine", "errors", "ids"},
+    "lease": {"errors", "wire"},
+    "option_checks": {"errors", "ids", "option_values"},
+    "options": {"errors", "ids", "option_checks", "option_values", "wire"},
+    "deadletter": {"errors", "ids", "keys", "lease", "option_values", "options", "wire"},
+    "source": {"deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "wire", "worker"},
+    "sink": {"deadletter", "errors", "ids", "keys", "options", "source", "wire", "worker"},
+    "monitor": {"_version", "errors", "ids", "keys", "source", "wire"},
+    "datasource": {"errors", "options", "sink", "source", "wire"},
+    "commands": {"deadletter", "engine", "errors", "ids", "monitor", "option_values", "options", "wire"},
+    "cli": {"_version", "commands"},
+    "__init__": {"_version", "datasource", "deadletter", "monitor"},
+}
+# Within the source: from what is known of entries and groups up to what Spark asks.
+SOURCE = [
+    {"entry_count", "entry_range", "membership", "offset", "pending_list", "partitioning"},
+    {"rows", "note_receipts", "task_notes", "group"},
+    {"task", "recovery"},
+    {"batch", "microbatch"},
+    {"batch_reader", "stream_reader"},
+]
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        yield name.removesuffix(".__init__"), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.AST, everywhere: bool = True) -> Iterator[str]:
+    """What a module imports, below the package; everywhere: within functions, too, but not what types alone need."""
+    nodes = list(getattr(tree, "body", []))
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            nodes += node.orelse
+        elif isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{one.name}" for one in node.names)
+        elif everywhere or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            nodes += [one for one in ast.iter_child_nodes(node) if isinstance(one, (ast.stmt, ast.ExceptHandler))]
+
+
+def ours(name: str) -> str:
+    return name.removeprefix("spark_streams.")
+
+
+def test_no_part_imports_what_stands_above_it() -> None:
+    wrong = set()
+    for name, tree in modules():
+        part = name.split(".")[0]
+        for what in imported(tree):
+            if what.startswith("spark_streams."):
+                other = ours(what).split(".")[0]
+                other = "__init__" if other in spark_streams.__all__ else other
+                if other != part and other not in BELOW[part]:
+                    wrong.add(f"{name} imports {other}")
+    assert not wrong
+
+
+def test_within_the_source_imports_run_downwards() -> None:
+    floor = {part: at for at, parts in enumerate(SOURCE) for part in parts}
+    wrong = set()
+    for name, tree in modules():
+        if not name.startswith("source."):
+            continue
+        part = name.split(".")[1]
+        for what in imported(tree):
+            if ours(what).startswith("source."):
+                other = ours(what).split(".")[1]
+                if floor[other] > floor[part]:
+                    wrong.add(f"{name} imports source.{other}")
+    assert not wrong
+
+
+def test_no_circle_of_modules() -> None:
+    known = dict(modules())
+    graph = {
+        name: {
+            target
+            for what in imported(tree, everywhere=False)
+            if what.startswith("spark_streams.")
+            for target in (ours(what), ours(what).rpartition(".")[0])
+            if target in known and target != name
+        }
+        for name, tree in known.items()
+    }
+    while True:  # whoever imports nothing that is left is in no circle
+        free = {name for name, targets in graph.items() if not targets & graph.keys()}
+        if not free:
+            break
+        graph = {name: targets for name, targets in graph.items() if name not in free}
+    assert not graph
+
+
+@pytest.mark.parametrize("apart", ["pyspark", "pyarrow", "numpy", "redis"])
+def test_the_engine_stands_apart_from(apart: str) -> None:
+    wrong = [name for name, tree in modules() if name.startswith("engine") and any(
+        what.split(".")[0] == apart for what in imported(tree)
+    )]  # fmt: skip
+    assert not wrong
+
+
+def test_what_is_public_is_there() -> None:
+    assert sorted(spark_streams.__all__) == ["__version__", "register", "route_dead_letters", "watch"]
+    assert all(getattr(spark_streams, name) is not None for name in spark_streams.__all__)
