@@ -7,37 +7,15 @@ order, and those that get something leave. Source: Redis' `blocked.c`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from spark_streams.engine.client import Waiter
 from spark_streams.engine.resp.replies import CommandError, Reply, error
 
 if TYPE_CHECKING:
     from spark_streams.engine.client import Client
     from spark_streams.engine.store.keyspace import Database
-
-
-class Waiter:
-    """One blocked command. `attempt` gives its reply, None while there is nothing yet; it may raise CommandError."""
-
-    __slots__ = ("again", "again_at", "attempt", "client", "db", "deadline", "keys", "nothing")
-
-    def __init__(
-        self, client: Client, db: Database, keys: Sequence[bytes], deadline: int | None,
-        attempt: Callable[[], Reply | None], nothing: Reply, again: Callable[[], int] | None = None,
-    ) -> None:  # fmt: skip
-        self.client = client
-        self.db = db
-        self.keys = keys
-        self.deadline = deadline  # Unix milliseconds; None waits for ever
-        self.attempt = attempt
-        self.nothing = nothing  # the reply when time is up
-        self.again = again  # after an attempt: when to try again although no key has changed, in Unix milliseconds
-        self.again_at = again() if again is not None else None
-
-    def times(self) -> list[int]:
-        """When something has to be done about it."""
-        return [time for time in (self.deadline, self.again_at) if time is not None]
 
 
 class Waiters:
@@ -80,7 +58,7 @@ class Waiters:
             keys, db.ready = list(db.ready), {}
             for key in keys:
                 for waiter in list(db.waiting.get(key, ())):
-                    if waiter.client.waiter is waiter:
+                    if isinstance(waiter, Waiter) and waiter.client.waiter is waiter:
                         self._try(waiter)
 
     def _try(self, waiter: Waiter) -> None:

@@ -1,11 +1,13 @@
-"""A client as commands see it: its name, protocol, database, transaction, reply mode. No socket."""
+"""A client as commands see it: its name, protocol, database, transaction, reply mode, what it waits for. No socket."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from spark_streams.engine.resp.replies import Reply
+
 if TYPE_CHECKING:
-    from spark_streams.engine.blocking import Waiter
     from spark_streams.engine.resp.requests import Request
     from spark_streams.engine.store.keyspace import Database
 
@@ -58,3 +60,26 @@ class Client:
         self.queue = None
         self.broken = False
         self.unwatch()
+
+
+class Waiter:
+    """One blocked command. `attempt` gives its reply, None while there is nothing yet; it may raise CommandError."""
+
+    __slots__ = ("again", "again_at", "attempt", "client", "db", "deadline", "keys", "nothing")
+
+    def __init__(
+        self, client: Client, db: Database, keys: Sequence[bytes], deadline: int | None,
+        attempt: Callable[[], Reply | None], nothing: Reply, again: Callable[[], int] | None = None,
+    ) -> None:  # fmt: skip
+        self.client = client
+        self.db = db
+        self.keys = keys
+        self.deadline = deadline  # Unix milliseconds; None waits for ever
+        self.attempt = attempt
+        self.nothing = nothing  # the reply when time is up
+        self.again = again  # after an attempt: when to try again although no key has changed, in Unix milliseconds
+        self.again_at = again() if again is not None else None
+
+    def times(self) -> list[int]:
+        """When something has to be done about it."""
+        return [time for time in (self.deadline, self.again_at) if time is not None]

@@ -23,25 +23,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
+from spark_streams.engine.command_bytes import EXEC, MULTI, bulks, claim_command, number, xadd_head
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.entry import fields_wire
 from spark_streams.engine.store.references import Policy
 
 if TYPE_CHECKING:
-    from spark_streams.engine.store.group import Consumer, Group
+    from spark_streams.engine.store.group import Group
     from spark_streams.engine.store.keyspace import Database
-    from spark_streams.engine.store.pending_list import Run
-    from spark_streams.engine.store.stream import Slice, Stream
+    from spark_streams.engine.store.node_list import Slice
+    from spark_streams.engine.store.pending_list import Consumer, Run
+    from spark_streams.engine.store.stream import Stream
 
-MULTI = fields_wire([b"MULTI"])
-EXEC = fields_wire([b"EXEC"])
 _IDS_PER_COMMAND = 50_000  # Redis takes a million arguments
 _HEADS = 1_000
-
-
-def number(value: int) -> bytes:
-    """An argument."""
-    return b"%d" % value
 
 
 class Journal:
@@ -206,29 +201,6 @@ class Journal:
         for at in range(0, len(texts), _IDS_PER_COMMAND):
             self._open(db)
             self.parts += claim_command(key, name, consumer, texts[at : at + _IDS_PER_COMMAND], tail)
-
-
-def xadd_head(key: bytes, count: bytes) -> bytes:
-    """What stands before the id of an XADD with so many fields and values."""
-    return b"*%d%b" % (int(count) + 3, fields_wire([b"XADD", key])[2:])
-
-
-def claim_command(
-    key: bytes, group: bytes, consumer: bytes, texts: Sequence[bytes], tail: Sequence[bytes]
-) -> list[bytes]:
-    """XCLAIM of these ids, in pieces."""
-    head = fields_wire([b"XCLAIM", key, group, consumer, b"0"])[2:]
-    end = fields_wire(list(tail))
-    return [b"*%d%b" % (5 + len(texts) + len(tail), head), bulks(texts), end[end.index(b"\r\n") + 2 :]]
-
-
-def bulks(texts: Sequence[bytes]) -> bytes:
-    """Bulk strings in a row. Ids are mostly of one length: then one join does it."""
-    lengths = set(map(len, texts))
-    if len(lengths) != 1:
-        return b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts])
-    head = b"$%d\r\n" % lengths.pop()
-    return head + (b"\r\n" + head).join(texts) + b"\r\n"
 
 
 # Commands whose words do not say what they have done: how the key is now is written instead.

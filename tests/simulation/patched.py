@@ -34,7 +34,7 @@ def product() -> Iterator[None]:
         _small_steps(patch)
         _processes(patch)
         _ticks(patch)
-        patch.setattr(micro_batch_stream, "Beside", SimulatedBeside)
+        patch.setattr(micro_batch_stream, "BackgroundWorker", SimulatedBeside)
         for module in (stream_reader, batch_writer):
             patch.setattr(module, "TaskContext", TaskPlace)
         patch.setattr(subscription, "_LOOK_FOR_STREAMS", 0.0)

@@ -43,7 +43,7 @@ def more(count: int) -> Step:
 
 def killed_anywhere(sink: str = "recorder", **options: str) -> list[Plan]:
     """The first trigger is killed after so many ticks."""
-    return [plan(Step("kill", delay), "trigger", "trigger", sink=sink, **options) for delay in range(1, 200, 3)]
+    return [plan(Step("kill", delay), "trigger", "trigger", sink=sink, **options) for delay in range(1, 120)]
 
 
 ANYTHING = [plan("trigger", more(3), "trigger")]

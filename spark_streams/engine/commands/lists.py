@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 
-from spark_streams.engine.blocking import Waiter
-from spark_streams.engine.client import Client
+from spark_streams.engine.client import Client, Waiter
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of
 from spark_streams.engine.core import Engine

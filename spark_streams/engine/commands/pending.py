@@ -27,8 +27,8 @@ from spark_streams.engine.resp.replies import (
     integer,
 )
 from spark_streams.engine.store import entryid
-from spark_streams.engine.store.group import Consumer, Group
-from spark_streams.engine.store.pending_list import RunIndex
+from spark_streams.engine.store.group import Group
+from spark_streams.engine.store.pending_list import Consumer, RunIndex
 from spark_streams.engine.store.stream import Stream
 
 MAX_DELIVERIES = 2**63 - 1

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 
-from spark_streams.engine.blocking import Waiter
-from spark_streams.engine.client import Client
+from spark_streams.engine.client import Client, Waiter
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import entry_id
 from spark_streams.engine.commands.pending import MAX_DELIVERIES
@@ -29,10 +28,11 @@ from spark_streams.engine.resp.replies import (
     encode,
 )
 from spark_streams.engine.store import entryid
-from spark_streams.engine.store.group import Consumer, Group
+from spark_streams.engine.store.group import Group
 from spark_streams.engine.store.keyspace import Database, wrong_type
-from spark_streams.engine.store.pending_list import Run
-from spark_streams.engine.store.stream import Slice, Stream
+from spark_streams.engine.store.node_list import Slice
+from spark_streams.engine.store.pending_list import Consumer, Run
+from spark_streams.engine.store.stream import Stream
 
 _NEVER = 1 << 63  # later than any time
 

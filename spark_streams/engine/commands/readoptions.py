@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.resp.replies import CommandError
-from spark_streams.engine.store.stream import Slice
+from spark_streams.engine.store.node_list import Slice
 
 
 @dataclass

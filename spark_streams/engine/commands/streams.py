@@ -25,8 +25,9 @@ from spark_streams.engine.store.entry import fields_wire
 from spark_streams.engine.store.idempotence import message_of
 from spark_streams.engine.store.keyspace import Database
 from spark_streams.engine.store.listpack_size import MAX_NODE_BYTES
+from spark_streams.engine.store.node_list import Slice
 from spark_streams.engine.store.references import Policy
-from spark_streams.engine.store.stream import Slice, Stream
+from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 
 

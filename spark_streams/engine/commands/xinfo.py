@@ -11,8 +11,8 @@ from spark_streams.engine.commands.streams import Entries
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import NIL, Array, CommandError, Map, Reply, bulk, integer, simple
 from spark_streams.engine.store import entryid
-from spark_streams.engine.store.group import Consumer, Group
-from spark_streams.engine.store.pending_list import Run, RunIndex
+from spark_streams.engine.store.group import Group
+from spark_streams.engine.store.pending_list import Consumer, Run, RunIndex
 from spark_streams.engine.store.stream import Stream
 
 

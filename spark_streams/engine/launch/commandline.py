@@ -1,4 +1,4 @@
-"""The command line and the configuration file: both end in the same table of options (settings.py)."""
+"""The command line and the configuration file: both end in the same table of options (settings/table.py)."""
 
 from __future__ import annotations
 

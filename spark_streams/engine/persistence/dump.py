@@ -17,10 +17,10 @@ from spark_streams.engine.persistence.rdb import (
 )
 from spark_streams.engine.persistence.rdb_encodings import pack
 from spark_streams.engine.store.entry import fields_of
-from spark_streams.engine.store.group import Consumer, Group
+from spark_streams.engine.store.group import Group
 from spark_streams.engine.store.keyspace import Value
 from spark_streams.engine.store.node import Node
-from spark_streams.engine.store.pending_list import Run
+from spark_streams.engine.store.pending_list import Consumer, Run
 from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 

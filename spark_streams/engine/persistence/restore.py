@@ -27,10 +27,10 @@ from spark_streams.engine.persistence.rdb import (
 )
 from spark_streams.engine.persistence.rdb_encodings import BadDataError, unpack, unpack_intset, unpack_ziplist
 from spark_streams.engine.store.entry import entry_wire, fields_wire
-from spark_streams.engine.store.group import Consumer, Group, distance
+from spark_streams.engine.store.group import Group, distance
 from spark_streams.engine.store.keyspace import Value
 from spark_streams.engine.store.node_limits import NodeLimits
-from spark_streams.engine.store.pending_list import Run
+from spark_streams.engine.store.pending_list import Consumer, Run
 from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 

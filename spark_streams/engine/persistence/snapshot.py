@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from spark_streams.engine.journal import claim_command, number, xadd_head
+from spark_streams.engine.command_bytes import claim_command, number, xadd_head
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.entry import fields_wire
 from spark_streams.engine.store.keyspace import Database, Value

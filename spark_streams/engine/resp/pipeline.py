@@ -1,8 +1,8 @@
 """A pipelined chunk: many whole commands, read by hiredis.
 
 hiredis is used only on what proves to end where a command does, and never given a count that it would make much room
-for in advance. What it cannot make sense of is left to the strict parser (protocol.py), for the right words. One thing
-differs between them: an argument sent as a simple string (`+`), which no client does, passes here.
+for in advance. What it cannot make sense of is left to the strict parser (request_parser.py), for the right words. One
+thing differs between them: an argument sent as a simple string (`+`), which no client does, passes here.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every connection's parser knows where each command begins, and holds no more of an unfinished one than has arrived:
 
-    a run of XADDs         taken as one (runs.py)
+    a run of XADDs         taken as one (xadd_batch.py)
     whole commands, many   hiredis' C reader, four times as fast (pipeline.py)
     one whole command      split at the line ends (`_one_command`)
     everything else        the strict parser: inline commands (inline.py), unfinished ones (it goes on where it stopped,

@@ -16,17 +16,15 @@ from __future__ import annotations
 import logging
 import selectors
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from spark_streams.engine.client import Client
+from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import error
 from spark_streams.engine.resp.request_parser import RequestParser
 from spark_streams.engine.resp.requests import BEFORE_AUTH, Request, TooLongError, size_of
 from spark_streams.engine.server.listeners import Channel
 from spark_streams.engine.server.output import Output
-
-if TYPE_CHECKING:
-    from spark_streams.engine.server.connections import Connections
 
 READ_SIZE = 256 * 1024
 READ_LITTLE = 64 * 1024  # unless the last read was as much: room for more costs system calls of its own
@@ -38,13 +36,27 @@ _SMALL_REPLY = 512
 log = logging.getLogger("rstream.engine")
 
 
+class Turn(Protocol):
+    """What a connection needs of all of them. held: their replies wait for the end of the turn; unfinished: with more
+    to run than is run in one; postponed: held up by CLIENT PAUSE."""
+
+    engine: Engine
+    selector: selectors.BaseSelector
+    held: list[Connection]
+    unfinished: list[Connection]
+    postponed: list[Connection]
+
+    def remove(self, connection: Connection) -> None:
+        """It is about to be closed."""
+
+
 class Connection:
     """One client's socket with what has been read and not run, and what is to be sent and not sent."""
 
     __slots__ = ("backlog", "backlog_bytes", "channel", "client", "closed", "connections", "deaf", "engine", "events",
                  "held", "output", "parser", "queued", "read_size")  # fmt: skip
 
-    def __init__(self, channel: Channel, client: Client, parser: RequestParser, connections: Connections) -> None:
+    def __init__(self, channel: Channel, client: Client, parser: RequestParser, connections: Turn) -> None:
         self.channel = channel
         self.client = client
         self.parser = parser

@@ -2,7 +2,7 @@
 
     group   last_id       the newest entry delivered: `>` means after this one
             entries_read  how many entries of the stream's whole life lie up to there; None when it cannot be told
-            pending       runs of all consumers (see pending.py)
+            pending       runs of all consumers (see pending_list.py)
             consumers     name → consumer, each with the index of its own runs
 
 Source of the rules: XGROUP, XREADGROUP, XACK; the counter follows Redis' `streamEstimateDistanceFromFirstEverEntry`
@@ -15,27 +15,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spark_streams.engine.store import entryid
-from spark_streams.engine.store.pending_list import PendingList, Run, RunIndex
+from spark_streams.engine.store.pending_list import Consumer, PendingList, Run
 
 if TYPE_CHECKING:
     from spark_streams.engine.store.node import Node
-    from spark_streams.engine.store.stream import Slice, Stream
+    from spark_streams.engine.store.node_list import NodeList, Slice
 
 
 # After so many ids in a row that do not follow one another in a run, XACK takes the rest one by one.
 _MISSES = 8
-
-
-class Consumer:
-    """One reader's name within a group."""
-
-    __slots__ = ("active", "name", "pending", "seen")
-
-    def __init__(self, name: bytes, now: int) -> None:
-        self.name = name
-        self.seen = now  # last attempt to read or claim, Unix milliseconds
-        self.active = -1  # last time that an entry was delivered or claimed; -1: never
-        self.pending = RunIndex()
 
 
 class Group:
@@ -68,7 +56,7 @@ class Group:
             self.pending.remove(run)
         return count
 
-    def deliver(self, slices: Sequence[Slice], consumer: Consumer | None, now: int, stream: Stream) -> None:
+    def deliver(self, slices: Sequence[Slice], consumer: Consumer | None, now: int, stream: NodeList) -> None:
         """Move on over these new entries and make them pending for the consumer (None: NOACK)."""
         first = slices[0].node.id_at(slices[0].low)
         last = slices[-1].node.id_at(slices[-1].high - 1)
@@ -97,21 +85,21 @@ class Group:
         if run is not None:
             self._add_new(run, stream)
 
-    def _add_new(self, run: Run, stream: Stream) -> None:
+    def _add_new(self, run: Run, stream: NodeList) -> None:
         """Add a run of fresh entries; a single one joins the newest run where the two are alike."""
         if run.count == 1:
             self.pending.put(run.first, run.consumer, run.time, 1, stream)
         else:
             self.pending.add(run)
 
-    def _deliver_again(self, slices: Sequence[Slice], consumer: Consumer, now: int, stream: Stream) -> None:
+    def _deliver_again(self, slices: Sequence[Slice], consumer: Consumer, now: int, stream: NodeList) -> None:
         """Some are pending already, because the group was set back: they move to this consumer, counted afresh."""
         for node, low, high in slices:
             for entry_id in node.id_list(low, high):
                 self.pending.take(entry_id, stream)
                 self.pending.put(entry_id, consumer, now, 1, stream)
 
-    def _count_read(self, slices: Sequence[Slice], last: int, stream: Stream) -> None:
+    def _count_read(self, slices: Sequence[Slice], last: int, stream: NodeList) -> None:
         """Bring entries_read past these new entries, as Redis does one by one, in constant time.
 
         The counter goes on as long as no tombstone lies at or above the entry before. Where one does, it cannot be
@@ -132,7 +120,7 @@ class Group:
                 read = stream.entries_added if last == stream.last_id and last >= deleted else None
         self.entries_read = read
 
-    def lag(self, stream: Stream) -> int | None:
+    def lag(self, stream: NodeList) -> int | None:
         """How many entries are still to be delivered; None when tombstones make it unknowable (XINFO GROUPS)."""
         if not stream.length:
             return 0
@@ -143,14 +131,14 @@ class Group:
         read = distance(stream, self.last_id)
         return None if read is None else stream.entries_added - read
 
-    def acknowledge(self, texts: Sequence[bytes], stream: Stream) -> int:
+    def acknowledge(self, texts: Sequence[bytes], stream: NodeList) -> int:
         """Drop these ids from the pending list (XACK); how many were in it.
 
         Raises EntryIdError before anything is dropped.
         """
         return self.pending.discard_all([(first, last) for first, last, _ in self.ranges(texts, stream)], stream)
 
-    def ranges(self, texts: Sequence[bytes], stream: Stream) -> list[tuple[int, int, int]]:
+    def ranges(self, texts: Sequence[bytes], stream: NodeList) -> list[tuple[int, int, int]]:
         """These ids as ranges: first, last, how many. Raises EntryIdError.
 
         Ids that come in the order in which they were delivered are compared as text with those of their run, and become
@@ -173,20 +161,20 @@ class Group:
             at += matched
         return ranges
 
-    def take(self, first: int, last: int, count: int, stream: Stream) -> list[Run] | None:
+    def take(self, first: int, last: int, count: int, stream: NodeList) -> list[Run] | None:
         """The runs of one of `ranges`, opened, if all of it is still pending; else None."""
         if count == 1 and self.pending.get(first, stream) is None:
             return None
         runs = self.pending.between(first, last, stream)
         return runs if sum(run.count for run in runs) == count else None
 
-    def keep_ids(self, stream: Stream, node: Node) -> None:
+    def keep_ids(self, stream: NodeList, node: Node) -> None:
         """The stream is about to drop this node: write down those of its ids that are pending."""
         if len(self.pending):
             self.pending.keep_ids(node.first, node.last, stream)
 
 
-def _match(run: Run, entry_id: int, texts: Sequence[bytes], at: int, stream: Stream) -> tuple[int, int]:
+def _match(run: Run, entry_id: int, texts: Sequence[bytes], at: int, stream: NodeList) -> tuple[int, int]:
     """How many of `texts` from `at` on are the run's own ids from `entry_id` on, in order; and the last of them."""
     step = 16
     matched, last = 1, entry_id
@@ -205,12 +193,12 @@ def _match(run: Run, entry_id: int, texts: Sequence[bytes], at: int, stream: Str
     return matched, last
 
 
-def has_tombstone(stream: Stream, start: int) -> bool:
+def has_tombstone(stream: NodeList, start: int) -> bool:
     """Whether XDEL removed an entry at or above `start` (`streamRangeHasTombstones`)."""
     return bool(stream.length and stream.max_deleted_id) and start <= stream.max_deleted_id
 
 
-def distance(stream: Stream, entry_id: int) -> int | None:
+def distance(stream: NodeList, entry_id: int) -> int | None:
     """How many entries were ever added up to this id; None if unknown (`streamEstimateDistanceFromFirstEverEntry`)."""
     if not stream.entries_added:
         return 0

@@ -10,20 +10,28 @@ The clock is passed in: a key whose time has come is dropped when it is next loo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias, TypeVar
 
 from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.store.stream import Stream
-
-if TYPE_CHECKING:
-    from spark_streams.engine.blocking import Waiter
-    from spark_streams.engine.client import Client
 
 Value: TypeAlias = bytes | dict[bytes, bytes] | set[bytes] | list[bytes] | Stream
 T = TypeVar("T", bytes, dict[bytes, bytes], set[bytes], list[bytes], Stream)
 
 TYPE_NAMES: dict[type, str] = {bytes: "string", dict: "hash", set: "set", list: "list", Stream: "stream"}
+
+
+class Watcher(Protocol):
+    """Who watches a key (WATCH): `dirty` once it has changed."""
+
+    dirty: bool
+
+
+class Waiting(Protocol):
+    """Who waits for a key, in the order in which they came (blocking.py serves them)."""
+
+    keys: Sequence[bytes]
 
 
 def wrong_type() -> CommandError:
@@ -41,8 +49,8 @@ class Database:
         self.clock = clock
         self.values: dict[bytes, Value] = {}
         self.expires: dict[bytes, int] = {}
-        self.watched: dict[bytes, set[Client]] = {}
-        self.waiting: dict[bytes, dict[Waiter, None]] = {}
+        self.watched: dict[bytes, set[Watcher]] = {}
+        self.waiting: dict[bytes, dict[Waiting, None]] = {}
         self.ready: dict[bytes, None] = {}
         self.changes = 0
         self.expired: Callable[[Database, bytes], None] = lambda db, key: None  # told of every key that expires

@@ -11,9 +11,10 @@ begun it is *sealed* and becomes one piece:
     pieces  [ entry ][ entry entry entry entry ][ entry ]        open
     blob    [ entry   entry entry entry entry     entry ]        sealed: a read of the whole node sends it as it is
     lengths   82      82    82    83    83        83             of each entry
-    ids     0: 1526919030474-0       3: 1526919030475-0          where unbroken ids begin (see idrun.py)
+    ids     0: 1526919030474-0       3: 1526919030475-0          where unbroken ids begin (see id_ranges.py)
 
-A sealed node that has become cold is *packed* (see shelf.py): its blob is compressed, and opened again when it is read.
+A sealed node that has become cold is *packed* (see cold_nodes.py): its blob is compressed, and opened again when it is
+read.
 
 Where an entry begins is added up from the lengths when somebody reads a part of the node. A slot is the place of one
 entry; a deleted entry keeps its slot (a tombstone) until the node goes.

@@ -33,8 +33,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from spark_streams.engine.store import entryid
 
 if TYPE_CHECKING:
-    from spark_streams.engine.store.group import Consumer
-    from spark_streams.engine.store.stream import Stream
+    from spark_streams.engine.store.node_list import NodeList
 
 
 # Acknowledged ranges in one run from which on it is rewritten rather than opened for each.
@@ -62,7 +61,7 @@ class Run:
         made.order = self.order
         return made
 
-    def id_list(self, stream: Stream, start: int = 0, limit: int | None = None) -> list[int]:
+    def id_list(self, stream: NodeList, start: int = 0, limit: int | None = None) -> list[int]:
         """Its ids from `start` on, at most `limit`."""
         if self.count == 1:
             return [self.first] if start <= self.first and limit != 0 else []
@@ -76,7 +75,7 @@ class Run:
                 break
         return found
 
-    def id_texts(self, stream: Stream, start: int = 0, limit: int | None = None) -> list[bytes]:
+    def id_texts(self, stream: NodeList, start: int = 0, limit: int | None = None) -> list[bytes]:
         """As `id_list`, in text."""
         if self.count == 1 or self.ids is not None:
             return [entryid.text(entry_id) for entry_id in self.id_list(stream, start, limit)]
@@ -87,7 +86,7 @@ class Run:
                 break
         return found
 
-    def holds(self, entry_id: int, stream: Stream) -> bool:
+    def holds(self, entry_id: int, stream: NodeList) -> bool:
         """Whether this very id is one of its entries."""
         if not self.first <= entry_id <= self.last:
             return False
@@ -178,12 +177,12 @@ class PendingList:
         self.index.remove(run)
         run.consumer.pending.remove(run)
 
-    def get(self, entry_id: int, stream: Stream) -> Run | None:
+    def get(self, entry_id: int, stream: NodeList) -> Run | None:
         """The run that holds this id."""
         run = self.index.around(entry_id)
         return run if run is not None and run.holds(entry_id, stream) else None
 
-    def open(self, entry_id: int, stream: Stream) -> None:
+    def open(self, entry_id: int, stream: NodeList) -> None:
         """Make sure that no run holds both an id below this one and an id not below it."""
         run = self.index.around(entry_id)
         if run is None or run.first == entry_id:
@@ -204,21 +203,21 @@ class PendingList:
         self.add(left)
         self.add(right)
 
-    def between(self, first: int, last: int, stream: Stream) -> list[Run]:
+    def between(self, first: int, last: int, stream: NodeList) -> list[Run]:
         """The runs of exactly the pending entries with first ≤ id ≤ last."""
         self.open(first, stream)
         self.open(last + 1, stream)
         index = self.index
         return index.runs[index.at(first) : bisect_right(index.firsts, last)]
 
-    def discard(self, first: int, last: int, stream: Stream) -> int:
+    def discard(self, first: int, last: int, stream: NodeList) -> int:
         """Drop all that is pending with first ≤ id ≤ last; how many entries that was."""
         runs = self.between(first, last, stream)
         for run in runs:
             self.remove(run)
         return sum(run.count for run in runs)
 
-    def discard_all(self, ranges: list[tuple[int, int]], stream: Stream) -> int:
+    def discard_all(self, ranges: list[tuple[int, int]], stream: NodeList) -> int:
         """`discard` for each range; a range of one id may be one that is not pending.
 
         Many ranges in one run (somebody acknowledged every other entry) do not open it again and again: what is left of
@@ -242,7 +241,7 @@ class PendingList:
             at += 1
         return dropped
 
-    def _thin(self, run: Run, ranges: list[tuple[int, int]], stream: Stream) -> int:
+    def _thin(self, run: Run, ranges: list[tuple[int, int]], stream: NodeList) -> int:
         """Drop sorted ranges of ids that lie within one run."""
         ids = run.id_list(stream)
         kept: list[int] = []
@@ -259,7 +258,7 @@ class PendingList:
             self.add(rest)
         return run.count - len(kept)
 
-    def take(self, entry_id: int, stream: Stream) -> Run | None:
+    def take(self, entry_id: int, stream: NodeList) -> Run | None:
         """Take one entry out and return it as a run of its own; None when it is not pending."""
         if self.get(entry_id, stream) is None:
             return None
@@ -267,7 +266,7 @@ class PendingList:
         self.remove(run)
         return run
 
-    def put(self, entry_id: int, consumer: Consumer, time: int, deliveries: int, stream: Stream) -> None:
+    def put(self, entry_id: int, consumer: Consumer, time: int, deliveries: int, stream: NodeList) -> None:
         """Make one entry pending that is not; it joins its left neighbour where the two are alike."""
         # A run with its ids written down may span an id that is not in it.
         self.open(entry_id, stream)
@@ -325,7 +324,7 @@ class PendingList:
         at = bisect_left(self.index.firsts, first)
         return at < len(self.index.runs) and self.index.runs[at] is run
 
-    def keep_ids(self, first: int, last: int, stream: Stream) -> None:
+    def keep_ids(self, first: int, last: int, stream: NodeList) -> None:
         """Write down the ids with first ≤ id ≤ last: the stream is about to forget them."""
         index = self.index
         at = index.at(first)
@@ -336,6 +335,18 @@ class PendingList:
                 run.ids = run.id_list(stream)
 
 
-def _are_neighbours(first: int, second: int, stream: Stream) -> bool:
+def _are_neighbours(first: int, second: int, stream: NodeList) -> bool:
     """Whether both ids have slots in the stream, one right after the other."""
     return stream.slot_id(first) == first and stream.slot_id(first + 1) == second
+
+
+class Consumer:
+    """One reader's name within a group."""
+
+    __slots__ = ("active", "name", "pending", "seen")
+
+    def __init__(self, name: bytes, now: int) -> None:
+        self.name = name
+        self.seen = now  # last attempt to read or claim, Unix milliseconds
+        self.active = -1  # last time that an entry was delivered or claimed; -1: never
+        self.pending = RunIndex()

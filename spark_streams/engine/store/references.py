@@ -20,7 +20,8 @@ from itertools import islice
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.node import Node
 from spark_streams.engine.store.node_limits import cut_head
-from spark_streams.engine.store.stream import Slice, Stream
+from spark_streams.engine.store.node_list import Slice
+from spark_streams.engine.store.stream import Stream
 
 # After so many ids in a row that do not follow one another, the rest is taken one by one.
 _MISSES = 8

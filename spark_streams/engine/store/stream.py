@@ -7,8 +7,8 @@
 Approximate trimming drops whole nodes and must drop those that Redis would drop. Redis closes a node by entries (a
 count, cheap) or by bytes of its listpack (which has to be computed value by value). So a node is closed by count, and
 carries an upper bound of its bytes; as long as the bound stays below stream-node-max-bytes the node is exact. Past it,
-this node and all after it are inexact, and are cut exactly (borders.py) only when a trim arrives at them: a stream that
-is never trimmed never pays for it. A stream whose newest node has been cut exactly goes on counting (`tail_size`).
+this node and all after it are inexact, and are cut exactly (node_limits.py) only when a trim arrives at them: a stream
+that is never trimmed never pays for it. A stream whose newest node has been cut exactly goes on counting (`tail_size`).
 
 Two things are not followed to the byte, because they would cost every stream: where XDEL or exact trimming has emptied
 an inexact node, the borders after it may differ from Redis'.
@@ -16,16 +16,12 @@ an inexact node, the borders after it may differ from Redis'.
 What consumer groups hold as pending refers to slots, not to copies of ids. Before a node goes, the groups are told, and
 write down those of its ids that they still need.
 
-The file is longer than others because reading, removing and telling slots walk the same nodes by the same bisection.
-
 No clock and no socket: whoever calls passes ids, counts and limits.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from spark_streams.engine.store.entry import fields_of
 from spark_streams.engine.store.group import Group
@@ -33,6 +29,7 @@ from spark_streams.engine.store.idempotence import Idempotence
 from spark_streams.engine.store.listpack_size import NodeSize
 from spark_streams.engine.store.node import Node
 from spark_streams.engine.store.node_limits import NodeLimits, cut_head
+from spark_streams.engine.store.node_list import NodeList, Slice
 
 # An inexact node is closed at this many bytes on the wire, so that offsets fit in 32 bits.
 _MAX_WIRE_BYTES = 1 << 20
@@ -45,34 +42,14 @@ def _head(wire: bytes) -> int:
     return wire.index(b"\r\n*") + 6
 
 
-class Slice(NamedTuple):
-    """Neighbouring live slots of one node: low … high-1."""
-
-    node: Node
-    low: int
-    high: int
-
-    def wire(self) -> bytes:
-        """Their reply bytes."""
-        return self.node.wire(self.low, self.high)
-
-
-class Stream:
+class Stream(NodeList):
     """The value of a key of type stream. Ids are packed integers (see entryid.py)."""
 
-    __slots__ = ("entries_added", "first_id", "firsts", "groups", "idempotence", "last_id", "length", "limits",
-                 "max_deleted_id", "next_slot", "nodes", "tail_size")  # fmt: skip
+    __slots__ = ("groups", "idempotence", "limits", "tail_size")
 
     def __init__(self, limits: NodeLimits) -> None:
+        super().__init__()
         self.limits = limits
-        self.nodes: list[Node] = []
-        self.firsts: list[int] = []
-        self.length = 0  # live entries
-        self.last_id = 0  # the greatest id ever given, or set by XSETID
-        self.first_id = 0  # of the oldest live entry; 0 when there is none
-        self.max_deleted_id = 0  # the greatest id that XDEL removed
-        self.entries_added = 0  # ever, or set by XSETID
-        self.next_slot = 0  # ordinal of the next slot
         self.tail_size: NodeSize | None = None  # bytes of the newest node, where they are counted exactly
         self.groups: dict[bytes, Group] = {}
         self.idempotence = Idempotence(limits.idmp_duration, limits.idmp_maxsize)
@@ -161,101 +138,6 @@ class Stream:
         return node
 
     # Reading
-
-    def _node_at(self, entry_id: int) -> int:
-        """The index of the node that holds this id if any does; -1 when it is below the first."""
-        return bisect_right(self.firsts, entry_id) - 1
-
-    def slices(self, start: int, end: int, count: int | None = None) -> tuple[list[Slice], int]:
-        """The live entries with start ≤ id ≤ end, at most `count`, oldest first; and how many they are."""
-        found: list[Slice] = []
-        left = self.length if count is None else min(count, self.length)
-        wanted = left
-        if start > end or left <= 0:
-            return found, 0
-        at = max(self._node_at(start), 0)
-        while at < len(self.nodes) and left:
-            node = self.nodes[at]
-            if node.first > end:
-                break
-            low = node.index(start)
-            high = node.slots if node.last <= end else node.index(end + 1)
-            for one, two in node.spans(low, high):
-                upto = min(two, one + left)
-                found.append(Slice(node, one, upto))
-                left -= upto - one
-                if not left:
-                    break
-            at += 1
-        return found, wanted - left
-
-    def entries_backwards(self, start: int, end: int, count: int | None = None) -> list[bytes]:
-        """The reply bytes of each live entry with start ≤ id ≤ end, newest first, at most `count`."""
-        found: list[bytes] = []
-        left = self.length if count is None else min(count, self.length)
-        at = self._node_at(end)
-        while at >= 0 and left > 0 and start <= end:
-            node = self.nodes[at]
-            low = node.index(start)
-            high = node.slots if node.last <= end else node.index(end + 1)
-            for one, two in reversed(list(node.spans(low, high))):
-                take = min(left, two - one)
-                found += reversed(node.wires(two - take, two))
-                left -= take
-            if low > 0 or node.first <= start:
-                break
-            at -= 1
-        return found
-
-    def find(self, entry_id: int) -> Slice | None:
-        """The live entry of exactly this id."""
-        at = self._node_at(entry_id)
-        if at < 0:
-            return None
-        node = self.nodes[at]
-        index = node.index(entry_id)
-        if index == node.slots or node.id_at(index) != entry_id or node.is_dead(index):
-            return None
-        return Slice(node, index, index + 1)
-
-    # Slots, dead or alive: what pending runs refer to
-
-    def slot(self, entry_id: int) -> int:
-        """The ordinal of the first slot whose id is not below this one."""
-        at = self._node_at(entry_id)
-        if at < 0:
-            return self.nodes[0].base if self.nodes else self.next_slot
-        node = self.nodes[at]
-        return node.base + node.index(entry_id)
-
-    def slot_id(self, entry_id: int) -> int | None:
-        """The smallest id of a slot, dead or alive, that is not below this one."""
-        at = max(self._node_at(entry_id), 0)
-        while at < len(self.nodes):
-            node = self.nodes[at]
-            index = node.index(entry_id)
-            if index < node.slots:
-                return node.id_at(index)
-            at += 1
-        return None
-
-    def slot_id_below(self, entry_id: int) -> int:
-        """The greatest id of a slot, dead or alive, below this one; the caller knows that there is one."""
-        node = self.nodes[self._node_at(entry_id - 1)]
-        return node.id_at(node.index(entry_id) - 1)
-
-    def slot_ranges(self, start: int, end: int) -> Iterator[Slice]:
-        """All slots with start ≤ id ≤ end, dead ones included, node by node."""
-        at = max(self._node_at(start), 0)
-        while at < len(self.nodes) and self.nodes[at].first <= end:
-            node = self.nodes[at]
-            low = node.index(start)
-            high = node.slots if node.last <= end else node.index(end + 1)
-            if low < high:
-                yield Slice(node, low, high)
-            at += 1
-
-    # Removing
 
     def delete(self, entry_id: int) -> bool:
         """Remove one entry (XDEL). False when there is no such entry."""

@@ -35,7 +35,6 @@ class GroupReconciler:
         self.heads: Mapping[str, StreamState] = {}
         self.counts = Counts()
         self._lowered: dict[str, tuple[StreamId, StreamId]] = {}  # the checkpoint's position, and what it is now
-        self._beyond: set[str] = set()  # streams that had not come to their group's position at the last look
 
     def reconciled(
         self,
@@ -145,10 +144,6 @@ class GroupReconciler:
         for stream, state in states.items():
             head = self.heads[stream]
             self.counts.moved(stream, state.last_delivered)
-            if stream in self._beyond:
-                self.counts.forget(stream)  # what is added before that is none of ours
-            self._beyond -= {stream}
-            self._beyond |= {stream} if state.last_delivered > head.last else set()
             self._recount(server, member, begin, stream, state, above)
             lost = self.counts.lost(stream, head, state.last_delivered)
             if lost:
@@ -159,6 +154,8 @@ class GroupReconciler:
                 set_groups_to(server, member, {stream: Start(state.last_delivered, known.read)})
             if known is not None and (state.entries_read is None or (lost and self._alone)):
                 states[stream] = replace(state, entries_read=known.read)
+            if state.last_delivered > head.last:
+                self.counts.forget(stream)  # what is added before the stream comes to there is none of ours
 
     def forget(self, streams: Sequence[str]) -> None:
         """What was read of these up to where their groups stand is not known."""
@@ -170,7 +167,6 @@ class GroupReconciler:
         return {
             stream: replace(known, read=known.read - remaining.get(stream, 0))
             for stream, known in self.counts.of.items()
-            if stream not in self._beyond
         }
 
     def took(self, member: Membership, before: Mapping[str, GroupState], reserved: Reserved) -> None:

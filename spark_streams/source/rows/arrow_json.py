@@ -1,4 +1,4 @@
-"""JSON texts to columns by Arrow's reader, all at once, where that is certain to be what nested.py reads.
+"""JSON texts to columns by Arrow's reader, all at once, where that is certain to be what nested_json.py reads.
 
 Each text T becomes the line `{"v":T}`. Arrow accepts the lines, one row for each, only if each T is one JSON value of
 the declared shape, because
@@ -10,8 +10,8 @@ the declared shape, because
   fields that are not declared, these must be let pass, and then `{"v":[T]}` must be accepted as well: no T with further
   members is an element of an array.
 
-What Arrow would read otherwise than nested.py is left to it: numbers where texts are declared or the other way round,
-the same field twice, maps, binary. Arrow refuses these; `Inf` and `-NaN`, which it takes for JSON, are looked for.
+What Arrow would read otherwise than nested_json.py is left to it: numbers where texts are declared or the other way
+round, the same field twice, maps, binary. Arrow refuses these; `Inf` and `-NaN`, which it takes for JSON, are sought.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Field values (binary columns) to the declared Arrow types, whole columns at a time.
 
 A column that is all of the usual form is cast by Arrow at once. Where Arrow refuses, the column is sorted by the forms
-that a text of the type may have (forms.py), and each form is cast at once; a form's column that Arrow still refuses (a
+that a text of the type may have (text_forms.py), and each form is cast at once; a form's column that Arrow refuses (a
 30th of February) is halved until the value is alone. So one bad value costs a few more casts, and not one per row.
-Arrays, structs and maps are read from JSON (nested.py). Pure: Arrow in, Arrow out.
+Arrays, structs and maps are read from JSON (nested_json.py). Pure: Arrow in, Arrow out.
 """
 
 from __future__ import annotations

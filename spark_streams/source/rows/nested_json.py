@@ -3,12 +3,12 @@
     array    a JSON array
     struct   an object: fields by name; absent ones are null, others are passed over, the last of a name counts
     map      an object: its names are texts of the key's type
-    others   a JSON string, number, true or false, of which the text counts, read as a field's text is (forms.py):
+    others   a JSON string, number, true or false, of which the text counts, read as a field's text is (text_forms.py):
              1.50 is as exact a decimal as "1.50", and "NaN" is a float
     binary   a JSON string in base64
     any      null is null
 
-A page is read at once where Arrow's own reader is certain to read the same (jsonlines.py), and row by row where not.
+A page is read at once where Arrow's own reader is certain to read the same (arrow_json.py), and row by row where not.
 A row whose text is no JSON, or has anything that does not fit, is null as a whole. The sink writes so (sink/fields.py).
 """
 

@@ -1,7 +1,7 @@
 """Reply bytes of XRANGE to columns.
 
 Two ways that give the same, and tests hold them against each other: the vectorised one (walk.py) reads all entries at
-once and proves what it reads; the exact one (exact.py) parses entry by entry whatever the first cannot prove, and
+once and proves what it reads; the exact one (parsed_page.py) parses entry by entry whatever the first cannot prove, and
 replies so small that arrays do not pay.
 """
 

@@ -10,7 +10,8 @@ Entries with the same names in the same order (a shape) differ only in their hea
 read in Python, and gives the segments; every other entry is then walked alongside: the segment must be there byte by
 byte, the header after it says where the value begins and ends, and there the next segment must be. Entries that leave
 the path are another shape, and take part in the next round; a deleted entry's only segment is ␍*-1. Where shapes are
-many, each would be a round for a few entries: they are walked loosely (loose.py), field by field whatever the names.
+many, each would be a round for a few entries: they are walked loosely (mixed_shapes.py), field by field whatever the
+names.
 
 Where entries start is guessed: at each `*2␍$` that has an id and `*` behind it. The walk proves the guess, because
 each entry must end where the next one starts, from the reply's first byte to its last: that is then the only reading

@@ -116,13 +116,13 @@ def test_entries_that_are_trimmed_before_the_group_comes_to_them_are_noticed(
     ids = add(client, 40)
     one = reader(server)
     start = one.initialOffset()
-    trimmed = prefetch.look
+    trimmed = prefetch.fetch_state
 
     def trimming(*given: Any) -> Any:
         client.xtrim("s", minid=ids[25], approximate=False)
         return trimmed(*given)
 
-    monkeypatch.setattr(prefetch, "look", trimming)
+    monkeypatch.setattr(prefetch, "fetch_state", trimming)
     first = one.latestOffset(start, TEN)
     assert reserved(one) == 0
     with pytest.raises(DataLossError, match="stream 's': 15 entries above .* were trimmed"):
