@@ -73,7 +73,8 @@ def save_initial_positions(
 ) -> dict[str, StreamId]:
     """Keep first positions on the server until a checkpoint has them; the positions that were kept first."""
     server.execute_all([("SET", keys.of(stream), str(at), "NX") for stream, at in positions.items()])
-    return saved_initial_positions(server, keys, list(positions))
+    # One whose key has gone since is as it would have been kept.
+    return {**positions, **saved_initial_positions(server, keys, list(positions))}
 
 
 def saved_initial_positions(
