@@ -130,7 +130,7 @@ def test_a_process_ends_without_waiting_for_it() -> None:
         "import time; from spark_streams.source.microbatch import background;"
         "from spark_streams.source.microbatch.background import *;"
         "background.Connection = lambda address: time.sleep(60);"
-        "Beside(Address.parse('redis://127.0.0.1:1')).submit(lambda server: None)"
+        "BackgroundWorker(Address.parse('redis://127.0.0.1:1')).submit(lambda server: None)"
     )
     started = time.monotonic()
     subprocess.run([sys.executable, "-c", program], check=True, env=os.environ, timeout=30)
