@@ -356,6 +356,12 @@ class Reconciler:
             self._restored(mended, stream, head)
         elif self.losses.allowed and alone:
             mended.moved[stream] = self._start(mended.begin, stream)
+            known = self.counts.of.get(stream)
+            if known is not None and head.added is not None and head.added < known.added:
+                # The server came back from an older state, and others have come since: what was there is gone.
+                self.counts.forget(stream)
+                self.losses.add(stream, max(0, known.added - known.read), "the server came back without them")
+                mended.moved[stream] = Start(at)
             _log.warning(
                 "group %r of stream %r stands at %s, below the checkpoint's %s, and is set there: what lies between "
                 "was read", self.member.group, stream, state.last_delivered, at,

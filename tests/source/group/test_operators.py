@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -382,3 +383,24 @@ def test_what_is_handed_to_a_query_that_has_just_begun_is_read(server: Server, c
     client.xclaim("s", "g", "spark", 0, [entry for entry, _ in entries[:3]])
     assert sorted(n for batch in drain(one, at=at) for n in batch) == [0, 1, 2, 5, 6, 7]
     assert pending_count(client) == 2
+
+
+@pytest.mark.usefixtures("never_ahead")
+def test_what_a_server_that_came_back_has_lost_unread_is_counted_though_others_have_come_since(server: Server) -> None:
+    with server.client() as raw, server.client(decode_responses=True) as client:
+        add(client, 20)
+        one = reader(server, **LENIENT)
+        at = one.initialOffset()
+        end = one.latestOffset(at, ALL)
+        assert len(read(one, at, end)) == 20
+        assert one.latestOffset(end, ALL) == end
+        dump = raw.dump("s")
+        add(client, 30, first=20)
+        more = one.latestOffset(end, TEN)
+        assert dump is not None
+        restore(raw, dump)
+        time.sleep(0.002)  # ids go on
+        add(client, 5, first=100)
+        assert read(one, end, more) == []
+        assert [n for batch in drain(one, at=more) for n in batch] == list(range(100, 105))
+        assert lost(one) == 30
