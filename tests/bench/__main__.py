@@ -49,7 +49,7 @@ def main() -> int:
     told = Console(stderr=True)
     for name in chosen.groups or GROUPS:
         with contextlib.ExitStack() as stack, told.status(name) as status:
-            rows: list[Row] = importlib.import_module(f"bench.{name}").rows(stack)
+            rows: list[Row] = importlib.import_module(f"tests.bench.{name}").rows(stack)
             if chosen.only:
                 rows = [row for row in rows if chosen.only in row.number or chosen.only in row.measure]
             run_in_turns(rows, chosen.rounds, status.update)
