@@ -1,4 +1,4 @@
-"""source.microbatch.background.Beside for the simulation: the driver's thread, a few ticks at a time."""
+"""source.microbatch.background.BackgroundWorker for the simulation: the driver's thread, a few ticks at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ world_of: dict[str, World] = {}  # the one that runs, under "now"
 
 
 class SimulatedBeside:
-    """Does what Beside does; when, says the world's `pace`."""
+    """Does what BackgroundWorker does; when, says the world's `pace`."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
