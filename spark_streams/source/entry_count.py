@@ -10,22 +10,28 @@ from typing import Any
 @dataclass(frozen=True)
 class Count:
     """read, added: as above; missed: how much `read` is ahead of what the server says that the group has read, for it
-    knows of no loss; shared: others read from the group, so nobody but the server can tell what was read."""
+    knows of no loss; shared: others read from the group, so nobody but the server can tell what was read; ahead: the
+    group stands above all that the stream has had so far, and what is added below it is none of ours."""
 
     read: int
     added: int
     missed: int = 0
     shared: bool = False
+    ahead: bool = False
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Count:
         """Raises KeyError, TypeError, ValueError for anything that `to_json` did not write."""
         return cls(
-            int(value["read"]), int(value["added"]), int(value.get("missed", 0)), bool(value.get("shared", False))
+            int(value["read"]),
+            int(value["added"]),
+            int(value.get("missed", 0)),
+            bool(value.get("shared", False)),
+            bool(value.get("ahead", False)),
         )
 
     def to_json(self) -> dict[str, Any]:
-        """`missed` and `shared` only where there is something to say."""
+        """`missed`, `shared` and `ahead` only where there is something to say."""
         told: dict[str, Any] = {"read": self.read, "added": self.added}
         told |= {"missed": self.missed} if self.missed else {}
-        return told | ({"shared": True} if self.shared else {})
+        return told | {name: True for name in ("shared", "ahead") if getattr(self, name)}

@@ -53,7 +53,7 @@ class Counts:
             return
         read = known.read if held is None else head.added - held
         missed = known.missed if state.entries_read is None else read - state.entries_read
-        self.of[stream] = Count(read, head.added, missed, known.shared)
+        self.of[stream] = Count(read, head.added, missed, known.shared, state.last_delivered > head.last)
         if missed > 0 and held is not None and state.lag is not None and state.lag - held < missed:
             self._jumps[stream] = state.last_delivered
 

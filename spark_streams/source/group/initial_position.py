@@ -44,8 +44,7 @@ def resolve(server: Connection, streams: Sequence[str], starting: Positions) -> 
     for stream, head in stream_states(server, streams).items():
         position = starting.of(stream)
         at = head.last if position == "$" else StreamId.parse(position)
-        # Nobody knows how many will be added before the stream comes to where it is to be read from.
-        starts[stream] = Start(at, None if at > head.last else count_read(server, stream, head, at))
+        starts[stream] = Start(at, count_read(server, stream, head, at))
     return starts
 
 

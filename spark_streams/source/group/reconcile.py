@@ -12,7 +12,7 @@ from spark_streams.source.entry_count import Count
 from spark_streams.source.group.commit_marks import Mark, Marks
 from spark_streams.source.group.count_entries import count_read
 from spark_streams.source.group.data_loss import DataLoss, shared
-from spark_streams.source.group.entry_counts import Counts
+from spark_streams.source.group.entry_counts import Counts, held_above
 from spark_streams.source.group.group_admin import Start, create_consumers, create_groups_at, set_groups_to
 from spark_streams.source.group.group_state import GroupState, Reserved, fetch_state, missing, require_alone
 from spark_streams.source.group.initial_position import InitialPositionKeys, save_initial_positions
@@ -145,6 +145,7 @@ class GroupReconciler:
             head = self.heads[stream]
             self.counts.moved(stream, state.last_delivered)
             self._recount(server, member, begin, stream, state, above)
+            self._leave_out_what_is_below(server, stream, state)
             lost = self.counts.lost(stream, head, state.last_delivered)
             if lost:
                 self._lost(member, stream, lost, state.last_delivered)
@@ -154,8 +155,6 @@ class GroupReconciler:
                 set_groups_to(server, member, {stream: Start(state.last_delivered, known.read)})
             if known is not None and (state.entries_read is None or (lost and self._alone)):
                 states[stream] = replace(state, entries_read=known.read)
-            if state.last_delivered > head.last:
-                self.counts.forget(stream)  # what is added before the stream comes to there is none of ours
 
     def forget(self, streams: Sequence[str]) -> None:
         """What was read of these up to where their groups stand is not known."""
@@ -234,8 +233,25 @@ class GroupReconciler:
         if read is None or (head.length and at >= head.last):
             # The group has read all there is, or its past is not known: what it has missed was before our time.
             read = count_read(server, stream, head, at)
+        elif not begin.token and held_above(head, at) is None:
+            # Was it made ahead of the stream? Then what was added below it since is not in its count. It was not where
+            # all that lies below it was there when it was made.
+            counted = count_read(server, stream, head, at)
+            if counted is not None and head.added is not None and counted - (head.added - head.length) != read:
+                read = counted
         if read is not None and head.added is not None:
             self.counts.of[stream] = Count(read, head.added, missed)
+
+    def _leave_out_what_is_below(self, server: Connection, stream: str, state: GroupState) -> None:
+        """A group that stands above all that its stream has had so far: what is added below it is none of ours. Where
+        that is trimmed before it was seen, it counts as lost: nobody can tell it from what lay above."""
+        head, at, known = self.heads[stream], state.last_delivered, self.counts.of.get(stream)
+        if known is None or head.added is None or not (known.ahead or at > head.last):
+            return
+        if at > head.last or held_above(head, at) is None:
+            read = count_read(server, stream, head, at)
+            if read is not None:
+                self.counts.of[stream] = replace(known, read=read)
 
     def explain(self, server: Connection, member: Membership, begin: Offset, states: Mapping[str, GroupState]) -> None:
         """Why groups stand above the checkpoint, where nobody else reads: what lies between is pending for us, or was

@@ -311,3 +311,66 @@ def test_what_is_added_below_a_start_that_lies_ahead_is_no_loss(
     client.xtrim("s", maxlen=0, approximate=False)
     with pytest.raises(DataLossError, match="stream 's': 1 entries above 1002-0"):
         reader(server, **options).latestOffset(end, ALL)
+
+
+@pytest.mark.parametrize("looks", ["none", "one", "restarted"])
+@pytest.mark.parametrize("gone", ["trimmed", "deleted"])
+def test_what_goes_before_the_first_look_above_a_start_that_lies_ahead_is_noticed(
+    server: Server, client: redis.Redis, gone: str, looks: str
+) -> None:
+    """The stream was empty, or ended below the start, when the group was made."""
+    options = {"startingOffsets": "5-5"}
+    client.xadd("s", {"n": -1}, id="1-0")
+    one = reader(server, **options)
+    at = one.initialOffset()
+    if looks != "none":
+        assert one.latestOffset(at, ALL) == at
+    if looks == "restarted":
+        one = reader(server, **options)
+    client.xadd("s", {"n": -2}, id="2-0")
+    for n in range(3):
+        client.xadd("s", {"n": n}, id=f"{6 + n}-0")
+    if gone == "trimmed":
+        client.xtrim("s", minid="7-0", approximate=False)
+    else:
+        client.xdel("s", "1-0", "2-0", "6-0")
+    # How many of those that are gone lay below the start, nobody knows: as many as were added since the last look.
+    with pytest.raises(DataLossError, match="stream 's': 2 entries above 5-5"):
+        one.latestOffset(at, ALL)
+    lenient = reader(server, **options, **LENIENT)
+    assert [n for batch in drain(lenient, 10, at) for n in batch] == [1, 2]
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_stream_that_is_trimmed_to_nothing_above_a_start_that_lies_ahead(
+    server: Server, client: redis.Redis, looks: int
+) -> None:
+    one = reader(server, startingOffsets="5-5")
+    at = one.initialOffset()
+    for _ in range(looks):
+        assert one.latestOffset(at, ALL) == at
+    add(client, 2)
+    client.xtrim("s", maxlen=0, approximate=False)
+    with pytest.raises(DataLossError, match="stream 's': 2 entries above 5-5"):
+        one.latestOffset(at, ALL)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_start_that_lies_ahead_may_be_passed_between_two_looks(
+    server: Server, client: redis.Redis, before: int, restarted: bool
+) -> None:
+    """What was added below it is still there."""
+    options = {"startingOffsets": "5-0"}
+    for n in range(before):
+        client.xadd("s", {"n": -n}, id=f"1-{n + 1}")
+    client.xtrim("s", maxlen=1, approximate=False)
+    one = reader(server, **options)
+    at = one.initialOffset()
+    assert one.latestOffset(at, ALL) == at
+    one = reader(server, **options) if restarted else one
+    for n in range(8):
+        client.xadd("s", {"n": n}, id=f"{2 + n}-0")
+    assert [n for batch in drain(one, 3, at) for n in batch] == [4, 5, 6, 7]
+    client.xadd("s", {"n": 8}, id="11-0")
+    assert [n for batch in drain(one, 3, one.latestOffset(at, ALL)) for n in batch] == []
