@@ -14,10 +14,12 @@ from spark_streams.wire.replies import pairs
 
 @dataclass(frozen=True)
 class Start:
-    """Where a group is made, or set to. read: how many entries the stream has had up to there, None: not known."""
+    """Where a group is made, or set to. read: how many entries the stream has had up to there, None: not known; amid:
+    the stream has come to there, so that number stays."""
 
     at: StreamId
     read: int | None = None
+    amid: bool = False
 
     def words(self) -> tuple[str, ...]:
         """The option of XGROUP CREATE and SETID that tells the group."""

@@ -13,6 +13,7 @@ from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.replies import pairs
 from spark_streams.wire.xinfo import StreamState, _read_stream_state, stream_states
 
+_MOMENTS = 5  # how often a stream and its group are looked for at one moment
 NOTED = "~noted~"  # behind our name in that of a consumer that reads nothing (source.note_receipts)
 
 
@@ -49,8 +50,8 @@ def fetch_state(
 
     known: what an earlier look has found. XINFO STREAM sends the first and the last entry along, however large, so only
     streams whose counts have changed are asked again, in a second round trip.
-    A group that has read nothing yet has no entries-read; then it is what was added less the lag. A producer that adds
-    between the two questions makes that number too small, never too large.
+    A group that has read nothing yet may have no entries-read; then it is what was added less the lag, where both were
+    seen at one moment.
     """
     known = known or {}
     commands: list[tuple[str, ...]] = []
@@ -67,11 +68,31 @@ def fetch_state(
             heads[stream] = known[stream]
         states[stream] = state
     heads.update(stream_states(server, [stream for stream in streams if stream not in heads]))
-    for stream, state in states.items():
-        added = heads[stream].added
-        if state is not None and state.entries_read is None and added is not None and state.lag is not None:
-            states[stream] = replace(state, entries_read=added - state.lag)
+    for _ in range(_MOMENTS):
+        asked = [s for s, state in states.items() if state and state.entries_read is None and state.lag is not None]
+        asked = [stream for stream in asked if heads[stream].added is not None]
+        _look_at_one_moment(server, member, asked, heads, states)
     return heads, states
+
+
+def _look_at_one_moment(
+    server: Connection,
+    member: Membership,
+    streams: Sequence[str],
+    heads: dict[str, StreamState],
+    states: dict[str, GroupState | None],
+) -> None:
+    """Ask for these streams before and after their groups: what was added less the lag, where nobody added between."""
+    commands = [("XINFO", "STREAM", stream) for stream in streams]
+    replies = server.each([
+        one for again in commands for one in (again, *_questions(member, again[2]), again)
+    ])  # fmt: skip
+    for stream, before, groups, consumers, after in zip(streams, replies, replies, replies, replies, strict=True):
+        head, heads[stream] = (_read_stream_state(server, stream, one) for one in (before, after))
+        states[stream] = state = _read_group_state(server, member, stream, groups, consumers)
+        if state is not None and state.entries_read is None and state.lag is not None and head.added is not None:
+            is_quiet = head.added == heads[stream].added
+            states[stream] = replace(state, entries_read=head.added - state.lag) if is_quiet else state
 
 
 def _is_as_before(head: StreamState, length: Reply, state: GroupState) -> bool:

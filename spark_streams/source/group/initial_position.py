@@ -31,10 +31,14 @@ class InitialPositionKeys:
         return key_beside(stream, self.kind, self.member.group, self.member.consumer)
 
 
-def create_groups(server: Connection, member: Membership, streams: Sequence[str], starting: Positions) -> None:
-    """Make sure that these streams have the group; a stream that does not exist is made. Raises WrongKeyTypeError."""
-    without = streams_without_group(server, member, streams)
-    create_groups_at(server, member, resolve(server, without, starting))
+def create_groups(
+    server: Connection, member: Membership, streams: Sequence[str], starting: Positions
+) -> dict[str, Start]:
+    """Make sure that these streams have the group; a stream that does not exist is made. Where groups were made. Raises
+    WrongKeyTypeError."""
+    starts = resolve(server, streams_without_group(server, member, streams), starting)
+    create_groups_at(server, member, starts)
+    return starts
 
 
 def resolve(server: Connection, streams: Sequence[str], starting: Positions) -> dict[str, Start]:
@@ -44,7 +48,7 @@ def resolve(server: Connection, streams: Sequence[str], starting: Positions) -> 
     for stream, head in stream_states(server, streams).items():
         position = starting.of(stream)
         at = head.last if position == "$" else StreamId.parse(position)
-        starts[stream] = Start(at, count_read(server, stream, head, at))
+        starts[stream] = Start(at, count_read(server, stream, head, at), amid=at <= head.last)
     return starts
 
 

@@ -16,6 +16,7 @@ from spark_streams.source.group.entry_counts import Counts, held_above
 from spark_streams.source.group.group_admin import Start, create_consumers, create_groups_at, set_groups_to
 from spark_streams.source.group.group_state import GroupState, Reserved, fetch_state, missing, require_alone
 from spark_streams.source.group.initial_position import InitialPositionKeys, save_initial_positions
+from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.wire.connection import Connection, ReplyError
@@ -25,12 +26,12 @@ _log = logging.getLogger("spark_streams.source")
 
 
 class GroupReconciler:
-    """may_vanish: a stream that is gone is read no more (streamsPattern); alone: the checkpoint is the only truth
+    """subscription: what is read, and which groups this run has made; alone: the checkpoint is the only truth
     (noAck). heads: the streams at the last look; counts: what losses are held against."""
 
-    def __init__(self, losses: DataLoss, may_vanish: bool, alone: bool) -> None:
+    def __init__(self, losses: DataLoss, subscription: Subscription, alone: bool) -> None:
         self._losses = losses
-        self._may_vanish = may_vanish
+        self._subscription = subscription
         self._alone = alone
         self.heads: Mapping[str, StreamState] = {}
         self.counts = Counts()
@@ -58,12 +59,14 @@ class GroupReconciler:
             for stream, known in begin.counts.items():
                 self.counts.of.setdefault(stream, known)
         self.heads, found = fetch_state(server, member, streams, self.heads)
-        if self._may_vanish:
+        if self._subscription.by_pattern:
             gone = [stream for stream in streams if not self.heads[stream].exists]
             for stream in gone:
-                if not self._losses.allowed and begin[stream] > MIN_ID:
+                left = self.counts.forget(stream)
+                had_some = begin[stream] > MIN_ID or (left is not None and left.added > left.read)
+                if had_some and not self._losses.allowed:
                     raise missing(server, member, stream, stream_too=True)
-                vanished(self._losses, stream, self.counts.forget(stream))
+                vanished(self._losses, stream, left)
             self.heads = {stream: head for stream, head in self.heads.items() if stream not in gone}
             found = {stream: state for stream, state in found.items() if stream not in gone}
             begin = begin.without(gone) if gone else begin
@@ -120,9 +123,9 @@ class GroupReconciler:
         for stream, state in found.items():
             at = ends.get(stream, kept[stream])
             is_elsewhere = state.last_delivered != at if afresh else state.last_delivered > at
+            head, known = self.heads[stream], begin.counts.get(stream)
             # If this is still the stream that the checkpoint speaks of.
-            if is_elsewhere and kept[stream] <= self.heads[stream].last:
-                known = begin.counts.get(stream)
+            if is_elsewhere and kept[stream] <= head.last and not is_another(head, kept[stream], known):
                 back[stream] = Start(kept[stream], None if known is None else known.read)
                 read = back[stream].read
                 found[stream] = replace(state, last_delivered=kept[stream], entries_read=read, lag=None)
@@ -208,6 +211,9 @@ class GroupReconciler:
     ) -> None:
         """What is known to have been read up to the group's position."""
         head, known = self.heads[stream], self.counts.of.get(stream)
+        if known is not None and head.added is not None and head.added < known.added:
+            self.counts.forget(stream)  # it was of another stream under this name
+            known = None
         if head.added is None:
             self.counts.forget(stream)
         elif shared(member, state):
@@ -233,9 +239,9 @@ class GroupReconciler:
         if read is None or (head.length and at >= head.last):
             # The group has read all there is, or its past is not known: what it has missed was before our time.
             read = count_read(server, stream, head, at)
-        elif not begin.token and held_above(head, at) is None:
-            # Was it made ahead of the stream? Then what was added below it since is not in its count. It was not where
-            # all that lies below it was there when it was made.
+        elif not begin.token and held_above(head, at) is None and not self._made_amid(stream, at):
+            # An earlier run has made it, ahead of the stream maybe: then what was added below it since is not in its
+            # count. It was amid the stream where all that lies below it was there when it was made.
             counted = count_read(server, stream, head, at)
             if counted is not None and head.added is not None and counted - (head.added - head.length) != read:
                 read = counted
@@ -252,6 +258,10 @@ class GroupReconciler:
             read = count_read(server, stream, head, at)
             if read is not None:
                 self.counts.of[stream] = replace(known, read=read)
+
+    def _made_amid(self, stream: str, at: StreamId) -> bool:
+        made = self._subscription.made.get(stream)
+        return made is not None and made.at == at and made.amid
 
     def explain(self, server: Connection, member: Membership, begin: Offset, states: Mapping[str, GroupState]) -> None:
         """Why groups stand above the checkpoint, where nobody else reads: what lies between is pending for us, or was

@@ -42,6 +42,7 @@ class Subscription:
         self._lease = Lease(options.address, options["group"], options["consumer"])
         self._found = 0.0  # when streams were last looked for
         self._inputs = Inputs()
+        self.made: dict[str, Start] = {}  # where this run has made groups
         self.late: Mapping[str, Start] = {}  # named streams whose groups are made when the checkpoint is known
         self.member = Membership(options["streams"] or (), options["group"], options["consumer"])
 
@@ -68,7 +69,7 @@ class Subscription:
         for stream, at in saved_initial_positions(server, self._firsts, without).items():
             if at != starts[stream].at:
                 starts[stream] = Start(at)
-        self._have(create_groups_at(server, self.member, starts, make_streams=False), found, without)
+        self._create(server, starts, found, without)
 
     def _join_named(self, server: Connection) -> None:
         without = streams_without_group(server, self.member, self.member.streams)
@@ -81,6 +82,7 @@ class Subscription:
             self.late = starts
         else:
             create_groups_at(server, self.member, starts)
+            self.made |= starts
 
     def find(self, server: Connection) -> None:
         """Look for the pattern's streams, if there is one, and join those that are new at their first entry: the query
@@ -88,7 +90,7 @@ class Subscription:
         if self.by_pattern:
             found, without = self._look_for_streams(server)
             starts = resolve(server, without, FIRST)
-            self._have(create_groups_at(server, self.member, starts, make_streams=False), found, without)
+            self._create(server, starts, found, without)
 
     def of(self, server: Connection, begin: Offset, look: bool, at_once: bool) -> tuple[str, ...]:
         """The streams of a trigger, and the lease on them: those of the options, or of the pattern and the checkpoint.
@@ -106,9 +108,10 @@ class Subscription:
             streams = self.member.streams
             due = {s: start for s, start in self.late.items() if not begin.token or s not in begin.positions}
             create_groups_at(server, self.member, due)
+            self.made |= due
             self.late = {}
             new = [stream for stream in streams if stream not in begin.positions]
-            create_groups(server, self.member, new, self._options["startingOffsets"])
+            self.made |= create_groups(server, self.member, new, self._options["startingOffsets"])
         self.hold(server, streams)
         self._lease.keep_only(streams)
         return streams
@@ -121,7 +124,11 @@ class Subscription:
         self._found = self._now()
         return found, streams_without_group(server, self.member, found)
 
-    def _have(self, made: Sequence[str], found: Sequence[str], without: Sequence[str]) -> None:
+    def _create(
+        self, server: Connection, starts: Mapping[str, Start], found: Sequence[str], without: Sequence[str]
+    ) -> None:
+        made = create_groups_at(server, self.member, starts, make_streams=False)
+        self.made |= starts
         self.member = replace(self.member, streams=tuple(sorted({*made, *found} - ({*without} - {*made}))))
 
     def _begin_at_first(self, server: Connection, streams: Sequence[str]) -> None:

@@ -76,7 +76,7 @@ class MicroBatchStream:
         )
         self._streams = Subscription(options, now)
         self._losses = DataLoss(not options["failOnDataLoss"])
-        self._groups = GroupReconciler(self._losses, self._streams.by_pattern, self._no_ack)
+        self._groups = GroupReconciler(self._losses, self._streams, self._no_ack)
         self._beside = BackgroundWorker(options.address)
         self._settling = Settling(self._beside, options, self.member, self._losses)
         self._admission = Admission(options, now)

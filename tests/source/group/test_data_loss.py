@@ -8,7 +8,7 @@ import pytest
 import redis
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from spark_streams.errors import DataLossError, GroupMissingError, WrongKeyTypeError
+from spark_streams.errors import DataLossError, GroupMissingError, StreamStateError, WrongKeyTypeError
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.source.driving import ALL, add, drain, pending_count, read, reader
@@ -262,3 +262,35 @@ def test_a_stream_that_was_left_out_for_a_while_goes_on_where_it_began(
     assert read(one, start, end) == [10]
     add(client, 1, "b", first=2)
     assert drain(reader(server, streams="a,b", **given), at=end) == [[2]]
+
+
+def test_a_stream_of_the_pattern_that_vanishes_with_unread_entries_is_named(
+    server: Server, client: redis.Redis
+) -> None:
+    """No batch has come from it, but the checkpoint has counted what it holds."""
+    add(client, 3, "a")
+    add(client, 2, "b")
+    one = reader(server, streamsPattern="?", maxEntriesPerTrigger="1")
+    start = one.initialOffset()
+    end = one.latestOffset(start, one.getDefaultReadLimit())
+    (taken,) = end["batch"]
+    other = "b" if taken == "a" else "a"
+    client.delete(other)
+    with pytest.raises(DataLossError, match=rf"stream '{other}' .* is gone"):
+        one.latestOffset(end, one.getDefaultReadLimit())
+
+
+def test_a_no_ack_query_does_not_take_a_new_stream_for_the_one_it_knows(server: Server, client: redis.Redis) -> None:
+    """It was made anew, with more entries than the checkpoint has read."""
+    options = {"noAck": "true"}
+    add(client, 3)
+    one = reader(server, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1, 2]
+    client.flushall()
+    add(client, 5, first=10)
+    again = reader(server, **options)
+    again.initialOffset()
+    with pytest.raises(StreamStateError, match="group 'g' of stream 's' stands at 0-0, below the checkpoint's"):
+        again.latestOffset(end, ALL)

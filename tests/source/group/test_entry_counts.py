@@ -12,8 +12,12 @@ import redis
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.errors import DataLossError
+from spark_streams.source.group import group_state
+from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch import prefetch
 from spark_streams.source.stream_reader import StreamReader
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.source.driving import ALL, add, drain, read, reader
 
@@ -374,3 +378,29 @@ def test_a_start_that_lies_ahead_may_be_passed_between_two_looks(
     assert [n for batch in drain(one, 3, at) for n in batch] == [4, 5, 6, 7]
     client.xadd("s", {"n": 8}, id="11-0")
     assert [n for batch in drain(one, 3, one.latestOffset(at, ALL)) for n in batch] == []
+
+
+def test_a_producer_that_adds_between_two_questions_is_not_taken_for_a_reader(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group that somebody has made without ENTRIESREAD: what it has read is the difference of two answers."""
+    client.xgroup_create("s", "g", "0", mkstream=True)
+    member = Membership(("s",), "g", "spark")
+    with Connection(Address.parse(server.url)) as connection:
+        known, _ = group_state.fetch_state(connection, member, ["s"])
+        add(client, 2)
+        questions = []
+
+        def then_add(commands: Any) -> Any:
+            replies = list(honest(commands))
+            if len(questions) < 2:
+                add(client, 1)
+            questions.append(commands)
+            return iter(replies)
+
+        honest = connection.each
+        monkeypatch.setattr(connection, "each", then_add)
+        heads, states = group_state.fetch_state(connection, member, ["s"], known)
+        state = states["s"]
+        assert state is not None
+        assert (heads["s"].added, state.entries_read, state.lag) == (4, 0, 4)
