@@ -112,10 +112,12 @@ def other_run(batch: Batch, stream: str, rows: int) -> LedgerError:
 
 def other_than_done(batch: Batch, stream: str, rows: int, written: int) -> LedgerError:
     """The batch is done, with other rows than it has now."""
+    stay = "to stay with those that were written then" + (", and leave out the others" if rows > written else "")
     return LedgerError(
         f"{_who(batch)} was written to stream {stream!r} before, and its {rows} rows are not the {written} that were "
-        f"written then: {_REPEATABLE}, or entries that it read are gone: make it repeatable; to stay with those that "
-        f"were written then, {_leave(batch)}"
+        f"written then: {_REPEATABLE}: make it repeatable; or the checkpoint was set back: put the later one back; or "
+        f"entries that it read are gone. {_anew(batch, 'what is in the stream of it').capitalize()}; {stay}, "
+        f"{_leave(batch)}"
     )
 
 

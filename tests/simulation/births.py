@@ -37,7 +37,7 @@ class Births:
                 self.passed |= {one.n for one in before}
         self._begun |= begun
 
-    def changed(self, name: str) -> None:
+    def changed(self, name: str, by_hand: bool = False) -> None:
         """Something has happened to the group of a stream. Before there is a checkpoint the group alone knows where the
         query begins: a new one begins as the options say. And so where the query has been told to read it no more."""
         if name not in self._world.query.reads():
@@ -45,6 +45,7 @@ class Births:
             self._world.model.excuse(self._world.model.of(name), "its group changed while it was not read")
         elif not self._world.query.offsets:
             self._world.model.stream(name).born = False
+            self._world.model.stream(name).moved_at_first |= by_hand
             for one in self._world.model.of(name):
                 one.again.add("the group changed before there was a checkpoint")
             self._begun = any(one.born for one in self._world.model.streams.values())

@@ -26,6 +26,9 @@ def vanish(world: World, step: Step) -> None:
     name = pick(world.names(), step.which)
     if world.client.delete(name):
         _take_all(world, name, "vanished")
+        offsets = world.query.offsets
+        if "streamsPattern" in world.query.options and not (offsets and name in offsets[-1]["streams"]):
+            world.model.excuse(world.model.of(name), "vanished before a checkpoint knew its stream")
         world.model.stream(name).suffers("vanished")
         world.births.changed(name)
 

@@ -68,7 +68,7 @@ def setid(world: World, step: Step) -> None:
         if forward and (is_given_up or any(not is_ours(one) for one in seen.consumers)):
             skipped = [one for one in world.model.alive(name) if id_key(was) < one.key <= id_key(now)]
             world.model.excuse(skipped, "skipped, and nobody can tell")
-        world.births.changed(name)
+        world.births.changed(name, by_hand=True)
 
 
 def destroy(world: World, step: Step) -> None:
@@ -77,7 +77,7 @@ def destroy(world: World, step: Step) -> None:
     if world.see(name).position is not None:
         world.client.xgroup_destroy(name, GROUP)
         world.model.stream(name).suffers("group destroyed")
-        world.births.changed(name)
+        world.births.changed(name, by_hand=True)
 
 
 def remake(world: World, step: Step) -> None:
@@ -90,7 +90,7 @@ def remake(world: World, step: Step) -> None:
     to = "$" if step.how < 0.4 else "0" if step.how < 0.7 else pick(["0-0", *seen.ids], step.much)
     world.client.xgroup_create(name, GROUP, id=to)
     world.model.stream(name).suffers("group made anew")
-    world.births.changed(name)
+    world.births.changed(name, by_hand=True)
 
 
 def expel(world: World, step: Step) -> None:
@@ -98,5 +98,8 @@ def expel(world: World, step: Step) -> None:
     name = pick(world.names(), step.which)
     ours = sorted(one for one in world.see(name).consumers if is_ours(one))
     if ours:
+        pending = [one for one, owner in world.see(name).pending.items() if is_ours(owner)]
         world.client.xgroup_delconsumer(name, GROUP, pick(ours, step.how))
         world.model.stream(name).suffers("our consumer deleted")
+        if not world.query.offsets:  # only the pending list knew of them
+            world.model.excuse(world.model.of(name, pending), "deleted with our consumer before a checkpoint")

@@ -52,7 +52,8 @@ class Stream:
 
     born: the group has been seen on it, under this checkpoint; appeared: the moment when its first entry came; causes:
     what has happened to it that the query may stop for, since it was last seen to be at peace; ever: all of these;
-    counted: entries that the query has counted as lost, and nobody has held against the model yet.
+    counted: entries that the query has counted as lost, and nobody has held against the model yet; moved_at_first: an
+    operator has moved its group before there was a checkpoint, and nobody knows what it has had by then.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Stream:
     ever: set[str] = field(default_factory=set)
     forgiven: set[str] = field(default_factory=set)
     counted: int = 0
+    moved_at_first: bool = False
 
     def suffers(self, cause: str) -> None:
         """Something has happened to it."""

@@ -63,6 +63,11 @@ class Once:
         """The commit log has the batch."""
         self._world.model.sunk |= self._read
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether an operator has chosen to have rows twice."""
+        return self.delivery != "exactly-once"
+
     def forget_after(self, epoch: int, number: int) -> None:
         """The checkpoint is set back; the stream is not."""
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """kept: the rows of each batch, by checkpoint and number; others: rows of executions that do not count."""
+    """kept: the rows of each batch, by checkpoint and number; may_repeat: rows may come twice."""
+
+    may_repeat = False
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -48,6 +48,9 @@ class Operator:
             world.fail(f"a lenient query stops | {shape(error)} | after {'+'.join(causes)} | {query.mode}", text)
         for name in streams:
             self._name(name)
+        if any("flushed" in world.model.stream(name).causes for name in streams):
+            for name in world.names():  # it is empty: one name says it
+                self._name(name)
         self._count(error, streams)
         self._mend(error, text, streams)
 
@@ -109,7 +112,7 @@ class Operator:
             remedies.append(world.query.put_back)
         if "with delivery=at-least-once writes" in text:
             remedies.append(self._write_anew)
-        if "start the query again" in text or "another attempt" in text or "stood still" in text:
+        if "start the query again" in text or "another attempt" in text or ("stood still" in text and not remedies):
             remedies.append(lambda: None)
         if not remedies:
             world.fail("no remedy | LedgerError", text)

@@ -109,7 +109,6 @@ def test_a_rolled_back_checkpoint_of_a_shared_group_counts_what_it_passes_over(
     assert pending_count(client) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="a group that is made again on an empty stream does not know what it has read")
 def test_what_is_deleted_unread_after_a_group_was_made_again_is_counted(server: Server, client: redis.Redis) -> None:
     one = reader(server, startingOffsets="5-5", **LENIENT)
     start = one.initialOffset()

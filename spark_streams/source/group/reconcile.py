@@ -364,7 +364,7 @@ class Reconciler:
         start = self._start(mended.begin, stream)
         if is_another(head, at, self.counts.of.get(stream)):
             vanished(self.losses, stream, self.counts.forget(stream))
-            start = Start(at if head.exists and head.last >= at else MIN_ID)
+            start = Start(at) if head.exists and head.last >= at else Start(MIN_ID, 0)
             mended.begin = mended.begin.at(stream, start.at)
         mended.made[stream] = start
         _log.warning("stream %r: group %r is gone and is made again at %s", stream, self.member.group, start.at)
