@@ -22,7 +22,7 @@ from spark_streams.deadletter.redrive import Redrive
 from spark_streams.errors import RStreamError
 from spark_streams.ids import StreamId
 from spark_streams.source.membership import Membership
-from spark_streams.source.recovery.dead_entries import Overdue, bury
+from spark_streams.source.recovery.dead_entries import DeadEntries, dead_letter
 from spark_streams.source.task_notes import collect, notes_key
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, pack
@@ -65,7 +65,7 @@ class Lives:
         self.by_hand: Counter[int] = Counter()  # letters that somebody deleted in this step
         self._redrives: Counter[int] = Counter()
         self._orders: Orders | None = None  # of a redrive that did not come to its end
-        self._overdue: Overdue | None = None
+        self._dead_entries: DeadEntries | None = None
         self.direct.execute("FLUSHALL")
         for stream in ("s", DEAD):
             self.direct.execute("XGROUP", "CREATE", stream, "g", "0", "MKSTREAM")
@@ -132,13 +132,13 @@ class Lives:
         some = [one for one in self._pending() if one[1] == consumer and one[0] not in noted]
         some = [one for one in some if self.chance.random() < 0.7]
         ids = [StreamId.parse(entry) for entry, _, _, _ in some]
-        self._overdue = Overdue("s", consumer.decode(), ids, [deliveries for _, _, _, deliveries in some])
+        self._dead_entries = DeadEntries("s", consumer.decode(), ids, [deliveries for _, _, _, deliveries in some])
         self._as_driver(self.give_up)
 
     def give_up(self, server: Connection) -> None:
         """What this step gives up."""
-        if self._overdue is not None:
-            bury(server, "g", self._overdue, DEAD)
+        if self._dead_entries is not None:
+            dead_letter(server, "g", self._dead_entries, DEAD)
 
     def _as_driver(self, step: Callable[[Connection], object]) -> None:
         driver = PatientConnection(self.address, "the driver", LIMIT)

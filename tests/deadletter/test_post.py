@@ -217,12 +217,12 @@ def test_where_rights_are_taken_away_within_the_transaction_the_entries_are_pend
             pending(client, 3)
         rights = ("reset", "on", ">pw", "+@all", "~s", "~rstream:*")
         between_queue_and_exec(monkeypatch, lambda: client.execute_command("ACL", "SETUSER", "limited", *rights))
-        given_up = dead_entries.Overdue("s", "spark", [StreamId.parse(i) for i, _ in client.xrange("s")], [7, 8, 9])
+        given_up = dead_entries.DeadEntries("s", "spark", [StreamId.parse(i) for i, _ in client.xrange("s")], [7, 8, 9])
 
         def all_of(connection: Connection) -> object:
             if found_by == "note":
                 return collect(connection, MEMBER, ["s"], "t", DEAD).letters
-            return dead_entries.bury(connection, "g", given_up, DEAD)
+            return dead_entries.dead_letter(connection, "g", given_up, DEAD)
 
         try:
             with Connection(limited) as connection:
@@ -264,13 +264,13 @@ def test_a_transaction_that_is_carried_out_late_and_one_that_stands_for_it_post_
     ids = pending(client, 5) if found_by == "claim" else []
     if found_by == "note":
         noted(client, 5)
-    given_up = dead_entries.Overdue("s", "spark", [StreamId.parse(one) for one in ids], [1] * 5)
+    given_up = dead_entries.DeadEntries("s", "spark", [StreamId.parse(one) for one in ids], [1] * 5)
 
     def all_of(connection: Connection) -> None:
         if found_by == "note":
             collect(connection, MEMBER, ["s"], "t", DEAD)
         else:
-            dead_entries.bury(connection, "g", given_up, DEAD)
+            dead_entries.dead_letter(connection, "g", given_up, DEAD)
 
     with Connection(Address.parse(server.url)) as early, Connection(Address.parse(server.url)) as late:
         before(monkeypatch, "WATCH", lambda: all_of(late))

@@ -14,7 +14,10 @@ from spark_streams.sink.opening import _Opening
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.entry_counts import Counts
 from spark_streams.source.group.reconcile import GroupReconciler
-from spark_streams.source.microbatch.micro_batch_stream import MicroBatchStream
+from spark_streams.source.microbatch.batch_contents import ContentsChooser
+from spark_streams.source.microbatch.current_batch import CurrentBatch
+from spark_streams.source.microbatch.query_state import StateReconciler
+from spark_streams.source.microbatch.trigger import Trigger
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, settle
 from spark_streams.wire.connection import Connection
@@ -52,14 +55,14 @@ MADE_ANEW = [plan("trigger", more(3), Step("remake", how=0.0), "trigger")]
 
 
 def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
-    honest = MicroBatchStream._next
+    honest = Trigger.next
 
-    def early(self: MicroBatchStream, server: Connection, begin: Offset, most: int | None) -> Offset | None:
-        end = honest(self, server, begin, most)
-        settle(server, self.member, [PendingRange("s:0", MAX_ID)])
-        return end
+    def early(self: Trigger, server: Connection, begin: Offset, most: int | None) -> CurrentBatch | None:
+        batch = honest(self, server, begin, most)
+        settle(server, self._subscription.member, [PendingRange("s:0", MAX_ID)])
+        return batch
 
-    patch.setattr(MicroBatchStream, "_next", early)
+    patch.setattr(Trigger, "next", early)
 
 
 def counts_no_losses(patch: pytest.MonkeyPatch) -> None:
@@ -77,18 +80,18 @@ def sees_losses_that_are_none(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MicroBatchStream, "_leftovers", lambda *given: [])
+    patch.setattr(ContentsChooser, "_left_by_a_crash", lambda *given: [])
 
 
 def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("spark_streams.source.group.reconcile.Reconciler._above", lambda *given: None)
-    patch.setattr(MicroBatchStream, "_look_closely", _hardly_looks)
+    patch.setattr(StateReconciler, "_ask_what_is_left", _hardly_asks)
 
 
-def _hardly_looks(self: MicroBatchStream, server: Connection, begin: Offset, streams: Any) -> Any:
+def _hardly_asks(self: StateReconciler, server: Connection, begin: Offset, streams: Any) -> Any:
     self._settling.now(server, begin)
     self._groups.forget(streams)
-    return self._groups.now(server, self.member, streams)
+    return self._groups.now(server, self._subscription.member, streams)
 
 
 def writes_each_run_anew(patch: pytest.MonkeyPatch) -> None:

@@ -202,7 +202,7 @@ def test_the_batch_of_a_query_that_was_killed_is_still_there(
         more = [client.xadd("out", {"n": n}) for n in range(300, 400)]
         after = one.latestOffset(end, ALL)
         assert after["streams"]["out"] == more[-1]
-        one.batches._beside.wait()  # the mark is written there; until then it holds back more
+        one.batches.worker.wait()  # the mark is written there; until then it holds back more
         append([frame([400])], options(server.url, trim="acked", approximate="false"), None)
         kept = sorted(numbers(server))
         assert kept == list(range(300, 401))

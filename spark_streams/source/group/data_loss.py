@@ -7,26 +7,35 @@ gone is made again at the checkpoint, and what was lost is logged and told with 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import dataclass, field
 
+from spark_streams.errors import DataLossError
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.membership import Membership
 
+GO_ON = "set failOnDataLoss=false to go on without them"  # a todo
 _log = logging.getLogger("spark_streams.source")
 
 
 @dataclass
 class DataLoss:
-    """How many entries this run has passed over, per stream; allowed: failOnDataLoss=false."""
+    """allowed: failOnDataLoss=false; counts: how many entries this run has passed over, per stream."""
 
     allowed: bool
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, stream: str, count: int, why: str) -> None:
-        """Count a loss that is allowed."""
+    def report(self, stream: str, count: int, problem: str, todo: str) -> None:
+        """Entries are lost: counted, or DataLossError. The error reads `N entries PROBLEM; TODO`."""
+        if count and not self.allowed:
+            raise DataLossError(f"stream {stream!r}: {count} entries {problem}; {todo}")
+        self.add(stream, count, problem)
+
+    def add(self, stream: str, count: int, problem: str) -> None:
+        """Count a loss that is allowed, or that nothing can stop any more."""
         if count:
-            self.counts[stream] = self.counts.get(stream, 0) + count
-            _log.warning("stream %r: %d entries are lost: %s", stream, count, why)
+            self.counts[stream] += count
+            _log.warning("stream %r: %d entries are lost: %s", stream, count, problem)
 
 
 def shared(member: Membership, state: GroupState) -> bool:

@@ -11,7 +11,7 @@ from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.source.entry_count import Count
 from spark_streams.source.group.commit_marks import Mark, Marks
 from spark_streams.source.group.count_entries import count_read
-from spark_streams.source.group.data_loss import DataLoss, shared
+from spark_streams.source.group.data_loss import GO_ON, DataLoss, shared
 from spark_streams.source.group.entry_counts import Counts, held_above
 from spark_streams.source.group.group_admin import Start, create_consumers, create_groups_at, set_groups_to
 from spark_streams.source.group.group_state import GroupState, Reserved, fetch_state, missing, require_alone
@@ -192,13 +192,12 @@ class GroupReconciler:
         self.counts.of[stream] = replace(known, read=added, missed=known.missed + max(0, added - known.read))
 
     def _lost(self, member: Membership, stream: str, lost: int, above: StreamId) -> None:
-        if not self._losses.allowed:
-            raise DataLossError(
-                f"stream {stream!r}: {lost} entries above {above} were trimmed or deleted before group "
-                f"{member.group!r} read them; keep the stream longer than the lag of its slowest group, or set "
-                "failOnDataLoss=false to go on without them"
-            )
-        self._losses.add(stream, lost, f"trimmed or deleted before group {member.group!r} read them")
+        self._losses.report(
+            stream,
+            lost,
+            f"above {above} were trimmed or deleted before group {member.group!r} read them",
+            f"keep the stream longer than the lag of its slowest group, or {GO_ON}",
+        )
 
     def _recount(
         self,

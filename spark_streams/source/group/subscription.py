@@ -16,6 +16,7 @@ from spark_streams.source.group.group_admin import (
     set_groups_to,
     streams_without_group,
 )
+from spark_streams.source.group.group_state import fetch_state
 from spark_streams.source.group.initial_position import (
     FIRST,
     InitialPositionKeys,
@@ -42,6 +43,7 @@ class Subscription:
         self._lease = Lease(options.address, options["group"], options["consumer"])
         self._found = 0.0  # when streams were last looked for
         self._inputs = Inputs()
+        self._dropped: set[str] = set()  # streams of the checkpoint that the options name no more, and that are gone
         self.made: dict[str, Start] = {}  # where this run has made groups
         self.late: Mapping[str, Start] = {}  # named streams whose groups are made when the checkpoint is known
         self.member = Membership(options["streams"] or (), options["group"], options["consumer"])
@@ -115,6 +117,15 @@ class Subscription:
         self.hold(server, streams)
         self._lease.keep_only(streams)
         return streams
+
+    def without_dropped(self, server: Connection, begin: Offset, at_once: bool) -> Offset:
+        """The checkpoint without streams that the options name no more and whose group is gone. at_once: the server is
+        asked which these are."""
+        if at_once and not self.by_pattern:
+            dropped = [stream for stream in begin.streams if stream not in self.member.streams]
+            _, states = fetch_state(server, self.member, dropped)
+            self._dropped = {stream for stream, state in states.items() if state is None}
+        return begin.without(self._dropped) if self._dropped & {*begin.streams} else begin
 
     def _look_for_streams(self, server: Connection) -> tuple[list[str], list[str]]:
         """The pattern's streams, and those of them that do not have the group."""

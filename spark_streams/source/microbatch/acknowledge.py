@@ -5,6 +5,7 @@ somebody hands to our consumer below that was read by no batch (source.recovery.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from spark_streams.ids import StreamId
@@ -23,11 +24,19 @@ from spark_streams.wire.connection import Connection
 class Settling:
     """The settling of one query's batches, at once or beside the next one's tasks. Every step may be repeated.
 
-    beside: the thread for the latter. Tasks leave notes where entries may be lost or become letters.
+    worker: the thread for the latter; dead_letters: how many this run has posted, per stream. Tasks leave notes where
+    entries may be lost or become dead letters.
     """
 
-    def __init__(self, beside: BackgroundWorker, options: Options, member: Membership, losses: DataLoss) -> None:
-        self._beside = beside
+    def __init__(
+        self,
+        worker: BackgroundWorker,
+        options: Options,
+        member: Membership,
+        losses: DataLoss,
+        dead_letters: Counter[str],
+    ) -> None:
+        self._worker = worker
         self._member = member
         self._losses = losses
         self._listed = not options["noAck"]  # whether anything is pending
@@ -36,7 +45,7 @@ class Settling:
         self.marks = Marks(member.group, member.consumer, options["noAck"] or options["delivery"] == "at-most-once")
         self._settled: dict[str, StreamId] = {}
         self._done: Offset | None = None  # the last one that was settled, or is being settled
-        self.letters: dict[str, int] = {}  # posted by this run, per stream
+        self._dead_letters = dead_letters
 
     def is_done(self, up_to: Offset) -> bool:
         """Whether this offset has been settled, or is being settled; streams that vanished under it do not count."""
@@ -63,14 +72,9 @@ class Settling:
         self.take_notes(server, up_to)
         self._close_claims(server, up_to)
         ranges = self._ranges(up_to)
-        self._beside.submit(lambda server: self._acknowledge(server, up_to, ranges))
+        self._worker.submit(lambda server: self._acknowledge(server, up_to, ranges))
         self._settled.update(up_to.positions)
         self._done = up_to
-
-    def count_letters(self, stream: str, count: int) -> None:
-        """So many letters were posted."""
-        if count:
-            self.letters[stream] = self.letters.get(stream, 0) + count
 
     def forget(self) -> None:
         """Take nothing for settled, as after a restart."""
@@ -108,4 +112,4 @@ class Settling:
         for stream, count in notes.lost.items():
             self._losses.add(stream, count, "trimmed or deleted while they were pending")
         for stream, count in notes.letters.items():
-            self.count_letters(stream, count)
+            self._dead_letters[stream] += count

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from spark_streams.errors import DataLossError, GroupMissingError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, Share
 from spark_streams.source.pending_list import PendingRange, pending_runs
@@ -68,11 +68,9 @@ class Replay:
             return []
 
     def _compare(self, stream: str, count: int, found: Sequence[EntryRange], which: str) -> None:
-        gone = count - sum(run.count for run in found)
-        if gone > 0 and not self.losses.allowed:
-            raise DataLossError(
-                f"stream {stream!r}: {gone} of {count} entries of the batch {which} are no longer pending for consumer "
-                f"{self.member.consumer!r} of group {self.member.group!r} (acknowledged, claimed by another "
-                "consumer, or XGROUP DELCONSUMER); set failOnDataLoss=false to go on without them"
-            )
-        self.losses.add(stream, max(0, gone), "no longer pending when the batch was read again")
+        gone = max(0, count - sum(run.count for run in found))
+        problem = (
+            f"of a batch of {count} {which} are no longer pending for consumer {self.member.consumer!r} of group "
+            f"{self.member.group!r} (acknowledged, claimed by another consumer, or XGROUP DELCONSUMER)"
+        )
+        self.losses.report(stream, gone, problem, GO_ON)

@@ -23,12 +23,13 @@ import pyarrow.compute as pc
 
 from spark_streams.ids import MAX_ID, MIN_ID
 from spark_streams.source.group.consumer_lease import live_consumers
+from spark_streams.source.group.data_loss import GO_ON
 from spark_streams.source.group.group_state import GroupState, OtherConsumer
 from spark_streams.source.membership import OF_A_QUERY, Membership, owner_of
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_runs
-from spark_streams.source.recovery.dead_entries import Overdue
-from spark_streams.source.recovery.taken_entries import GO_ON, Taken, forget, remember, take
+from spark_streams.source.recovery.dead_entries import DeadEntries
+from spark_streams.source.recovery.taken_entries import Taken, forget, remember, take
 from spark_streams.wire.connection import Argument, Connection, ReplyError, pack
 from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, decode_pending, texts_of
 from spark_streams.wire.replies import pairs
@@ -42,12 +43,12 @@ _SKIP = pack("CLIENT", "REPLY", "SKIP")
 @dataclass(frozen=True)
 class Rules:
     """idle: milliseconds that an entry must have been left alone, None: nothing is claimed; most: deliveries after
-    which an entry is dead, None: any number; bury: what to do with those; lose: told of a stream, how many entries of
-    it are gone, what became of them, and what is to be done; taken: what earlier runs have claimed."""
+    which an entry is dead, None: any number; dead_letter: what to do with those; lose: told of a stream, how many
+    entries of it are gone, what became of them, and what is to be done; taken: what earlier runs have claimed."""
 
     idle: int | None
     most: int | None
-    bury: Callable[[Overdue], None]
+    dead_letter: Callable[[DeadEntries], None]
     lose: Callable[[str, int, str, str], None]
     taken: Taken
 
@@ -187,7 +188,7 @@ def _claim(
             raise server.error_of(page, question[:3])
         if page.last is None:
             break
-        left, packed = _bury(stream, consumer, page, rules) if counts else (page.count, page.ids)
+        left, packed = _dead_letter(stream, consumer, page, rules) if counts else (page.count, page.ids)
         if left:
             send_claim(server, member, stream, to, rules.idle, left, packed, counts)
             ids.append(packed)
@@ -200,13 +201,15 @@ def _claim(
     return ids, asked
 
 
-def _bury(stream: str, consumer: str, page: PendingPage, rules: Rules) -> tuple[int, bytes]:
+def _dead_letter(stream: str, consumer: str, page: PendingPage, rules: Rules) -> tuple[int, bytes]:
     """Hand over the entries of a page that were delivered too often; the others: how many, and their packed ids."""
     over = page.deliveries >= (_ENDLESS if rules.most is None else rules.most)
     if not over.any():
         return page.count, page.ids
     ids = page.parsed_ids()
-    rules.bury(Overdue(stream, consumer, [ids[at] for at in np.flatnonzero(over)], page.deliveries[over].tolist()))
+    rules.dead_letter(
+        DeadEntries(stream, consumer, [ids[at] for at in np.flatnonzero(over)], page.deliveries[over].tolist())
+    )
     left = arguments_of(page.ids).filter(pa.array(~over))
     return len(left), b"".join(left.to_pylist())
 

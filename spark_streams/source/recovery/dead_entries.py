@@ -14,7 +14,7 @@ _FIRST_LOOK = 20  # entries that are asked for at once; how large they are shows
 
 
 @dataclass(frozen=True)
-class Overdue:
+class DeadEntries:
     """Such entries of one stream, pending for `consumer`: their ids, how often each was delivered, and why they go."""
 
     stream: str
@@ -27,7 +27,7 @@ class Overdue:
     message: str = ""
 
 
-def bury(server: Connection, group: str, overdue: Overdue, to: str) -> tuple[int, int]:
+def dead_letter(server: Connection, group: str, dead: DeadEntries, to: str) -> tuple[int, int]:
     """Post a letter for each that is still pending, acknowledged in the same transaction; (letters, entries that are
     gone from the stream).
 
@@ -35,38 +35,38 @@ def bury(server: Connection, group: str, overdue: Overdue, to: str) -> tuple[int
     """
     posted, gone, at = 0, 0, 0
     size = PageSize(_FIRST_LOOK)
-    while at < len(overdue.ids):
+    while at < len(dead.ids):
         asked = slice(at, at + size.next())
-        letters, missing = _look(server, group, overdue, asked)
+        letters, missing = _look(server, group, dead, asked)
         posted += post(server, to, group, letters)
         if missing:
-            gone += server.execute("XACK", overdue.stream, group, *missing)
+            gone += server.execute("XACK", dead.stream, group, *missing)
         size.learn(len(letters), sum(letter.size for letter in letters), len(letters))
         at = asked.stop
     return posted, gone
 
 
-def _look(server: Connection, group: str, overdue: Overdue, asked: slice) -> tuple[list[Letter], list[bytes]]:
+def _look(server: Connection, group: str, dead: DeadEntries, asked: slice) -> tuple[list[Letter], list[bytes]]:
     """The letters for some of the entries, and the ids of those that are gone from the stream."""
-    ids, deliveries = overdue.ids[asked], overdue.deliveries[asked]
-    found = server.execute_all([("XRANGE", overdue.stream, bytes(entry), bytes(entry)) for entry in ids])
+    ids, deliveries = dead.ids[asked], dead.deliveries[asked]
+    found = server.execute_all([("XRANGE", dead.stream, bytes(entry), bytes(entry)) for entry in ids])
     when = now()
     letters = []
     for reply, entry, delivered in zip(found, ids, deliveries, strict=True):
         if not reply:
             continue
         envelope = {
-            "stream": overdue.stream,
+            "stream": dead.stream,
             "id": str(entry),
             "group": group,
-            "consumer": overdue.consumer,
-            "stage": overdue.stage,
-            "reason": overdue.reason,
-            "error": overdue.error,
-            "message": overdue.message or f"delivered {delivered} times and not acknowledged",
+            "consumer": dead.consumer,
+            "stage": dead.stage,
+            "reason": dead.reason,
+            "error": dead.error,
+            "message": dead.message or f"delivered {delivered} times and not acknowledged",
             "deliveries": str(delivered),
             "first-failed": when,
             "last-failed": when,
         }
-        letters.append(Letter(overdue.stream, bytes(entry), reply[0][1], envelope, pending_for=overdue.consumer))
+        letters.append(Letter(dead.stream, bytes(entry), reply[0][1], envelope, pending_for=dead.consumer))
     return letters, [bytes(entry) for entry, reply in zip(ids, found, strict=True) if not reply]

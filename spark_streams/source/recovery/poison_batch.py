@@ -20,21 +20,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from spark_streams.errors import DataLossError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.keys import narrowed_key
 from spark_streams.source.entry_range import EntryRange, per_stream
-from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_runs
 from spark_streams.source.recovery.claim import delete_claim_consumers
-from spark_streams.source.recovery.dead_entries import Overdue
+from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.poison_pieces import MARK, Held, held_apart, held_by, move
 from spark_streams.source.recovery.poison_record import Failure, Remembered, drop_failure, failure_of
 from spark_streams.source.recovery.suspects import PIECES, Book
-from spark_streams.source.recovery.taken_entries import GO_ON, forget, taken_over
+from spark_streams.source.recovery.taken_entries import forget, taken_over
 from spark_streams.wire.connection import Connection
 
 _log = logging.getLogger("spark_streams.source")
@@ -45,37 +44,26 @@ _TAKEN = "are no longer pending: somebody has acknowledged or claimed them"
 
 
 class PoisonBatch:
-    """One query's attempts at its batches. most: runs that a whole batch may kill, None: any number; bury: what to do
-    with an entry that is given up; losses: told of entries that are gone while they are held."""
+    """One query's attempts at its batches. most: runs that a whole batch may kill, None: any number; dead_letter: what
+    to do with an entry that is given up; losses: told of entries that are gone while they are held."""
 
-    def __init__(self, most: int | None, bury: Callable[[Overdue], None], losses: DataLoss) -> None:
+    def __init__(self, most: int | None, dead_letter: Callable[[DeadEntries], None], losses: DataLoss) -> None:
         self._most = most
-        self._bury = bury
+        self._dead_letter = dead_letter
         self._losses = losses
         self._run = secrets.token_hex(6)
         self._remembered = Remembered()
         self._may_hold = True  # something may be held apart
-        # Tokens: the batch whose attempt was counted, and the one that was narrowed.
-        self._tried: str | None = None
-        self._cut: str | None = None
 
     def forget(self) -> None:
         """Take nothing for known: the server is asked."""
         self._remembered.forget()
         self._may_hold = True
 
-    def has_tried(self, end: Offset) -> bool:
-        """Whether this run's attempt at the batch was counted."""
-        return self._tried == end.token
-
-    def has_cut(self, end: Offset) -> bool:
-        """Whether the batch is not what it was."""
-        return self._cut == end.token
-
     def tells_the_sink(self, end: Offset) -> bool:
-        """Whether what earlier runs wrote, and the batch does not have, belongs to others: as long as pieces are held,
-        they are still to come."""
-        return self.has_cut(end) or bool(held_by(end)) or self.holds_some
+        """Whether what earlier runs wrote, and a batch that was not cut does not have, belongs to others: as long as
+        pieces are held, they are still to come."""
+        return bool(held_by(end)) or self.holds_some
 
     @property
     def holds_some(self) -> bool:
@@ -86,9 +74,9 @@ class PoisonBatch:
 
     def attempt(
         self, server: Connection, member: Membership, begin: Offset, end: Offset, gone: Sequence[str] = ()
-    ) -> None:
-        """Count this run's attempt at a batch, and set its entries aside where too many have died of it. gone: streams
-        of the batch whose group has vanished, and with it what was pending.
+    ) -> bool:
+        """Count this run's attempt at a batch, and set its entries aside where too many have died of it. Whether it is
+        cut: less than it was. gone: streams of the batch whose group has vanished, and with it what was pending.
 
         To be called again where it has raised. Raises GroupMissingError, ServerError, DataLossError.
         """
@@ -102,8 +90,7 @@ class PoisonBatch:
                 self._remembered.save(server, end, book)
             else:
                 book = self._set_aside(server, member, end, book, ranges, ours, _promised(end.without(gone)))
-        self._tried = end.token
-        self._cut = end.token if book.narrowed else None
+        return book.narrowed
 
     def _set_aside(
         self,
@@ -203,9 +190,10 @@ class PoisonBatch:
         [stream] = piece.entries
         for entry, _, _, deliveries in server.execute("XPENDING", stream, member.group, "-", "+", 1, name):
             message = piece.message or "the query ended each time that it read this entry"
-            at = StreamId.parse(entry)
-            _log.warning("stream %r: entry %s kills the query and is given up: %s", stream, at, message)
-            self._bury(Overdue(stream, name, [at], [int(deliveries)], "query", "poison", piece.error, message))
+            ids = [StreamId.parse(entry)]
+            _log.warning("stream %r: entry %s kills the query and is given up: %s", stream, ids[0], message)
+            dead = DeadEntries(stream, name, ids, [int(deliveries)], "query", "poison", piece.error, message)
+            self._dead_letter(dead)
         delete_claim_consumers(server, member, {stream: [Claimed(name, 0)]})
         return book.without(name)
 
@@ -237,11 +225,7 @@ class PoisonBatch:
     def _lose(self, gone: Mapping[str, int], why: str, todo: str) -> None:
         """Entries are gone that were held, or should be. Raises DataLossError where that is not allowed."""
         for stream, count in gone.items():
-            if not self._losses.allowed:
-                raise DataLossError(
-                    f"stream {stream!r}: {count} entries of a batch that killed the query {why}; {todo}"
-                )
-            self._losses.add(stream, count, why)
+            self._losses.report(stream, count, f"of a batch that killed the query {why}", todo)
 
 
 def _claimed(book: Book, name: str | None) -> dict[str, list[Claimed]]:

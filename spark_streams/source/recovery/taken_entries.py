@@ -20,7 +20,6 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.wire.connection import Argument, Connection
 
-GO_ON = "set failOnDataLoss=false to go on without them"
 _TAKEN = " taken"
 
 

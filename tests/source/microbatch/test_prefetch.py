@@ -19,8 +19,8 @@ TEN = ReadMaxRows(10)
 
 def reserved(one: StreamReader) -> int:
     """Entries that were reserved ahead, once that is finished."""
-    one.batches._beside.wait()
-    return sum(run.count for run in one.batches._ahead.runs) if one.batches._ahead else 0
+    one.batches.worker.wait()
+    return one.batches.reserved_ahead
 
 
 def begun(server: Server, **options: str) -> tuple[StreamReader, dict[str, Any], dict[str, Any]]:

@@ -173,7 +173,7 @@ def test_a_committed_piece_whose_settling_a_crash_cut_off_is_not_read_again(
     offsets = cut(server, client)
     one = reader(server, **LETTERS)
     offsets.append(one.latestOffset(offsets[-1], ALL))
-    monkeypatch.setattr(one.batches._beside, "submit", lambda job: None)
+    monkeypatch.setattr(one.batches.worker, "submit", lambda job: None)
     offsets.append(one.latestOffset(offsets[-1], ALL))
     again = reader(server, **LETTERS)
     assert read(again, *offsets[-2:]) == [2, 3]

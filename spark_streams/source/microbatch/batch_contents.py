@@ -1,0 +1,144 @@
+"""What the next batch holds: one of a piece of a poison batch | what a crash left, what was claimed, what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_streams.ids import MAX_ID
+from spark_streams.options import Options
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.group.reconcile import GroupReconciler
+from spark_streams.source.group.subscription import Subscription
+from spark_streams.source.microbatch.admission import Admission
+from spark_streams.source.microbatch.prefetch import Reserving
+from spark_streams.source.microbatch.query_state import QueryState
+from spark_streams.source.offset import Claimed
+from spark_streams.source.partitioning import share
+from spark_streams.source.pending_list import PendingRange, pending_runs
+from spark_streams.source.recovery.claim import Rules, take_over
+from spark_streams.source.recovery.dead_entries import DeadEntries
+from spark_streams.source.recovery.poison_batch import PoisonBatch
+from spark_streams.source.recovery.taken_entries import Taken
+from spark_streams.source.run_counters import RunCounters
+from spark_streams.wire.connection import Connection
+
+
+@dataclass(frozen=True)
+class BatchContents:
+    """claimed: per stream, the consumers that hold entries of the batch; ranges: what is pending for our own consumer;
+    new: those of the ranges that this trigger has reserved, None where it was not to reserve any."""
+
+    claimed: Mapping[str, Sequence[Claimed]]
+    ranges: list[EntryRange] = field(default_factory=list)
+    new: list[EntryRange] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.claimed or self.ranges)
+
+
+class ContentsChooser:
+    """Chooses what a batch holds, and reserves what is new. turn: the number of the trigger; streams take turns;
+    dead_letter: what to do with entries that were delivered too often."""
+
+    def __init__(
+        self,
+        options: Options,
+        subscription: Subscription,
+        groups: GroupReconciler,
+        admission: Admission,
+        poison: PoisonBatch,
+        losses: DataLoss,
+        counters: RunCounters,
+        dead_letter: Callable[[DeadEntries], None],
+    ) -> None:
+        self._options = options
+        self._subscription = subscription
+        self._groups = groups
+        self._admission = admission
+        self._poison = poison
+        self._losses = losses
+        self._counters = counters
+        self._dead_letter = dead_letter
+        self._taken = Taken()
+        self.turn = 0
+
+    def forget(self) -> None:
+        """Take nothing for known: the server is asked."""
+        self._poison.forget()
+        self._taken.forget()
+
+    def choose(self, server: Connection, state: QueryState, token: str, most: int | None) -> BatchContents:
+        """At most so many entries (None: any number), for a batch of this name; empty where there is nothing to read.
+
+        Raises DataLossError where entries are gone and that is not allowed, ServerError and kin.
+        """
+        self.turn += 1
+        piece = self._poison.next_piece(server, self._subscription.member, state.groups, state.logged)
+        if piece:
+            return BatchContents(piece)
+        contents = self._claimed_left_and_new(server, state, token, most)
+        return contents or BatchContents(self._poison.last_resort(server, state.logged), new=contents.new)
+
+    def _claimed_left_and_new(
+        self, server: Connection, state: QueryState, token: str, most: int | None
+    ) -> BatchContents:
+        """What a crash left comes before what is new; what is claimed goes along with either."""
+        claimed = self._claim(server, state, token, most)
+        room = None if most is None else most - sum(one.count for some in claimed.values() for one in some)
+        if state.prefetch is not None:
+            ranges = state.prefetch.runs
+        else:
+            ranges = self._left_by_a_crash(server, state, room)
+            if ranges:
+                return BatchContents(claimed, ranges)
+        room = None if room is None else room - sum(entries.count for entries in ranges)
+        new = self._new(server, state.groups, room, hurry=bool(claimed or ranges))
+        return BatchContents(claimed, ranges + new, new)
+
+    def _claim(self, server: Connection, state: QueryState, token: str, most: int | None) -> dict[str, list[Claimed]]:
+        """Entries of dead consumers, and claims of our own that no offset names."""
+        options = self._options
+        rules = Rules(
+            options["claimIdle"], options["maxDeliveries"], self._dead_letter, self._losses.report, self._taken
+        )
+        claimed = take_over(server, self._subscription.member, state.groups, state.begin, token, rules, most)
+        for stream, some in claimed.items():
+            self._counters.claimed[stream] += sum(one.count for one in some)
+        return claimed
+
+    def _left_by_a_crash(self, server: Connection, state: QueryState, most: int | None) -> list[EntryRange]:
+        """Entries that a crashed run reserved and did not log: pending for us above what is acknowledged."""
+        known = state.unacknowledged
+        backlog = {s: group.ours for s, group in state.groups.items() if group.ours > known.get(s, 0)}
+        if not backlog:
+            return []
+        allowed = backlog if most is None else share(most, backlog, self.turn)
+        asked = [PendingRange(s, MAX_ID, state.begin[s], most=entries) for s, entries in allowed.items()]
+        size = self._admission.size(list(allowed.values()))
+        return pending_runs(server, self._subscription.member, asked, size)
+
+    def _new(
+        self, server: Connection, groups: Mapping[str, GroupState], most: int | None, hurry: bool
+    ) -> list[EntryRange]:
+        """hurry: there is a batch anyway, so what is new need not wait for more to come."""
+        backlog = self._admission.backlog(self._groups.heads, groups)
+        hurry |= self._poison.holds_some
+        if not backlog or most == 0 or (not hurry and self._admission.should_wait(sum(backlog.values()))):
+            return []
+        most = self._poison.share_of(sum(backlog.values()), most)
+        while backlog:
+            reserved = self.reserving.new_entries(server, self._groups.heads, groups, backlog, most, self.turn)
+            self._groups.took(self._subscription.member, groups, reserved)
+            if reserved.runs or not reserved.states:
+                return reserved.runs
+            # What these streams had was deleted, or others were faster: the turn is that of those that were left out.
+            backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
+        return []
+
+    @property
+    def reserving(self) -> Reserving:
+        """How new entries are reserved, now or ahead."""
+        return Reserving(self._subscription.member, self._admission, bool(self._options["noAck"]))

@@ -1,0 +1,221 @@
+"""What a trigger begins with: the groups as they are, once they agree with the checkpoint and with what this run knows.
+
+A trigger that follows another one of the same run knows what is pending: the batch whose acknowledging is under way,
+and what was reserved ahead. Where a group shows anything else, or where nothing is known (a first trigger, a connection
+that broke), what the checkpoint has is acknowledged first, and the server is asked what is left.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from spark_streams.errors import StreamStateError
+from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.options import Options
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.group.data_loss import shared
+from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.group.kept_positions import KeptPositions
+from spark_streams.source.group.reconcile import GroupReconciler
+from spark_streams.source.group.subscription import Subscription
+from spark_streams.source.microbatch.acknowledge import Settling
+from spark_streams.source.microbatch.admission import Admission
+from spark_streams.source.microbatch.background import BackgroundWorker
+from spark_streams.source.microbatch.prefetch import Prefetch
+from spark_streams.source.offset import Offset
+from spark_streams.source.pending_list import PendingRange, settle
+from spark_streams.source.recovery.claim import delete_empty_consumers
+from spark_streams.source.recovery.handed_entries import take_handed
+from spark_streams.wire.connection import Connection
+
+
+@dataclass(frozen=True)
+class QueryState:
+    """The query at the beginning of a trigger.
+
+    logged: the checkpoint as Spark has it; begin: the same without what the server has lost; groups: per stream;
+    prefetch: what was reserved ahead, where it is still of use; unacknowledged: entries of the batch before that are
+    pending still, per stream; above: entries that are reserved above the checkpoint, None: as this run knows.
+    """
+
+    logged: Offset
+    begin: Offset
+    groups: dict[str, GroupState]
+    prefetch: Prefetch | None
+    unacknowledged: Mapping[str, int]
+    above: Mapping[str, int] | None
+
+
+class StateReconciler:
+    """worker: what it runs beside the tasks is waited for; forget: called where nothing is to be taken for known;
+    is_fresh: nothing is known of what an earlier run left behind."""
+
+    def __init__(
+        self,
+        options: Options,
+        subscription: Subscription,
+        groups: GroupReconciler,
+        positions: KeptPositions,
+        settling: Settling,
+        admission: Admission,
+        worker: BackgroundWorker,
+        forget: Callable[[], None],
+    ) -> None:
+        self._no_ack = bool(options["noAck"])
+        self._is_at_most_once = options["delivery"] == "at-most-once"
+        self._subscription = subscription
+        self._groups = groups
+        self._positions = positions
+        self._settling = settling
+        self._admission = admission
+        self._worker = worker
+        self._forget = forget
+        self._streams: tuple[str, ...] = ()
+        self._prefetch: Prefetch | None = None
+        self._left: Mapping[str, StreamId] = {}  # where the last trigger left the groups
+        self.is_fresh = True
+
+    # -- from one trigger to the next ------------------------------------------------------------------------------
+
+    def begin_afresh(self) -> None:
+        """Take nothing for known."""
+        self.is_fresh = True
+        self._settling.forget()
+        self._forget()
+
+    def leave(self, groups: Mapping[str, GroupState], reserved: Collection[EntryRange]) -> None:
+        """A trigger is over, and has left the groups behind what it reserved."""
+        self.is_fresh = False
+        positions = {stream: state.last_delivered for stream, state in groups.items()}
+        self._left = positions | {entries.stream: entries.last for entries in reserved}
+
+    def expect(self, prefetch: Prefetch) -> None:
+        """This is being reserved beside the tasks, for the next trigger."""
+        self._prefetch = prefetch
+        self._worker.submit(prefetch.work)
+
+    @property
+    def reserved_ahead(self) -> int:
+        """How many entries are reserved for the next trigger, once the worker is done."""
+        return 0 if self._prefetch is None else sum(entries.count for entries in self._prefetch.runs)
+
+    def wait_for_worker(self) -> Prefetch | None:
+        """Until what was begun beside the tasks is finished; what it has reserved, if it is of use."""
+        prefetch, self._prefetch = self._prefetch, None
+        try:
+            self._worker.wait()
+        except StreamStateError:
+            # A stream or group is gone: what follows says which, and whether that is allowed.
+            self.begin_afresh()
+            return None
+        return None if prefetch is None or not prefetch.runs or self.is_fresh else prefetch
+
+    # -- a trigger begins ------------------------------------------------------------------------------------------
+
+    def at(self, server: Connection, begin: Offset) -> QueryState:
+        """The query at a trigger that begins with this checkpoint. Raises StreamStateError and ServerError, each with
+        what to do."""
+        prefetch = self.wait_for_worker()
+        logged = self._checkpoint(server, begin)
+        ends = {} if prefetch is None else prefetch.ends()
+        begin, groups = self._groups.reconciled(
+            server, self._subscription.member, logged, self._streams, self._settling.marks, ends, self.is_fresh
+        )
+        if begin is not logged:
+            self._settling.take_notes(server, logged)  # of streams that are gone, too
+        # What the batch before this one left pending is known, so acknowledging it can wait until tasks run.
+        unacknowledged = self._unacknowledged(begin)
+        if prefetch is not None and not prefetch.is_untouched(groups, unacknowledged):
+            # Somebody else has been there: the server is asked what is ours, as after a crash.
+            prefetch = None
+            self.begin_afresh()
+            if self._no_ack:
+                groups = self._groups.alone(server, self._subscription.member, begin, groups, {}, afresh=True)
+        if self._no_ack:
+            self._acknowledge_all(server, groups)
+        above: dict[str, int] | None = None
+        if self.is_fresh or self._is_surprised(groups, unacknowledged, prefetch):
+            groups = self._ask_what_is_left(server, begin, list(groups))
+            prefetch, unacknowledged = None, {}
+            above = {} if self._no_ack else {stream: state.ours for stream, state in groups.items()}
+        elif prefetch is not None:
+            self._groups.counts.took(prefetch.runs)
+        self._groups.account(server, self._subscription.member, begin, groups, above)
+        return QueryState(logged, begin, groups, prefetch, unacknowledged, above)
+
+    def _checkpoint(self, server: Connection, begin: Offset) -> Offset:
+        """The checkpoint, with what the server keeps beside it, and without streams that the query reads no more."""
+        subscription, is_fresh = self._subscription, self.is_fresh
+        self._streams = subscription.of(server, begin, look=self._admission.until is None, at_once=is_fresh)
+        if begin.token:
+            if is_fresh:
+                subscription.has_checkpoint(server, begin)
+            begin = self._positions.with_checkpoint(server, subscription.member, begin, is_fresh)
+            if is_fresh:
+                self._settling.marks.read(server, [*{*self._streams, *begin.positions}])
+        return subscription.without_dropped(server, begin, is_fresh)
+
+    def _unacknowledged(self, begin: Offset) -> dict[str, int]:
+        """Entries of the batch up to `begin` that are pending still, as far as that is known."""
+        if self.is_fresh or self._no_ack or self._is_at_most_once or self._settling.is_done(begin):
+            return {}
+        return {stream: share.count for stream, share in begin.shares.items()}
+
+    def _acknowledge_all(self, server: Connection, groups: Mapping[str, GroupState]) -> None:
+        """What an earlier run with a pending list has left: the groups stand below it by now."""
+        ours = [PendingRange(stream, MAX_ID) for stream, state in groups.items() if state.ours]
+        settle(server, self._subscription.member, ours)
+
+    def _is_surprised(
+        self, groups: Mapping[str, GroupState], unacknowledged: Mapping[str, int], prefetch: Prefetch | None
+    ) -> bool:
+        """Whether a group that is ours alone does not stand where it was left, or more is pending than we know of."""
+        expected = Counter(unacknowledged)
+        left = self._left
+        if prefetch is not None:
+            expected += prefetch.pending()
+            left = {**left, **prefetch.ends()}
+        for stream, state in groups.items():
+            moved = state.last_delivered != left.get(stream, state.last_delivered)
+            if state.ours > expected[stream]:
+                return True
+            if moved and not self._no_ack and not shared(self._subscription.member, state):
+                return True
+        return False
+
+    def _ask_what_is_left(self, server: Connection, begin: Offset, streams: list[str]) -> dict[str, GroupState]:
+        """The groups as they are, when what the checkpoint has is acknowledged and what others have done to our entries
+        is known. Raises DataLossError where entries were passed over and that is not allowed."""
+        member, marks = self._subscription.member, self._settling.marks
+        if not self.is_fresh and not marks.are_there(server):
+            self.begin_afresh()  # the server came back from an older state, without our noticing
+            marks.read(server, streams)
+        given_up = self._given_up(begin, streams)
+        self._settling.now(server, begin)
+        groups = self._groups.now(server, member, streams)
+        if self._no_ack:
+            return groups
+        floors = {stream: marks.floor(stream) for stream in streams}
+        # What is pending above a group that was set back is given again.
+        again = [PendingRange(s, MAX_ID, state.last_delivered) for s, state in groups.items() if state.ours]
+        has_changed = settle(server, member, again) > 0
+        if take_handed(server, member, groups, floors, secrets.token_hex(6)) or has_changed:
+            groups = self._groups.now(server, member, streams)
+        if self.is_fresh:
+            delete_empty_consumers(server, member, groups)
+        # At most once: what a crash has kept from being read is given up, and no loss.
+        self._groups.forget([s for s in streams if s in given_up and groups[s].last_delivered > begin[s]])
+        kept = {stream: state for stream, state in groups.items() if stream not in given_up}
+        self._groups.explain(server, member, begin, kept)
+        return groups
+
+    def _given_up(self, begin: Offset, streams: list[str]) -> set[str]:
+        """Streams of which an earlier run may have acknowledged entries before they were read, or listed none."""
+        if not self.is_fresh:
+            return set()
+        all_of_them = self._no_ack or self._is_at_most_once or begin.no_ack
+        held = {stream for stream, mark in self._settling.marks.of.items() if mark.holds}
+        return held | set(streams) if all_of_them else held

@@ -1,0 +1,119 @@
+"""One trigger: reconcile, choose what the batch holds, hand it over."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from spark_streams.ids import MIN_ID
+from spark_streams.options import Options
+from spark_streams.source.entry_range import EntryRange, per_stream
+from spark_streams.source.group.data_loss import GO_ON, DataLoss
+from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.group.reconcile import GroupReconciler
+from spark_streams.source.group.subscription import Subscription
+from spark_streams.source.microbatch.acknowledge import Settling
+from spark_streams.source.microbatch.admission import Admission
+from spark_streams.source.microbatch.batch_contents import BatchContents, ContentsChooser
+from spark_streams.source.microbatch.current_batch import CurrentBatch
+from spark_streams.source.microbatch.interleave import in_order
+from spark_streams.source.microbatch.prefetch import Prefetch, is_worth_it
+from spark_streams.source.microbatch.query_state import QueryState, StateReconciler
+from spark_streams.source.offset import Offset
+from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_runs, settle
+from spark_streams.source.recovery.taken_entries import missing_from
+from spark_streams.wire.connection import Connection
+
+
+class Trigger:
+    """The triggers of one query, one after the other."""
+
+    def __init__(
+        self,
+        options: Options,
+        subscription: Subscription,
+        state: StateReconciler,
+        groups: GroupReconciler,
+        contents: ContentsChooser,
+        settling: Settling,
+        admission: Admission,
+        losses: DataLoss,
+    ) -> None:
+        self._options = options
+        self._subscription = subscription
+        self._state = state
+        self._groups = groups
+        self._contents = contents
+        self._settling = settling
+        self._admission = admission
+        self._losses = losses
+
+    def next(self, server: Connection, begin: Offset, most: int | None) -> CurrentBatch | None:
+        """The next batch, of at most `most` entries; None where there is nothing to read, and what is committed is
+        acknowledged then. begin: it is in Spark's commit log (FACTS S4)."""
+        state = self._state.at(server, begin)
+        token = secrets.token_hex(6)
+        contents = self._contents.choose(server, state, token, most)
+        self._state.leave(state.groups, contents.new or [])
+        if not contents:
+            if not self._settling.is_done(state.begin):
+                self._settling.now(server, state.begin)
+            return None
+        batch = self._made(server, state, contents, token)
+        if not self._settling.is_done(state.begin):
+            self._settling.beside(server, state.begin)
+        if contents.new is not None and not contents.claimed:
+            self._reserve_ahead(state.groups, contents.new, most)
+        return batch
+
+    def _made(self, server: Connection, state: QueryState, contents: BatchContents, token: str) -> CurrentBatch:
+        """The batch, with an offset that names all that it holds."""
+        self._admission.made()
+        # What is reserved above the batch, if it does not take all that there is.
+        remaining = Counter(state.above) - per_stream(contents.ranges) if contents.new is None else {}
+        end = replace(
+            state.begin.after(contents.ranges, token, contents.claimed),
+            no_ack=bool(self._options["noAck"]),
+            counts=self._groups.counts_at(remaining),
+        )
+        ranges = self._with_claimed(server, contents) if contents.claimed else contents.ranges
+        if self._options["delivery"] == "at-most-once":
+            ranges = self._acknowledge_at_once(server, end, ranges)
+        return CurrentBatch(end, ranges, is_new=True)
+
+    def _with_claimed(self, server: Connection, contents: BatchContents) -> list[EntryRange]:
+        """The ranges of a batch, those of its claims among them."""
+        member = self._subscription.member
+        size = self._admission.size([one.count for some in contents.claimed.values() for one in some])
+        claimed = pending_runs(server, member, claimed_ranges(contents.claimed), size)
+        for missing in missing_from(contents.claimed, claimed):
+            self._losses.report(missing.stream, missing.count, str(missing), GO_ON)
+        ranges = contents.ranges + claimed
+        return in_order(server, member, ranges) if self._options["ordered"] else ranges
+
+    def _acknowledge_at_once(self, server: Connection, end: Offset, ranges: Sequence[EntryRange]) -> list[EntryRange]:
+        """at-most-once: acknowledge the batch before it is read. A range that others read from too takes the ids of our
+        entries along, since the pending list will not have them."""
+        member = self._subscription.member
+        kept: list[EntryRange] = []
+        for entries in ranges:
+            ours = PendingRange(entries.stream, entries.last, entries.after, entries.consumer)
+            kept += [entries] if entries.owned else pending_runs(server, member, [ours], entries.count, keep_ids=True)
+        shares = [PendingRange(stream, end[stream], held.after or MIN_ID) for stream, held in end.shares.items()]
+        settle(server, member, [*shares, *claimed_ranges(end.claimed)])
+        return kept
+
+    def _reserve_ahead(self, groups: Mapping[str, GroupState], new: Sequence[EntryRange], most: int | None) -> None:
+        """Begin to reserve what follows a batch, where it is much and goes to nobody else. new: what was reserved since
+        the groups stood like this."""
+        if self._options["delivery"] == "at-most-once" or self._options["claimIdle"] is not None:
+            return
+        if any(state.others for state in groups.values()):
+            return
+        left = Counter(self._admission.backlog(self._groups.heads, groups))
+        left.subtract(per_stream(new))
+        if is_worth_it(self._admission, left, most):
+            turn = self._contents.turn + 1
+            self._state.expect(Prefetch(self._contents.reserving, list(groups), most, turn, self._groups.heads))

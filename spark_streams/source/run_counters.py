@@ -1,0 +1,20 @@
+"""What a run of a query has done besides reading entries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class RunCounters:
+    """Entries per stream, since the run began: lost, claimed from dead consumers, and posted as dead letters."""
+
+    lost: Counter[str] = field(default_factory=Counter)
+    claimed: Counter[str] = field(default_factory=Counter)
+    dead: Counter[str] = field(default_factory=Counter)
+
+    def to_json(self) -> dict[str, dict[str, int]]:
+        """Those that have counted anything, as the query's progress shows them."""
+        counters = {"lost": self.lost, "claimed": self.claimed, "dead": self.dead}
+        return {name: dict(+counts) for name, counts in counters.items() if +counts}
