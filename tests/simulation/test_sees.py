@@ -13,7 +13,7 @@ from spark_streams.sink.ledger_view import LedgerView, LedgerViews
 from spark_streams.sink.opening import _Opening
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.entry_counts import Counts
-from spark_streams.source.group.reconcile import GroupReconciler
+from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.microbatch.batch_contents import ContentsChooser
 from spark_streams.source.microbatch.current_batch import CurrentBatch
 from spark_streams.source.microbatch.query_state import StateReconciler
@@ -67,7 +67,7 @@ def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
 
 def counts_no_losses(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Counts, "lost", lambda *given: 0)
-    patch.setattr(GroupReconciler, "_all_read", lambda *given: None)
+    patch.setattr(LossAccount, "_all_read", lambda *given: None)
 
 
 def counts_losses_twice(patch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> No
 
 def _hardly_asks(self: StateReconciler, server: Connection, begin: Offset, streams: Any) -> Any:
     self._settling.now(server, begin)
-    self._groups.forget(streams)
+    self._account.forget(streams)
     return self._groups.now(server, self._subscription.member, streams)
 
 

@@ -9,8 +9,9 @@ from spark_streams.ids import MAX_ID
 from spark_streams.options import Options
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState
-from spark_streams.source.group.reconcile import GroupReconciler
+from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.prefetch import Reserving
@@ -48,6 +49,7 @@ class ContentsChooser:
         options: Options,
         subscription: Subscription,
         groups: GroupReconciler,
+        account: LossAccount,
         admission: Admission,
         poison: PoisonBatch,
         losses: DataLoss,
@@ -57,6 +59,7 @@ class ContentsChooser:
         self._options = options
         self._subscription = subscription
         self._groups = groups
+        self._account = account
         self._admission = admission
         self._poison = poison
         self._losses = losses
@@ -131,7 +134,7 @@ class ContentsChooser:
         most = self._poison.share_of(sum(backlog.values()), most)
         while backlog:
             reserved = self.reserving.new_entries(server, self._groups.heads, groups, backlog, most, self.turn)
-            self._groups.took(self._subscription.member, groups, reserved)
+            self._account.took(self._groups.heads, groups, reserved)
             if reserved.runs or not reserved.states:
                 return reserved.runs
             # What these streams had was deleted, or others were faster: the turn is that of those that were left out.

@@ -22,10 +22,11 @@ from spark_streams.options import Options
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.eviction_policy import refuse_where_keys_are_needed
+from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import fetch_state
 from spark_streams.source.group.initial_position import first_positions
 from spark_streams.source.group.kept_positions import KeptPositions
-from spark_streams.source.group.reconcile import GroupReconciler
+from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.acknowledge import Settling
@@ -72,18 +73,19 @@ class MicroBatchStream:
         self.counters = RunCounters()
         losses = self._losses = DataLoss(not options["failOnDataLoss"], self.counters.lost)
         subscription = self._subscription = Subscription(options, now)
-        groups = self._groups = GroupReconciler(losses, subscription, self._no_ack)
+        account = LossAccount(losses, subscription, self._no_ack)
+        groups = self._groups = GroupReconciler(losses, subscription, account, self._no_ack)
         poison = self._poison = PoisonBatch(options["maxDeliveries"], self._dead_letter, losses)
         settling = self._settling = Settling(self.worker, options, self.member, losses, self.counters.dead)
         admission = self._admission = Admission(options, now)
         self._positions = KeptPositions(self._no_ack)
         contents = self._contents = ContentsChooser(
-            options, subscription, groups, admission, poison, losses, self.counters, self._dead_letter
+            options, subscription, groups, account, admission, poison, losses, self.counters, self._dead_letter
         )
         state = self._state = StateReconciler(
-            options, subscription, groups, self._positions, settling, admission, self.worker, contents.forget
+            options, subscription, groups, account, self._positions, settling, admission, self.worker, contents.forget
         )
-        self._trigger = Trigger(options, subscription, state, groups, contents, settling, admission, losses)
+        self._trigger = Trigger(options, subscription, state, groups, account, contents, settling, admission, losses)
         self._current: CurrentBatch | None = None
 
     @property

@@ -17,9 +17,10 @@ from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.options import Options
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.data_loss import shared
+from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.group.kept_positions import KeptPositions
-from spark_streams.source.group.reconcile import GroupReconciler
+from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.microbatch.acknowledge import Settling
 from spark_streams.source.microbatch.admission import Admission
@@ -58,6 +59,7 @@ class StateReconciler:
         options: Options,
         subscription: Subscription,
         groups: GroupReconciler,
+        account: LossAccount,
         positions: KeptPositions,
         settling: Settling,
         admission: Admission,
@@ -68,6 +70,7 @@ class StateReconciler:
         self._is_at_most_once = options["delivery"] == "at-most-once"
         self._subscription = subscription
         self._groups = groups
+        self._account = account
         self._positions = positions
         self._settling = settling
         self._admission = admission
@@ -142,8 +145,8 @@ class StateReconciler:
             prefetch, unacknowledged = None, {}
             above = {} if self._no_ack else {stream: state.ours for stream, state in groups.items()}
         elif prefetch is not None:
-            self._groups.counts.took(prefetch.runs)
-        self._groups.account(server, self._subscription.member, begin, groups, above)
+            self._account.counts.took(prefetch.runs)
+        self._account.hold(server, begin, self._groups.heads, groups, above)
         return QueryState(logged, begin, groups, prefetch, unacknowledged, above)
 
     def _checkpoint(self, server: Connection, begin: Offset) -> Offset:
@@ -207,7 +210,7 @@ class StateReconciler:
         if self.is_fresh:
             delete_empty_consumers(server, member, groups)
         # At most once: what a crash has kept from being read is given up, and no loss.
-        self._groups.forget([s for s in streams if s in given_up and groups[s].last_delivered > begin[s]])
+        self._account.forget([s for s in streams if s in given_up and groups[s].last_delivered > begin[s]])
         kept = {stream: state for stream, state in groups.items() if stream not in given_up}
         self._groups.explain(server, member, begin, kept)
         return groups

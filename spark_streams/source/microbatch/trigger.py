@@ -11,8 +11,9 @@ from spark_streams.ids import MIN_ID
 from spark_streams.options import Options
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import GO_ON, DataLoss
+from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState
-from spark_streams.source.group.reconcile import GroupReconciler
+from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.microbatch.acknowledge import Settling
 from spark_streams.source.microbatch.admission import Admission
@@ -36,6 +37,7 @@ class Trigger:
         subscription: Subscription,
         state: StateReconciler,
         groups: GroupReconciler,
+        account: LossAccount,
         contents: ContentsChooser,
         settling: Settling,
         admission: Admission,
@@ -45,6 +47,7 @@ class Trigger:
         self._subscription = subscription
         self._state = state
         self._groups = groups
+        self._account = account
         self._contents = contents
         self._settling = settling
         self._admission = admission
@@ -76,7 +79,7 @@ class Trigger:
         end = replace(
             state.begin.after(contents.ranges, token, contents.claimed),
             no_ack=bool(self._options["noAck"]),
-            counts=self._groups.counts_at(remaining),
+            counts=self._account.at_checkpoint(remaining),
         )
         ranges = self._with_claimed(server, contents) if contents.claimed else contents.ranges
         if self._options["delivery"] == "at-most-once":

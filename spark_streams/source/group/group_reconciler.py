@@ -1,0 +1,195 @@
+"""The query's groups at a trigger: asked for, held against the checkpoint, and mended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from spark_streams.errors import DataLossError
+from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.source.group.commit_marks import Marks
+from spark_streams.source.group.data_loss import DataLoss, shared
+from spark_streams.source.group.group_admin import Start, create_consumers, create_groups_at, set_groups_to
+from spark_streams.source.group.group_state import GroupState, fetch_state, missing, require_alone
+from spark_streams.source.group.initial_position import InitialPositionKeys, save_initial_positions
+from spark_streams.source.group.loss_account import LossAccount
+from spark_streams.source.group.reconcile import Reconciler, is_another, vanished
+from spark_streams.source.group.subscription import Subscription
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset
+from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.xinfo import StreamState
+
+_log = logging.getLogger("spark_streams.source")
+
+
+class GroupReconciler:
+    """subscription: what is read; account: what losses are held against; alone: the checkpoint is the only truth
+    (noAck). heads: the streams when they were last asked for."""
+
+    def __init__(self, losses: DataLoss, subscription: Subscription, account: LossAccount, alone: bool) -> None:
+        self._losses = losses
+        self._subscription = subscription
+        self._counts = account.counts
+        self._alone = alone
+        self.heads: Mapping[str, StreamState] = {}
+        self._lowered: dict[str, tuple[StreamId, StreamId]] = {}  # the checkpoint's position, and what it is now
+
+    def reconciled(
+        self,
+        server: Connection,
+        member: Membership,
+        begin: Offset,
+        streams: Sequence[str],
+        marks: Marks,
+        ends: Mapping[str, StreamId],
+        afresh: bool,
+    ) -> tuple[Offset, dict[str, GroupState]]:
+        """The groups as they are, once they agree with the checkpoint, and the checkpoint without streams that are
+        gone. marks: up to where batches are committed; ends: where groups stand above the checkpoint, with what was
+        reserved ahead; afresh: nothing is known of what an earlier run did.
+
+        Raises DataLossError, GroupMissingError, StreamStateError, GroupSharedError.
+        """
+        begin = self._as_lowered(begin)
+        if afresh:
+            for stream, known in begin.counts.items():
+                self._counts.of.setdefault(stream, known)
+        self.heads, groups = fetch_state(server, member, streams, self.heads)
+        begin = self._without_vanished(server, member, begin, groups)
+        groups |= self._set_to_checkpoint(server, member, begin, groups, ends, afresh)
+        mended = Reconciler(server, member, self._losses, self._counts, marks.of, ends).run(begin, self.heads, groups)
+        create_groups_at(server, member, mended.made)
+        set_groups_to(server, member, mended.moved)
+        lowered = self._lower(begin, mended.begin)
+        marks.drop(server, [*{*mended.made, *mended.moved, *lowered, *mended.void}])
+        if mended.made or mended.moved:
+            states = self.now(server, member, list(groups))
+        else:
+            states = {stream: state for stream, state in groups.items() if state is not None}
+        create_consumers(server, member, [stream for stream, state in states.items() if not state.known])
+        return mended.begin, states
+
+    def _as_lowered(self, begin: Offset) -> Offset:
+        """The checkpoint, where this run has found that its server has lost some of it."""
+        for stream, (was, now) in self._lowered.items():
+            begin = begin.at(stream, now) if begin[stream] == was else begin
+        return begin
+
+    def _lower(self, begin: Offset, mended: Offset) -> list[str]:
+        """Remember streams that the checkpoint stands above."""
+        lowered = {stream: (begin[stream], at) for stream, at in mended.positions.items() if at != begin[stream]}
+        self._lowered |= lowered
+        return list(lowered)
+
+    def _without_vanished(
+        self, server: Connection, member: Membership, begin: Offset, groups: dict[str, GroupState | None]
+    ) -> Offset:
+        """The checkpoint without streams of a pattern that are gone, which are read no more; taken from `groups`, too.
+        Raises DataLossError where that is not allowed and they had entries for us."""
+        if not self._subscription.by_pattern:
+            return begin
+        gone = [stream for stream in groups if not self.heads[stream].exists]
+        for stream in gone:
+            left = self._counts.forget(stream)
+            had_some = begin[stream] > MIN_ID or (left is not None and left.added > left.read)
+            if had_some and not self._losses.allowed:
+                raise missing(server, member, stream, stream_too=True)
+            vanished(self._losses, stream, left)
+            del groups[stream]
+        self.heads = {stream: head for stream, head in self.heads.items() if stream in groups}
+        return begin.without(gone) if gone else begin
+
+    def _set_to_checkpoint(
+        self,
+        server: Connection,
+        member: Membership,
+        begin: Offset,
+        groups: Mapping[str, GroupState | None],
+        ends: Mapping[str, StreamId],
+        afresh: bool,
+    ) -> dict[str, GroupState]:
+        """Groups that were read without a pending list, by this run or by the one before."""
+        if self._alone:
+            return self.alone(server, member, begin, groups, ends, afresh)
+        if begin.no_ack and afresh:
+            # Where something is pending, this was done before.
+            unlisted = {stream: state for stream, state in groups.items() if state is not None and not state.ours}
+            return self.alone(server, member, begin, unlisted, {}, afresh=False)
+        return {}
+
+    def now(self, server: Connection, member: Membership, streams: Sequence[str]) -> dict[str, GroupState]:
+        """The groups as they are. Raises GroupMissingError, DataLossError where one is gone."""
+        self.heads, found = fetch_state(server, member, streams, self.heads)
+        states = {}
+        for stream, state in found.items():
+            if state is None:
+                raise missing(server, member, stream, not self.heads[stream].exists)
+            states[stream] = state
+        return states
+
+    def alone(
+        self,
+        server: Connection,
+        member: Membership,
+        begin: Offset,
+        states: Mapping[str, GroupState | None],
+        ends: Mapping[str, StreamId],
+        afresh: bool,
+    ) -> dict[str, GroupState]:
+        """noAck: nobody else may read from the groups, and they stand at the checkpoint, or at these `ends`: one that
+        is above is set back, `afresh` one that is below is moved, too. The groups then.
+
+        The position of a stream that is new is kept until the checkpoint has one. Raises GroupSharedError.
+        """
+        back: dict[str, Start] = {}
+        found = {stream: state for stream, state in states.items() if state is not None}
+        for stream, state in found.items():
+            require_alone(member, stream, state)
+        new = {stream: state.last_delivered for stream, state in found.items() if stream not in begin.positions}
+        kept = {**begin.positions, **save_initial_positions(server, InitialPositionKeys("start", member), new)}
+        for stream, state in found.items():
+            at = ends.get(stream, kept[stream])
+            is_elsewhere = state.last_delivered != at if afresh else state.last_delivered > at
+            head, known = self.heads[stream], begin.counts.get(stream)
+            # If this is still the stream that the checkpoint speaks of.
+            if is_elsewhere and kept[stream] <= head.last and not is_another(head, kept[stream], known):
+                back[stream] = Start(kept[stream], None if known is None else known.read)
+                read = back[stream].read
+                found[stream] = replace(state, last_delivered=kept[stream], entries_read=read, lag=None)
+        set_groups_to(server, member, back)
+        return found
+
+    def explain(self, server: Connection, member: Membership, begin: Offset, states: Mapping[str, GroupState]) -> None:
+        """Why groups stand above the checkpoint, where nobody else reads: what lies between is pending for us, or was
+        read by somebody who has left since (the server counts it as read), or the group was set forward. Raises
+        DataLossError for the last."""
+        asked = [
+            stream
+            for stream, state in states.items()
+            if state.last_delivered > begin[stream] and not shared(member, state) and self._was_ours(begin, stream)
+        ]
+        summaries = server.pipeline([("XPENDING", stream, member.group) for stream in asked])
+        for stream, summary in zip(asked, summaries, strict=True):
+            if isinstance(summary, ReplyError):
+                raise server.error_of(summary, ("XPENDING", stream, member.group))
+            last = StreamId.parse(summary[2]) if summary[0] else MIN_ID
+            reached = max(begin[stream], last)
+            if reached < states[stream].last_delivered and states[stream].counted:
+                self._counts.share(stream)
+            elif reached < states[stream].last_delivered:
+                self._passed_over(member, stream, reached, states[stream].last_delivered)
+
+    def _was_ours(self, begin: Offset, stream: str) -> bool:
+        known = begin.counts.get(stream)
+        return bool(begin.token) and known is not None and not known.shared
+
+    def _passed_over(self, member: Membership, stream: str, reached: StreamId, position: StreamId) -> None:
+        problem = (
+            f"group {member.group!r} of stream {stream!r} stands at {position}, and nothing above {reached} was given "
+            f"to anybody: it was set forward. Set it back (XGROUP SETID {stream} {member.group} {reached})"
+        )
+        if not self._losses.allowed:
+            raise DataLossError(f"{problem}, or set failOnDataLoss=false to go on without what lies between")
+        _log.warning("%s", problem)
