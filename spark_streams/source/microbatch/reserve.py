@@ -7,7 +7,7 @@ end are the only thing the driver keeps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.ids import StreamId
@@ -43,47 +43,70 @@ def reserve(
     states: the group of each wanted stream, read just before. no_ack: without a pending list; then the group must be
     ours alone. Raises GroupMissingError, GroupSharedError, DataLossError, ServerError.
     """
-    now = dict(states)  # where the run that follows begins
-    reached = {stream: states[stream] for stream in wanted}
-    left = {stream: want.most for stream, want in wanted.items()}
-    runs: dict[str, list[EntryRange]] = {stream: [] for stream in wanted}
+    reserving = [_Reserving(stream, want, states[stream]) for stream, want in wanted.items()]
+    left = reserving
     while left:
         steps = _round(left, step)
         server.require_silence()
-        server.send(b"".join([_step(member, stream, count, no_ack) for stream, count in steps]))
+        server.send(b"".join([_step(member, one.stream, count, no_ack) for one, count in steps]))
         replies = server.replies(2 * len(steps))
-        finished = set()
-        for at, (stream, _) in enumerate(steps):
-            after = read_group_state(server, member, stream, replies[2 * at], replies[2 * at + 1])
+        for (one, _), groups, consumers in zip(steps, replies[0::2], replies[1::2], strict=True):
+            after = read_group_state(server, member, one.stream, groups, consumers)
             if no_ack:
-                require_alone(member, stream, after)
-            run = _unlisted_run(server, stream, now[stream], after) if no_ack else _run(stream, now[stream], after)
-            reached[stream] = after
-            left[stream] -= run.count
-            if run.count:
-                now[stream] = after
-                runs[stream].append(run)
-            # Without a count the step may have delivered as much as others claimed from us meanwhile. The next run
-            # begins before it then, or, where there is none, it is found pending above the batch.
-            if run.count == 0 or left[stream] <= 0 or after.last_delivered >= wanted[stream].until:
-                finished.add(stream)
-        for stream in [s for s in finished if not runs[s] and reached[s].last_delivered < wanted[s].until]:
-            run, reached[stream] = _ask_aloud(server, member, stream, now[stream], no_ack)
-            if run.count:
-                runs[stream].append(run)
-        for stream in finished:
-            del left[stream]
-    return Reserved([run for stream in runs for run in runs[stream]], reached)
+                require_alone(member, one.stream, after)
+            one.delivered(_range(server, one.stream, one.before, after, no_ack), after)
+        for one in left:
+            if one.is_finished and one.got_nothing:
+                one.delivered(*_ask_aloud(server, member, one.stream, one.before, no_ack))
+        left = [one for one in left if not one.is_finished]
+    return Reserved(
+        [entries for one in reserving for entries in one.ranges], {one.stream: one.now for one in reserving}
+    )
 
 
-def _round(left: Mapping[str, int], step: int) -> list[tuple[str, int]]:
-    """The steps of one round trip, stream by stream: as many as fit, and one at least."""
-    steps: list[tuple[str, int]] = []
+@dataclass
+class _Reserving:
+    """One stream. before: its group where the next range begins; now: its group as last seen; ranges: what was
+    delivered; is_finished: nothing more is asked for."""
+
+    stream: str
+    wanted: Wanted
+    before: GroupState
+
+    def __post_init__(self) -> None:
+        self.now = self.before
+        self.ranges: list[EntryRange] = []
+        self.left = self.wanted.most
+        self.is_finished = False
+
+    def delivered(self, entries: EntryRange, after: GroupState) -> None:
+        """What a step has delivered, and the group after it.
+
+        A step without entries may have delivered as many as others claimed from us meanwhile. The next range begins
+        before it then, or, where there is none, it is found pending above the batch.
+        """
+        self.now = after
+        self.left -= entries.count
+        if entries.count:
+            self.before = after
+            self.ranges.append(entries)
+        is_at_the_end = self.left <= 0 or after.last_delivered >= self.wanted.until
+        self.is_finished |= entries.count == 0 or is_at_the_end
+
+    @property
+    def got_nothing(self) -> bool:
+        """Whether there should have been something to deliver."""
+        return not self.ranges and self.now.last_delivered < self.wanted.until
+
+
+def _round(left: Sequence[_Reserving], step: int) -> list[tuple[_Reserving, int]]:
+    """The steps of one round trip, stream by stream, with the entries of each: as many as fit, and one at least."""
+    steps: list[tuple[_Reserving, int]] = []
     room = _ROUND
-    for stream, entries in left.items():
-        for done in range(0, min(entries, room), step):
-            count = min(entries - done, step)
-            steps.append((stream, count))
+    for one in left:
+        for done in range(0, min(one.left, room), step):
+            count = min(one.left - done, step)
+            steps.append((one, count))
             room -= count
     return steps
 
@@ -114,10 +137,14 @@ def _ask_aloud(
     server.execute(*_ask(member, stream, 1, no_ack))
     groups, consumers = server.pipeline([("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, member.group)])
     after = read_group_state(server, member, stream, groups, consumers)
-    return (_unlisted_run(server, stream, before, after) if no_ack else _run(stream, before, after)), after
+    return _range(server, stream, before, after, no_ack), after
 
 
-def _run(stream: str, before: GroupState, after: GroupState) -> EntryRange:
+def _range(server: Connection, stream: str, before: GroupState, after: GroupState, no_ack: bool) -> EntryRange:
+    return _unlisted_range(server, stream, before, after) if no_ack else _listed_range(stream, before, after)
+
+
+def _listed_range(stream: str, before: GroupState, after: GroupState) -> EntryRange:
     """What one step delivered to us. The range is owned when the group as a whole delivered no more than that."""
     count = max(0, after.ours - before.ours)
     owned = (
@@ -128,7 +155,7 @@ def _run(stream: str, before: GroupState, after: GroupState) -> EntryRange:
     return EntryRange(stream, before.last_delivered, after.last_delivered, count, owned)
 
 
-def _unlisted_run(server: Connection, stream: str, before: GroupState, after: GroupState) -> EntryRange:
+def _unlisted_range(server: Connection, stream: str, before: GroupState, after: GroupState) -> EntryRange:
     """What one step with NOACK delivered: all of it is ours. Where the server does not count it (an entry ahead of the
     group was deleted), what it left in the stream is counted."""
     count = 0

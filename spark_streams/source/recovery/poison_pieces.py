@@ -7,9 +7,10 @@ wrote `<consumer>~held~<first id>`, one stream to a piece.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from spark_streams.ids import StreamId
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.group_state import GroupState, fetch_state
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
@@ -26,26 +27,45 @@ Held = dict[str, dict[str, int]]  # how many entries consumers hold, per stream
 def move(server: Connection, member: Membership, ranges: Sequence[PendingRange], size: int, token: str) -> Held:
     """Move these entries to consumers, `size` to each, whatever their streams; what these hold. token: of their names,
     new for each moving: a consumer that was a batch is acknowledged when that batch is settled, and again."""
-    name, room, number = "", 0, 0
-    for one in ranges:
-        after = one.after
-        while True:
-            most = min(_PAGE, room or size)
-            page = pending_runs(server, member, [replace(one, after=after, most=most)], most, keep_ids=True)
-            for run in page:
-                if not room:
-                    first = StreamId.parse(run.ids.split(b"\r\n", 2)[1])
-                    name = f"{member.consumer}{MARK}{first.ms:020d}-{first.seq:020d}~{token}.{number:04d}"
-                    room, number = size, number + 1
+    piece = _Piece(member.consumer, token, size)
+    for pending in ranges:
+        after = pending.after
+        while page := _page(server, member, replace(pending, after=after, most=min(_PAGE, piece.room or size))):
+            for entries in page:
                 # Nobody is given them: that counts no delivery.
-                send_claim(server, member, run.stream, name, 0, run.count, run.ids, counts=False)
-                room -= run.count
-                after = run.last
-            if not page:
-                break
-    _, states = fetch_state(server, member, sorted({one.stream for one in ranges}))
+                send_claim(
+                    server, member, entries.stream, piece.take(entries), 0, entries.count, entries.ids, counts=False
+                )
+                after = entries.last
+    _, states = fetch_state(server, member, sorted({pending.stream for pending in ranges}))
     held = held_apart(member, {stream: state for stream, state in states.items() if state is not None})
     return {name: held[name] for name in sorted(held) if name.partition(f"~{token}.")[1]}
+
+
+@dataclass
+class _Piece:
+    """The piece that entries are moved to now. room: how many more it takes."""
+
+    consumer: str
+    token: str
+    size: int
+    name: str = ""
+    room: int = 0
+    number: int = 0
+
+    def take(self, entries: EntryRange) -> str:
+        """The piece that these go to: a new one, named after its first entry, where the last one is full."""
+        if not self.room:
+            first = StreamId.parse(entries.ids.split(b"\r\n", 2)[1])
+            self.name = f"{self.consumer}{MARK}{first.ms:020d}-{first.seq:020d}~{self.token}.{self.number:04d}"
+            self.room, self.number = self.size, self.number + 1
+        self.room -= entries.count
+        return self.name
+
+
+def _page(server: Connection, member: Membership, pending: PendingRange) -> list[EntryRange]:
+    """The first entries of a range that are pending, with their ids: as many as it says, and they fit one piece."""
+    return pending_runs(server, member, [pending], pending.most or _PAGE, keep_ids=True)
 
 
 def held_apart(member: Membership, states: Mapping[str, GroupState], but: Sequence[str] = ()) -> Held:
