@@ -40,6 +40,8 @@ class StreamId(NamedTuple):
         """
         plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         ms, dash, seq = plain.partition("-")
+        if ms.isdigit() and seq.isdigit() and len(ms) < 20 > len(seq) and plain.isascii():
+            return cls(int(ms), int(seq))  # nearly all of them; nothing of so few digits is too large
         return cls(_u64(ms, plain), _u64(seq, plain) if dash else missing_seq)
 
     def next(self) -> StreamId:

@@ -39,6 +39,7 @@ from spark_streams.worker import leave_interrupts_to_the_driver
 
 # Spark sets every limit aside for trigger(once=True), and for it alone: so there is always one.
 UNLIMITED = 1 << 62
+_KNOWN = 4  # offsets that are not read again from what Spark gives back
 _TOLD_SECONDS = 7 * 86_400
 
 
@@ -61,11 +62,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._batches: MicroBatchStream | None = None
+        self._known: list[tuple[dict[str, Any], Offset]] = []  # the last offsets
         self._until_now = False  # whether the end of the run is still to be fixed
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get the options and the columns; connections and what is known of batches stay on the driver."""
-        return {**self.__dict__, "_batches": None}
+        return {**self.__dict__, "_batches": None, "_known": []}
 
     # -- on the driver -----------------------------------------------------------------------------------------
 
@@ -98,9 +100,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "would stay pending, for others to claim; use trigger(availableNow=True), which reads the same and "
                 "ends with nothing pending (or noAck=true, or delivery=at-most-once)"
             )
-        begin = Offset.from_json(start)
+        begin = self._offset(start)
         end = self._prepared(begin).next(begin, most)
-        return start if end is None else end.to_json()
+        return start if end is None else self._told(end)
+
+    def _told(self, offset: Offset) -> dict[str, Any]:
+        """An offset as Spark keeps it."""
+        value = offset.to_json()
+        self._known = [*self._known[1 - _KNOWN :], (value, offset)]
+        return value
+
+    def _offset(self, value: dict[str, Any]) -> Offset:
+        """What Spark gives back: one of the last ones, nearly always. Raises OffsetError."""
+        for known, offset in self._known:
+            if known == value:
+                return offset
+        offset = Offset.from_json(value)
+        self._known = [*self._known[1 - _KNOWN :], (value, offset)]
+        return offset
 
     @property
     def _is_at_least_once(self) -> bool:
@@ -120,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.batches.reported()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin, stop = Offset.from_json(start), Offset.from_json(end)
+        begin, stop = self._offset(start), self._offset(end)
         plan = self._prepared(begin).plan(begin, stop)
         if begin == stop:
             return []
@@ -130,7 +147,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RunPartition(task, stop.token, plan.narrowed, lossy) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
-        self.batches.commit(Offset.from_json(end))
+        self.batches.commit(self._offset(end))
 
     def stop(self) -> None:
         if self._batches is not None:
