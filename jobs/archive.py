@@ -25,7 +25,7 @@ from spark_streams.sink.trim import AckedTrimmer, Trimming
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.replies import pairs
-from spark_streams.wire.retry import is_passing
+from spark_streams.wire.retry import is_transient
 
 SHAPE = {
     "source": FREE,
@@ -178,7 +178,7 @@ class Trimmer:
         try:
             self.trim()
         except RStreamError as error:
-            if not is_passing(error):
+            if not is_transient(error):
                 raise
         self._last = time.monotonic()
 

@@ -14,6 +14,7 @@ from spark_streams.deadletter.envelope import is_letter
 from spark_streams.deadletter.orders import PARKED
 from spark_streams.deadletter.reading import PageSize
 from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.reply_errors import is_wrong_type
 
 _FIRST_LOOK = 20  # streams that are asked at once; how large entries are shows how many more
 _log = logging.getLogger("spark_streams.deadletter")
@@ -44,9 +45,9 @@ def judge(server: Connection, names: Sequence[str]) -> tuple[set[str], set[str]]
         commands = [("XRANGE", name, "-", "+", "COUNT", 1) for name in some]
         received = 0
         for command, reply in zip(commands, server.pipeline(commands), strict=True):
+            if is_wrong_type(reply):
+                continue  # it was a stream a moment ago
             if isinstance(reply, ReplyError):
-                if str(reply).startswith("WRONGTYPE"):
-                    continue  # it was a stream a moment ago
                 raise server.error_of(reply, command)
             if reply:
                 fields = reply[0][1]

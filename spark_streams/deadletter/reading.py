@@ -17,6 +17,7 @@ from spark_streams.wire.entries.decode import decode_entries
 from spark_streams.wire.entries.lines import Index
 from spark_streams.wire.link import Link
 from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_no_such_key
 
 T = TypeVar("T")
 
@@ -41,11 +42,12 @@ def extent(server: Connection, stream: str, criteria: Criteria) -> Extent:
     Raises ServerReplyError where there is no such stream, WrongKeyTypeError, ServerError.
     """
     clock, info = server.pipeline([("TIME",), ("XINFO", "STREAM", stream)])
+    if is_no_such_key(info):
+        raise ServerReplyError(
+            f"there is no stream {stream!r} at {server.address}; rstream dead list shows those with dead letters",
+            info.code,
+        )
     if isinstance(info, ReplyError):
-        if "no such key" in str(info):
-            raise ServerReplyError(
-                f"there is no stream {stream!r} at {server.address}; rstream dead list shows those with dead letters"
-            )
         raise server.error_of(info, ("XINFO", "STREAM", stream))
     if isinstance(clock, ReplyError):
         raise server.error_of(clock, ("TIME",))

@@ -13,6 +13,7 @@ from spark_streams.errors import IdsExhaustedError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_no_such_key
 
 
 def question(stream: str | bytes) -> tuple[Argument, ...]:
@@ -25,9 +26,9 @@ def require_room(server: Connection, stream: str | bytes, reply: Reply, entries:
 
     Raises IdsExhaustedError, WrongKeyTypeError, ServerReplyError.
     """
+    if is_no_such_key(reply):
+        return
     if isinstance(reply, ReplyError):
-        if "no such key" in str(reply):
-            return
         raise server.error_of(reply, ("XADD", stream))
     told: Mapping[bytes, Reply] = pairs(reply)
     last = StreamId.parse(told[b"last-generated-id"])

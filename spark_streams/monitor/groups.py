@@ -8,6 +8,7 @@ from typing import Any
 
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_no_such_key
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def view_streams(server: Connection, streams: Sequence[str | bytes]) -> list[Str
     views = []
     for at, stream in enumerate(streams):
         info, groups = replies[2 * at], replies[2 * at + 1]
-        if isinstance(info, ReplyError) and "no such key" in str(info):
+        if is_no_such_key(info):
             continue
         for reply in (info, groups):
             if isinstance(reply, ReplyError):

@@ -15,6 +15,7 @@ from typing import Any
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_no_such_key
 
 COUNTED = 10_000  # entries at most that a group's lag is counted by hand
 _COUNTED_TOGETHER = 200_000
@@ -109,7 +110,7 @@ def survey(server: Connection, streams: Sequence[str | bytes], counted: int | No
     drafts: list[_Draft] = []
     for at, key in enumerate(streams):
         info, groups = replies[2 * at], replies[2 * at + 1]
-        if any(isinstance(reply, ReplyError) and "no such key" in str(reply) for reply in (info, groups)):
+        if is_no_such_key(info) or is_no_such_key(groups):
             continue
         for reply in (info, groups):
             if isinstance(reply, ReplyError):

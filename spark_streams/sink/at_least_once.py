@@ -20,13 +20,13 @@ from spark_streams.errors import RStreamError, ServerUnreachableError
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.replicas import WINDOW, wait_for_replicas
-from spark_streams.sink.rows import error_of_row, errors_among, first_unwritten, id_refused, is_id_refusal
+from spark_streams.sink.rows import error_of_row, first_unwritten, id_refused, refuses_own_id
 from spark_streams.sink.trim import Trimmer
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.link import Link
 from spark_streams.wire.pipe import Pipe
-from spark_streams.wire.replies import first_error
-from spark_streams.wire.retry import passes, wants_new_connection
+from spark_streams.wire.replies import errors_among, may_hold_errors, parse_replies
+from spark_streams.wire.retry import is_transient, wants_new_connection
 
 _UNDER_WAY = 2
 
@@ -50,7 +50,7 @@ class PlainSender:
         self._refused: list[_Sent] = []
         self._replicas = replicas
         self._unacknowledged: list[_Sent] = []  # written since the last WAIT; only where there is one
-        self._why = ""  # the last reason for that
+        self._why: ReplyError | None = None  # the last reason for that
         self._doubtful: list[Chunk] = []  # rows with ids that are not above the top: written before, or in error
 
     def run(self, chunks: Iterable[Chunk]) -> int:
@@ -101,7 +101,7 @@ class PlainSender:
             except ServerUnreachableError as error:
                 self._send_all_again(error)
         one = self._under_way.popleft()
-        if first_error(memoryview(replies)) is None:
+        if not may_hold_errors(replies):
             self._written(one)
             self._link.backoff.succeeded()
             self._trimmer.after([stream for stream, _, _ in one.chunk.segments()])
@@ -109,20 +109,20 @@ class PlainSender:
         again = np.zeros(len(one.chunk), np.bool_)
         doubtful = np.zeros(len(one.chunk), np.bool_)
         trims: list[bytes] = []
-        for at, text in errors_among(replies):
+        for at, refusal in errors_among(parse_replies(replies)):
             is_row = at < len(one.chunk)
-            if is_row and is_id_refusal(one.chunk, at, text):
+            if is_row and refuses_own_id(one.chunk, at, refusal):
                 doubtful[at] = True
                 continue
-            if not passes(text):
+            if not is_transient(refusal):
                 server = self._link.server
                 if is_row:
-                    raise error_of_row(server, one.chunk, at, text)
-                raise server.error_of(ReplyError(text), ("XTRIM", one.chunk.streams[0]))
+                    raise error_of_row(server, one.chunk, at, refusal)
+                raise server.error_of(refusal, ("XTRIM", one.chunk.streams[0]))
             if is_row:
                 again[at] = True
             trims = one.trims
-            self._why = text
+            self._why = refusal
         if again.any() or trims:
             self._refused.append(_Sent(one.chunk.where(again), trims))
         if doubtful.any():
@@ -135,9 +135,10 @@ class PlainSender:
         while self._under_way:
             self._settle()
         while self._refused:
+            assert self._why is not None
             if wants_new_connection(self._why):
                 self._link.close()
-            self._link.wait(self._why)
+            self._link.wait(str(self._why))
             refused, self._refused = self._refused, []
             for one in refused:
                 self._send(one)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-import hiredis
 import pyarrow as pa
 
 from spark_streams.errors import LedgerError, RStreamError, ServerUnreachableError
@@ -28,7 +27,8 @@ from spark_streams.sink.rows import error_of_row
 from spark_streams.sink.trim import Trimmer, Trimming
 from spark_streams.wire.connection import Connection, Reply, ReplyError, pack
 from spark_streams.wire.link import Link
-from spark_streams.wire.retry import passes
+from spark_streams.wire.replies import errors_among, parse_replies
+from spark_streams.wire.retry import is_transient
 
 _PER_SECOND = 10  # chunks, where a rate is set
 
@@ -71,7 +71,7 @@ class _OrderedSender:
         here = Count()
         if self._link.execute("TYPE", self._stream) not in (b"none", b"stream"):
             # Within a transaction it would be refused, and counted.
-            raise self._link.server.error_of(ReplyError("WRONGTYPE"), ("XADD", self._stream))
+            raise self._link.server.not_a_stream(self._stream, "XADD")
         self._look()
         for whole in cut:
             chunk = whole
@@ -148,9 +148,9 @@ class _OrderedSender:
             if isinstance(results, ReplyError):
                 self._pass_or_raise(replies, chunk)
             elif results is not None:
-                refused = next((at for at, reply in enumerate(results) if isinstance(reply, ReplyError)), None)
-                if refused is not None:
-                    self._take_back(chunk, before, refused, str(results[refused]))
+                refused = errors_among(results)
+                if refused:
+                    self._take_back(chunk, before, *refused[0])
                 self._known = after
                 self._wrote_on = self._link.server
                 self._link.backoff.succeeded()
@@ -162,33 +162,28 @@ class _OrderedSender:
         pipe = self._link.pipe
         count = pack("HSET", self._key, self._load.input, str(after))
         last = b"".join([*self._trimmer.commands([self._stream]), count, pack("EXEC"), pipe.mark])
-        reader = hiredis.Reader(replyError=ReplyError)
         try:
             pipe.send(pack("MULTI"), chunk.requests.slice(0, len(chunk)), last)
-            reader.feed(pipe.take())
+            return parse_replies(pipe.take())
         except ServerUnreachableError:
             self.limits.lost(chunk)
             raise
-        replies: list[Reply] = []
-        while (reply := reader.gets()) is not False:
-            replies.append(reply)
-        return replies
 
     def _pass_or_raise(self, replies: list[Reply], chunk: Chunk) -> None:
         """EXEC was refused as a whole, and nothing is done: wait where that passes by itself."""
-        at, first = next((at, reply) for at, reply in enumerate(replies) if isinstance(reply, ReplyError))
-        if not passes(str(first)):
-            raise error_of_row(self._link.server, chunk, min(max(at - 1, 0), len(chunk) - 1), str(first))
+        at, first = errors_among(replies)[0]
+        if not is_transient(first):
+            raise error_of_row(self._link.server, chunk, min(max(at - 1, 0), len(chunk) - 1), first)
         self._link.close()
         self._link.wait(str(first))
 
-    def _take_back(self, chunk: Chunk, before: Count, refused: int, text: str) -> None:
+    def _take_back(self, chunk: Chunk, before: Count, refused: int, why: ReplyError) -> None:
         """Rows from `refused` on were refused inside the transaction, which does not undo the count."""
         written = before.and_(chunk.slice(0, min(refused, len(chunk))))
         self._link.execute("HSET", self._key, self._load.input, str(written))
         if refused < len(chunk):
-            raise error_of_row(self._link.server, chunk, refused, text)
-        raise self._link.server.error_of(ReplyError(text), ("XTRIM", self._stream))
+            raise error_of_row(self._link.server, chunk, refused, why)
+        raise self._link.server.error_of(why, ("XTRIM", self._stream))
 
     def _look(self) -> None:
         while True:

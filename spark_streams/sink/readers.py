@@ -16,6 +16,7 @@ from spark_streams.ids import InvalidStreamId, StreamId
 from spark_streams.keys import key_beside
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_no_group, is_no_such_key
 
 _HOLDS = b" holds"
 
@@ -69,7 +70,7 @@ class Readers:
         for stream, reply in zip(streams, replies, strict=True):
             if not isinstance(reply, ReplyError):
                 found[stream] = [pairs(group) for group in reply]
-            elif str(reply) != "ERR no such key":  # deleted meanwhile
+            elif not is_no_such_key(reply):  # deleted meanwhile
                 raise self._server.error_of(reply, ("XINFO", "GROUPS", stream))
         return found
 
@@ -80,7 +81,7 @@ class Readers:
             if not isinstance(reply, ReplyError):
                 readers = [(*group, pairs(one)[b"name"]) for one in reply]
                 found |= {one for one in readers if _is_text(one[1]) and _is_text(one[2])}
-            elif not str(reply).startswith("NOGROUP") and str(reply) != "ERR no such key":  # let go meanwhile
+            elif not is_no_group(reply) and not is_no_such_key(reply):  # let go meanwhile
                 raise self._server.error_of(reply, ("XINFO", "CONSUMERS", *group))
         return found
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import hiredis
 import numpy as np
 
 from spark_streams.errors import RStreamError, ServerUnreachableError
@@ -28,8 +27,9 @@ from spark_streams.sink.rows import error_of_row, first_refused, id_refused
 from spark_streams.sink.trim import Trimmer
 from spark_streams.wire.connection import Reply, ReplyError, pack
 from spark_streams.wire.link import Link
-from spark_streams.wire.replies import pairs
-from spark_streams.wire.retry import passes, wants_new_connection
+from spark_streams.wire.replies import errors_among, pairs, parse_replies
+from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.retry import is_transient, wants_new_connection
 
 _NOTHING: Hashes = np.empty(0, np.uint64)
 T = TypeVar("T")
@@ -77,12 +77,11 @@ class Resolver:
             try:
                 return attempt()
             except ReplyError as error:
-                text = str(error)
-                if not passes(text):
+                if not is_transient(error):
                     raise self._link.server.error_of(error, ("EXEC", "(the sink's ledger)")) from None
-                if wants_new_connection(text):
+                if wants_new_connection(error):
                     self._link.close()
-                self._link.wait(text)
+                self._link.wait(str(error))
             except RStreamError as error:
                 self._link.again(error)
 
@@ -152,23 +151,19 @@ class Resolver:
 
         Raises ReplyError where the server gave it up, the error of the first row that was refused inside it.
         """
-        reader = hiredis.Reader(replyError=ReplyError)
-        reader.feed(raw)
-        replies: list[Reply] = []
-        while (reply := reader.gets()) is not False:
-            replies.append(reply)
+        replies = parse_replies(raw)
         results = replies[-1]
         if isinstance(results, ReplyError):
-            raise next(reply for reply in replies if isinstance(reply, ReplyError))
+            raise errors_among(replies)[0][1]
         if results is None:
             return False
-        refused = {at: str(reply) for at, reply in enumerate(results) if isinstance(reply, ReplyError)}
+        refused = dict(errors_among(results))
         if refused:
             self._take_back(one, fresh, claimed, refused)
         self.written(one, claimed)
         return True
 
-    def _take_back(self, one: Write, fresh: Chunk, claimed: Mask | None, refused: dict[int, str]) -> None:
+    def _take_back(self, one: Write, fresh: Chunk, claimed: Mask | None, refused: dict[int, ReplyError]) -> None:
         """Rows were refused inside the transaction, which does not undo the mark: mark only what was written. Raises
         the error of the first one."""
         keep = np.ones(len(one.chunk), np.bool_)
@@ -182,10 +177,10 @@ class Resolver:
             refused_here = int((~keep[here]).sum())
             corrections.append(("DECRBY", book.keys.part("written"), refused_here))
         self.asking(lambda: self.ask([("MULTI",), *corrections, ("EXEC",)]))
-        at, text = next(iter(refused.items()))
+        at, why = next(iter(refused.items()))
         if at < len(fresh):
-            raise error_of_row(self._link.server, fresh, at, text)
-        raise self._link.server.error_of(ReplyError(text), ("XTRIM", one.books[0].stream))
+            raise error_of_row(self._link.server, fresh, at, why)
+        raise self._link.server.error_of(why, ("XTRIM", one.books[0].stream))
 
     def _check_ids(self, fresh: Chunk, tops: Mapping[bytes, Reply]) -> None:
         """Explicit ids must rise above the top of their stream, which is watched. Raises EntryIdError and kin."""
@@ -193,7 +188,7 @@ class Resolver:
             return
         for stream, start, stop in fresh.segments():
             described = tops[stream]
-            if isinstance(described, ReplyError) and str(described) != "ERR no such key":
+            if isinstance(described, ReplyError) and not is_no_such_key(described):
                 raise self._link.server.error_of(described, ("XADD", stream))
             top = StreamId.parse(pairs(described)[b"last-generated-id"]) if isinstance(described, list) else MIN_ID
             at = first_refused(fresh.ids.slice(start, stop - start), top)

@@ -14,37 +14,23 @@ from spark_streams.errors import EntryIdError, RStreamError
 from spark_streams.ids import MAX_ID, InvalidStreamId, StreamId
 from spark_streams.sink.chunks import Chunk
 from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.reply_errors import ID_TOO_LOW, IDS_EXHAUSTED, is_id_refusal
 
-_ID_REFUSALS = ("ERR The ID specified in XADD", "ERR Invalid stream ID")
 _LOOKED_FOR = 200  # rows in one round trip: entries may be large
-_EXHAUSTED = "ERR The stream has exhausted the last possible ID, unable to add more items"
 
 
-def errors_among(replies: bytes) -> list[tuple[int, str]]:
-    """(position, text) of every error among replies back to back."""
-    reader = hiredis.Reader(replyError=ReplyError)
-    reader.feed(replies)
-    found: list[tuple[int, str]] = []
-    position = 0
-    while (reply := reader.gets()) is not False:
-        if isinstance(reply, ReplyError):
-            found.append((position, str(reply)))
-        position += 1
-    return found
+def error_of_row(server: Connection, chunk: Chunk, place: int, refusal: ReplyError) -> RStreamError:
+    """The named error for the row at this place of the chunk, whose XADD was answered with `refusal`."""
+    stream, row = chunk.streams[chunk.codes[place]], int(chunk.rows[place])
+    if chunk.ids is not None and refuses_own_id(chunk, place, refusal):
+        return _id_refused(server, stream, row, chunk.ids[place].as_py())
+    return server.error_of(refusal, ("XADD", stream, f"(row {row} of this task)"))
 
 
-def error_of_row(server: Connection, chunk: Chunk, at: int, text: str) -> RStreamError:
-    """The named error for the row at this place of the chunk."""
-    stream, row = chunk.streams[chunk.codes[at]], int(chunk.rows[at])
-    if chunk.ids is not None and is_id_refusal(chunk, at, text):
-        return _id_refused(server, stream, row, chunk.ids[at].as_py())
-    return server.error_of(ReplyError(text), ("XADD", stream, f"(row {row} of this task)"))
-
-
-def id_refused(server: Connection, chunk: Chunk, at: int) -> RStreamError:
-    """The named error for a row whose id would be refused."""
-    given = chunk.ids is not None and chunk.ids[at].is_valid
-    return error_of_row(server, chunk, at, f"{_ID_REFUSALS[0]} is too low" if given else _EXHAUSTED)
+def id_refused(server: Connection, chunk: Chunk, place: int) -> RStreamError:
+    """The named error for a row whose id would be refused: as if the server had been asked."""
+    has_own_id = chunk.ids is not None and chunk.ids[place].is_valid
+    return error_of_row(server, chunk, place, ReplyError(ID_TOO_LOW if has_own_id else IDS_EXHAUSTED))
 
 
 def _id_refused(server: Connection, stream: bytes, row: int, explicit: str) -> EntryIdError:
@@ -135,6 +121,6 @@ def _first_refused_of_partial(ids: Sequence[str | None], top: StreamId) -> int |
     return None
 
 
-def is_id_refusal(chunk: Chunk, at: int, text: str) -> bool:
-    """Whether a row was refused because its explicit id is not above those before it."""
-    return chunk.ids is not None and chunk.ids[at].is_valid and text.startswith(_ID_REFUSALS)
+def refuses_own_id(chunk: Chunk, place: int, refusal: ReplyError) -> bool:
+    """Whether a row was refused because the id that it brings along is not above those before it."""
+    return chunk.ids is not None and chunk.ids[place].is_valid and is_id_refusal(refusal)

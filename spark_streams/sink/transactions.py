@@ -95,7 +95,7 @@ class LedgerSender:
             self._covering.begin()
             for book in books:
                 if book.kind not in (b"none", b"stream"):
-                    raise self._link.server.error_of(ReplyError("WRONGTYPE"), ("XADD", book.stream))
+                    raise self._link.server.not_a_stream(book.stream, "XADD")
         for book, _, _, hashes in self._parts(chunk):
             book.count(hashes)
 

@@ -27,7 +27,8 @@ from spark_streams.options import Options
 from spark_streams.sink.readers import Group, Readers, last_delivered
 from spark_streams.wire.connection import Connection, ReplyError, pack
 from spark_streams.wire.link import Link
-from spark_streams.wire.retry import is_passing
+from spark_streams.wire.reply_errors import is_syntax_error
+from spark_streams.wire.retry import is_transient
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Trimmer:
                 return
             except RStreamError as error:
                 self.close()
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
                 self._link.wait(error)
 
@@ -153,7 +154,7 @@ class AckedTrimmer:
             words = [*self._trimming.words(stream, *self._given_already(groups, *threshold)), "ACKED"]
             reply = self._server.pipeline([words])[0]
             if self._knows_acked is None:
-                self._knows_acked = not (isinstance(reply, ReplyError) and "syntax error" in str(reply))
+                self._knows_acked = not is_syntax_error(reply)
             if self._knows_acked:
                 if isinstance(reply, ReplyError):
                     raise self._server.error_of(reply, words)

@@ -20,6 +20,7 @@ from spark_streams.source.group.group_state import NOTED
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_key_required, is_no_group
 
 KIND = b"receipt"
 
@@ -58,7 +59,7 @@ class Receipt:
 
 def is_refused(reply: Reply) -> bool:
     """Whether a receipt could not be entered because the group or the stream is gone."""
-    return isinstance(reply, ReplyError) and (reply.code == "NOGROUP" or "requires the key to exist" in str(reply))
+    return is_no_group(reply) or is_key_required(reply)
 
 
 def question(stream: str, member: Membership) -> tuple[str, ...]:

@@ -52,11 +52,11 @@ def _driver_info() -> dict[str, Any]:
 
 
 class ReplyError(Exception):
-    """An error reply as a value: its text is the server's own."""
+    """An error reply as a value: its text is the server's own. What it means, wire.reply_errors tells."""
 
     @property
     def code(self) -> str:
-        """Its first word: OOM, LOADING, ERR …"""
+        """The first word: OOM, LOADING, NOGROUP, ERR …"""
         return str(self).split(" ", 1)[0]
 
 
@@ -264,16 +264,20 @@ class Connection:
         text = str(reply)
         where = f"{' '.join(words[:4])[:200]} at {self.address}"
         if reply.code == "WRONGTYPE":
-            key = words[2] if words[0] in ("XGROUP", "XINFO") else words[1]
-            return WrongKeyTypeError(
-                f"key {key!r} at {self.address} holds something that is not a stream; name another key ({words[0]})"
-            )
+            return self.not_a_stream(words[2] if words[0] in ("XGROUP", "XINFO") else words[1], words[0])
         if reply.code == "NOGROUP":
             return GroupMissingError(
                 f"{where}: the stream or its consumer group is gone ({text}): restore it, or take a new checkpoint"
                 + (" (embedded: forgets its streams when it ends)" if self.address.forgets else "")
             )
         return ServerReplyError(f"{where} was answered with: {text}", reply.code)
+
+    def not_a_stream(self, key: str | bytes, command: str) -> WrongKeyTypeError:
+        """The error for a key that holds something else; command: that was, or would be, refused for it."""
+        name = key if isinstance(key, str) else key.decode("utf-8", "replace")
+        return WrongKeyTypeError(
+            f"key {name!r} at {self.address} holds something that is not a stream; name another key ({command})"
+        )
 
     def receive_some(self) -> memoryview:
         """The bytes that have come, one at least, for wire.pipe; valid until the next call."""

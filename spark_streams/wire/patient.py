@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerUnreachableError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.retry import FIRST_CONNECT_LIMIT, LIMIT, Backoff, is_passing
+from spark_streams.wire.retry import FIRST_CONNECT_LIMIT, LIMIT, Backoff, is_transient
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class PatientConnection:
             try:
                 self._server = self._connected()
             except RStreamError as error:
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
                 self._wait_for_somebody(error)
         return self._server
@@ -86,7 +86,7 @@ class PatientConnection:
     def again(self, error: RStreamError) -> None:
         """Give the connection up, and wait before the next try. Raises the error itself where it does not pass,
         RetriesExhaustedError after LIMIT."""
-        if not is_passing(error):
+        if not is_transient(error):
             self.backoff.succeeded()  # it has answered
             raise error
         self.close()

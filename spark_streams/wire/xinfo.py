@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_no_such_key
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def stream_states(server: Connection, streams: Sequence[str]) -> dict[str, Strea
 
 def _read_stream_state(server: Connection, stream: str, reply: Reply) -> StreamState:
     if isinstance(reply, ReplyError):
-        if "no such key" in str(reply):
+        if is_no_such_key(reply):
             return StreamState(MIN_ID, 0, 0, None, exists=False)
         raise server.error_of(reply, ("XINFO", "STREAM", stream))
     info = pairs(reply)

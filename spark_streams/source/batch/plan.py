@@ -16,6 +16,7 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.partitioning import Task, task_size, tasks
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_no_such_key
 from spark_streams.wire.scan import matching_streams
 
 _ROUNDS = 6  # of looks, where entries come in bursts; one, where they do not
@@ -78,7 +79,7 @@ def look_at_heads(server: Connection, streams: Sequence[str], must_exist: bool) 
     for stream, command, reply in zip(streams, commands, server.each(commands), strict=True):
         if not isinstance(reply, ReplyError):
             heads[stream] = _head(pairs(reply))
-        elif "no such key" not in str(reply):
+        elif not is_no_such_key(reply):
             raise server.error_of(reply, command)
         elif must_exist:
             raise StreamStateError(

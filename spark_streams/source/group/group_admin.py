@@ -10,6 +10,7 @@ from spark_streams.source.group.group_state import missing
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_busy_group, is_key_required, is_no_such_key
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ def streams_without_group(server: Connection, member: Membership, streams: Seque
     found = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
     without = []
     for stream, reply in zip(streams, found, strict=True):
-        if isinstance(reply, ReplyError) and "no such key" not in str(reply):
+        if isinstance(reply, ReplyError) and not is_no_such_key(reply):
             raise server.error_of(reply, ("XINFO", "GROUPS", stream))
         groups = [] if isinstance(reply, ReplyError) else [pairs(group)[b"name"] for group in reply]
         if member.group.encode() not in groups:
@@ -62,9 +63,9 @@ def create_groups_at(
     ]
     have = []
     for command, reply in zip(commands, server.pipeline(commands), strict=True):
-        if isinstance(reply, ReplyError) and "requires the key to exist" in str(reply):
+        if is_key_required(reply):
             continue
-        if isinstance(reply, ReplyError) and not str(reply).startswith("BUSYGROUP"):
+        if isinstance(reply, ReplyError) and not is_busy_group(reply):
             raise server.error_of(reply, command)
         have.append(command[2])
     return have
@@ -87,7 +88,7 @@ def set_groups_to(server: Connection, member: Membership, starts: Mapping[str, S
 def _require_streams(server: Connection, member: Membership, commands: Sequence[tuple[str, ...]]) -> None:
     """Send them. Raises DataLossError where a stream has vanished meanwhile, and the named error of any other."""
     for command, reply in zip(commands, server.pipeline(commands), strict=True):
-        if isinstance(reply, ReplyError) and "requires the key to exist" in str(reply):
+        if is_key_required(reply):
             raise missing(server, member, command[2], stream_too=True)
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)

@@ -11,6 +11,7 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_no_such_key
 from spark_streams.wire.xinfo import StreamState, _read_stream_state, stream_states
 
 _MOMENTS = 5  # how often a stream and its group are looked for at one moment
@@ -134,7 +135,7 @@ def _read_group_state(
     server: Connection, member: Membership, stream: str, groups: Reply, consumers: Reply
 ) -> GroupState | None:
     if isinstance(groups, ReplyError):
-        if "no such key" in str(groups):
+        if is_no_such_key(groups):
             return None
         raise server.error_of(groups, ("XINFO", "GROUPS", stream))
     group = next((g for g in map(pairs, groups) if g[b"name"] == member.group.encode()), None)
