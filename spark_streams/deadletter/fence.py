@@ -19,6 +19,7 @@ from spark_streams.errors import RedriveTakenError
 from spark_streams.ids import InvalidStreamId, StreamId
 from spark_streams.keys import key_beside
 from spark_streams.wire.connection import Connection
+from spark_streams.wire.multi_exec import transact
 
 KEPT_MS = 86_400_000
 
@@ -92,5 +93,5 @@ def take_fence(server: Connection, stream: str, fresh: State) -> tuple[State, bo
         left = State.parse(server.execute_all([("WATCH", key), ("GET", key)])[1])
         goes_on = left is not None and left.orders == fresh.orders and left.run != fresh.run
         state = left.taken_over() if left is not None and goes_on else fresh
-        if server.execute_all([("MULTI",), ("SET", key, bytes(state), "PX", KEPT_MS), ("EXEC",)])[-1] is not None:
+        if transact(server, [("SET", key, bytes(state), "PX", KEPT_MS)]) is not None:
             return state, goes_on

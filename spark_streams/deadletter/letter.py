@@ -20,6 +20,8 @@ from spark_streams.deadletter.room import question, require_room
 from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.limits import beyond
+from spark_streams.wire.multi_exec import transact
+from spark_streams.wire.replies import errors_among
 
 LETTERS_A_TRANSACTION = 500
 BYTES_A_TRANSACTION = 8 << 20  # of fields; one letter may have more
@@ -91,7 +93,7 @@ def _post(server: Connection, to: str, group: str, letters: Sequence[Letter]) ->
         commands = [*[_xadd(to, letter) for letter in due], _xack(group, due), *_each_key("HDEL", due)]
         replies = _transaction(server, to, due, commands)
         if replies is not None:
-            refused = [(at, reply) for at, reply in enumerate(replies[: len(due)]) if isinstance(reply, ReplyError)]
+            refused = errors_among(replies[: len(due)])
             if refused:
                 acked = replies[len(due)]
                 _take_back(server, to, group, [due[at] for at, _ in refused], acked, refused[0][1])
@@ -132,7 +134,7 @@ def _transaction(
 ) -> list[Reply] | None:
     """The replies to the commands; None where the transaction was given up because `to` has changed."""
     try:
-        replies = server.pipeline([("MULTI",), *commands, ("EXEC",)])
+        return transact(server, commands)
     except ServerUnreachableError as error:
         largest = max(letters, key=lambda letter: letter.size)
         why = beyond(server.address, max(map(len, largest.fields), default=0), largest.size)
@@ -143,11 +145,6 @@ def _transaction(
             f"its largest value {max(map(len, largest.fields)):,}, and the server at {server.address} {why}, so it is "
             f"not appended to stream {to!r} and the entry is pending as before: raise that"
         ) from error
-    if isinstance(replies[-1], ReplyError):
-        refused = next(reply for reply in replies if isinstance(reply, ReplyError))
-        raise server.error_of(refused, ("XADD", to))
-    carried_out: list[Reply] | None = replies[-1]
-    return carried_out
 
 
 def _take_back(

@@ -12,8 +12,8 @@ from spark_streams.deadletter.tally import Tally
 from spark_streams.deadletter.transform import DeadLetter, letters_of
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, ReplyError
-from spark_streams.wire.link import Link
 from spark_streams.wire.scan import list_streams
+from spark_streams.wire.session import Session
 
 _FIRST_LOOK = 20  # streams that are asked at once; how large entries are shows how many more
 
@@ -64,9 +64,9 @@ def by_kind(
     there are. Raises ServerError."""
     tally = Tally()
     done = 0
-    with Link(address) as link:
-        within = extent(link.server, stream, criteria)
-        for page, rows in letters(link, stream, within, criteria):
+    with Session(address) as session:
+        within = extent(session.get(), stream, criteria)
+        for page, rows in letters(session, stream, within, criteria):
             tally.add(page.ids, page.kind(), rows)
             done += page.count
             tell(done, within.length)
@@ -76,8 +76,8 @@ def by_kind(
 def each_letter(address: Address, stream: str, criteria: Criteria, limit: int | None = None) -> Iterator[DeadLetter]:
     """The letters that are meant, one by one, with all their fields. Raises ServerError."""
     left = limit
-    with Link(address) as link:
-        for page, rows in letters(link, stream, extent(link.server, stream, criteria), criteria):
+    with Session(address) as session:
+        for page, rows in letters(session, stream, extent(session.get(), stream, criteria), criteria):
             some = rows if left is None else rows[:left]
             yield from letters_of(page, some)
             if left is not None:

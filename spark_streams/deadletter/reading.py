@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,14 +11,14 @@ import numpy as np
 
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.page import LetterPage
-from spark_streams.errors import RStreamError, ServerReplyError
+from spark_streams.errors import ServerReplyError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.connection import Connection, ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.entries.decode import decode_entries
 from spark_streams.wire.entries.lines import Index
-from spark_streams.wire.link import Link
-from spark_streams.wire.replies import pairs
-from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.replies import milliseconds
+from spark_streams.wire.session import Session
+from spark_streams.wire.xinfo import read_stream_state
 
 T = TypeVar("T")
 
@@ -42,19 +43,15 @@ def extent(server: Connection, stream: str, criteria: Criteria) -> Extent:
     Raises ServerReplyError where there is no such stream, WrongKeyTypeError, ServerError.
     """
     clock, info = server.pipeline([("TIME",), ("XINFO", "STREAM", stream)])
-    if is_no_such_key(info):
+    state = read_stream_state(server, stream, info)
+    if not state.exists:
         raise ServerReplyError(
-            f"there is no stream {stream!r} at {server.address}; rstream dead list shows those with dead letters",
-            info.code,
+            f"there is no stream {stream!r} at {server.address}; rstream dead list shows those with dead letters"
         )
-    if isinstance(info, ReplyError):
-        raise server.error_of(info, ("XINFO", "STREAM", stream))
     if isinstance(clock, ReplyError):
         raise server.error_of(clock, ("TIME",))
-    told = pairs(info)
-    now = int(clock[0]) * 1000 + int(clock[1]) // 1000
-    first, last = criteria.range(now)
-    return Extent(first, min(last, StreamId.parse(told[b"last-generated-id"])), told[b"length"])
+    first, last = criteria.range(milliseconds(clock))
+    return Extent(first, min(last, state.last), state.length)
 
 
 class PageSize:
@@ -94,21 +91,19 @@ def read_page(server: Connection, stream: str, first: StreamId, last: StreamId, 
     return LetterPage(decode_entries(reply)), len(reply)
 
 
-def letters(link: Link, stream: str, within: Extent, criteria: Criteria) -> Iterator[tuple[LetterPage, Index]]:
+def _read_next(
+    stream: str, first: StreamId, last: StreamId, size: PageSize, server: Connection
+) -> tuple[LetterPage, int]:
+    return read_page(server, stream, first, last, size.next())
+
+
+def letters(session: Session, stream: str, within: Extent, criteria: Criteria) -> Iterator[tuple[LetterPage, Index]]:
     """Page after page, with the letters that are meant; a page that holds none, too. Raises ServerError."""
     size = PageSize()
     first: StreamId | None = within.first
     while first is not None and first <= within.last:
-        try:
-            page, received = read_page(link.server, stream, first, within.last, size.next())
-        except ReplyTooLargeError:
-            link.close()
-            size.too_large()
-            continue
-        except RStreamError as error:
-            link.again(error)
-            continue
-        link.backoff.succeeded()
+        read = functools.partial(_read_next, stream, first, within.last, size)
+        page, received = run_with_smaller_pages(session, size, read)
         if not page.count:
             return
         rows: Index = np.flatnonzero(criteria.mask(page) & page.are_letters())
@@ -123,14 +118,12 @@ def following(entry: bytes) -> StreamId | None:
     return None if found == MAX_ID else found.next()
 
 
-def patiently(link: Link, step: Callable[[], T]) -> T:
-    """What a step gives that may be run twice, again where the server cannot answer for the moment. Raises
+def run_with_smaller_pages(session: Session, size: PageSize, step: Callable[[Connection], T]) -> T:
+    """Run a step that reads a page of this size; again with a smaller one where that was too large to be held. Raises
     ServerError."""
     while True:
         try:
-            found = step()
-        except RStreamError as error:
-            link.again(error)
-        else:
-            link.backoff.succeeded()
-            return found
+            return session.run(step)
+        except ReplyTooLargeError:
+            session.close()
+            size.too_large()

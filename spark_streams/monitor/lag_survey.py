@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.monitor.groups import shown
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
-from spark_streams.wire.replies import pairs
+from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.xinfo import ConsumerInfo, GroupInfo, consumers_in, ends_in, groups_in, stream_in
 
 COUNTED = 10_000  # entries at most that a group's lag is counted by hand
 _COUNTED_TOGETHER = 200_000
@@ -85,8 +87,7 @@ class _Draft:
     key: str | bytes
     name: bytes
     stream: StreamStanding
-    fields: dict[bytes, Any]
-    after: StreamId
+    info: GroupInfo
     first: StreamId  # of the stream
     ahead: StreamId | None = None  # the first entry that the group has not been given
     entry_bytes: int = 0
@@ -105,7 +106,8 @@ def survey(server: Connection, streams: Sequence[str | bytes], counted: int | No
     Raises WrongKeyTypeError, ServerError.
     """
     clock, *replies = ask(server, [("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]])
-    at_ms = _milliseconds(clock)
+    # This machine's clock where the user may not ask for the server's.
+    at_ms = time.time_ns() // 1_000_000 if isinstance(clock, ReplyError) else milliseconds(clock)
     found: list[StreamStanding] = []
     drafts: list[_Draft] = []
     for at, key in enumerate(streams):
@@ -115,24 +117,15 @@ def survey(server: Connection, streams: Sequence[str | bytes], counted: int | No
         for reply in (info, groups):
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, ("XINFO", "STREAM", key))
-        stream, first = _stream(key, pairs(info))
+        stream, first = _stream(key, info)
         found.append(stream)
-        for fields in map(pairs, groups):
-            after = StreamId.parse(fields[b"last-delivered-id"])
-            drafts.append(_Draft(key, fields[b"name"], stream, fields, after, first))
+        drafts += [_Draft(key, group.name, stream, group, first) for group in groups_in(groups)]
     _look(server, drafts)
     _look_at_consumers(server, drafts)
     unknown = [one for one in drafts if _server_lag(one) is None]
     share = max(_PAGE, min(COUNTED, _COUNTED_TOGETHER // max(1, len(unknown))))
     _count(server, unknown, share if counted is None else counted)
     return Survey(at_ms, tuple(found), tuple(_standing(one, at_ms) for one in drafts if not one.gone))
-
-
-def _milliseconds(reply: Reply) -> int:
-    """From the reply of TIME; this machine's clock where the user may not ask for the server's."""
-    if isinstance(reply, ReplyError):
-        return time.time_ns() // 1_000_000
-    return int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
 def ask(server: Connection, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
@@ -143,21 +136,16 @@ def ask(server: Connection, commands: Sequence[Sequence[Argument]]) -> list[Repl
     return found
 
 
-def shown(name: bytes | str) -> str:
-    """A name as people see it: bytes that are no UTF-8 as `\\xff`."""
-    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
-
-
 def age_ms(entry: StreamId, at_ms: int) -> int | None:
     """How old an entry is by its id; None where the id is no time."""
     return None if entry.ms < _FIRST_TIME else max(0, at_ms - entry.ms)
 
 
-def _stream(key: str | bytes, info: dict[bytes, Any]) -> tuple[StreamStanding, StreamId]:
-    first = info[b"first-entry"]
-    newest = info[b"last-generated-id"].decode()
-    standing = StreamStanding(shown(key), info[b"length"], info.get(b"entries-added"), newest)
-    return standing, MIN_ID if first is None else StreamId.parse(first[0])
+def _stream(key: str | bytes, reply: Reply) -> tuple[StreamStanding, StreamId]:
+    """The stream, and its first entry's id."""
+    state, ends = stream_in(reply), ends_in(reply)
+    standing = StreamStanding(shown(key), state.length, state.added, str(state.last))
+    return standing, MIN_ID if ends is None else ends.first[0]
 
 
 def _look(server: Connection, drafts: Sequence[_Draft]) -> None:
@@ -165,7 +153,7 @@ def _look(server: Connection, drafts: Sequence[_Draft]) -> None:
     commands: list[Sequence[Argument]] = []
     for one in drafts:
         commands += [
-            ("XRANGE", one.key, _above(one.after), "+", "COUNT", 1),
+            ("XRANGE", one.key, _above(one.info.last_delivered), "+", "COUNT", 1),
             ("XPENDING", one.key, one.name, "-", "+", 1),
             ("XINFO", "CONSUMERS", one.key, one.name),
         ]
@@ -179,15 +167,14 @@ def _look(server: Connection, drafts: Sequence[_Draft]) -> None:
             one.ahead = StreamId.parse(ahead[0][0])
             one.entry_bytes = sum(len(part) + 16 for part in ahead[0][1] or ())
         one.oldest = oldest[0] if oldest else None
-        told = [pairs(each) for each in consumers]
-        one.names = tuple(each[b"name"] for each in told)
-        one.consumers = tuple(_consumer(each, one.oldest) for each in told)
+        told = consumers_in(consumers)
+        one.names = tuple(consumer.name for consumer in told)
+        one.consumers = tuple(_consumer(consumer, one.oldest) for consumer in told)
 
 
-def _consumer(fields: dict[bytes, Any], oldest: Sequence[Any] | None) -> ConsumerStanding:
-    name, pending = fields[b"name"], fields[b"pending"]
-    known = oldest[2] if oldest is not None and oldest[1] == name else None
-    return ConsumerStanding(shown(name), pending, fields[b"idle"], known)
+def _consumer(info: ConsumerInfo, oldest: Sequence[Any] | None) -> ConsumerStanding:
+    known = oldest[2] if oldest is not None and oldest[1] == info.name else None
+    return ConsumerStanding(shown(info.name), info.pending, info.idle, known)
 
 
 def _look_at_consumers(server: Connection, drafts: Sequence[_Draft]) -> None:
@@ -219,10 +206,9 @@ def _server_lag(one: _Draft) -> int | None:
     """
     if one.gone or one.ahead is None:
         return 0
-    if one.after < one.first:
+    if one.info.last_delivered < one.first:
         return one.stream.length
-    lag = one.fields.get(b"lag")
-    return None if lag is None else min(lag, one.stream.length)
+    return None if one.info.lag is None else min(one.info.lag, one.stream.length)
 
 
 def _count(server: Connection, drafts: Iterable[_Draft], limit: int) -> None:
@@ -232,7 +218,7 @@ def _count(server: Connection, drafts: Iterable[_Draft], limit: int) -> None:
         budget = _PAGE_BYTES // len(rest)
         pages = [min(_PAGE, limit - one.counted, max(1, budget // max(1, one.entry_bytes))) for one in rest]
         commands = [
-            ("XRANGE", one.key, one.reached or _above(one.after), "+", "COUNT", page)
+            ("XRANGE", one.key, one.reached or _above(one.info.last_delivered), "+", "COUNT", page)
             for one, page in zip(rest, pages, strict=True)
         ]
         left = []
@@ -252,7 +238,6 @@ def _count(server: Connection, drafts: Iterable[_Draft], limit: int) -> None:
 
 def _standing(one: _Draft, at_ms: int) -> GroupStanding:
     ahead = _server_lag(one)
-    pending = one.fields[b"pending"]
     waiting = [] if one.oldest is None else [StreamId.parse(one.oldest[0])]
     first = one.ahead
     if first is not None:
@@ -263,9 +248,9 @@ def _standing(one: _Draft, at_ms: int) -> GroupStanding:
         one.counted if ahead is None else ahead,
         one.more,
         age_ms(min(waiting), at_ms) if waiting else 0,
-        pending,
+        one.info.pending,
         max((c.oldest_idle_ms for c in one.consumers if c.oldest_idle_ms is not None), default=None),
-        str(one.after),
-        one.fields.get(b"entries-read"),
+        str(one.info.last_delivered),
+        one.info.entries_read,
         one.consumers,
     )

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_streams.errors import RStreamError
 from spark_streams.sink import refusals
 from spark_streams.sink.balance import Balance, Kind, Total
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.ledger import CLOSED, Command, Keys
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.link import Link
+from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.retry import LIMIT
+from spark_streams.wire.session import Session
 
 _TOGETHER = 500  # streams in one transaction, which only saves round trips: each stands for itself
 
@@ -42,13 +42,9 @@ def pass_over(address: Address, batch: Batch) -> None:
 
 
 def _until_sealed(address: Address, closing: _Closing) -> None:
-    with Link(address, LIMIT) as link:
-        while True:
-            try:
-                if closing.run(link.server):
-                    return
-            except RStreamError as error:
-                link.again(error)
+    with Session(address, patience=LIMIT) as session:
+        while not session.run(closing.run):
+            pass
 
 
 class _Closing:
@@ -119,7 +115,7 @@ class _Closing:
         if closed == self._batch.number or not commands:
             server.execute("UNWATCH")
             return True
-        return server.execute_all([("MULTI",), *commands, ("EXEC",)])[-1] is not None
+        return transact(server, commands) is not None
 
     def _seal(self, server: Connection, flat: Sequence[bytes], old: Sequence[bytes]) -> bool:
         """Write into the record that the batch is closed. flat: the record as it was before, old: what it forgets."""
@@ -134,7 +130,7 @@ class _Closing:
             last = [("HSET", record, CLOSED, self._batch.number)]
             if old:
                 last.append(("HDEL", record, *old))
-        if server.execute_all([("MULTI",), *last, ("EXEC",)])[-1] is None:
+        if transact(server, last) is None:
             return False
         self._forget_job(server)
         return True

@@ -7,21 +7,20 @@ marks tell: where one of this attempt is missing, so are its rows. As long as re
 
 from __future__ import annotations
 
-from spark_streams.errors import RStreamError
 from spark_streams.sink import refusals
 from spark_streams.sink.ledger_view import LedgerView, LedgerViews, checked
 from spark_streams.sink.opening import open_books
 from spark_streams.sink.replicas import WINDOW, wait_for_replicas
 from spark_streams.sink.resolving import Resolver, Write
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.link import Link
+from spark_streams.wire.session import Session
 
 
 class Covering:
     """replicas: how many must have what is written, None: nobody waits for them."""
 
-    def __init__(self, link: Link, books: LedgerViews, slow: Resolver, replicas: int | None) -> None:
-        self._link = link
+    def __init__(self, session: Session, books: LedgerViews, slow: Resolver, replicas: int | None) -> None:
+        self._session = session
         self._books = books
         self._slow = slow
         self._replicas = replicas
@@ -30,7 +29,7 @@ class Covering:
 
     def begin(self) -> None:
         """The task has its first book."""
-        self._server = self._server or self._link.server
+        self._server = self._server or self._session.get()
 
     def add(self, one: Write) -> None:
         """This chunk is going to be written."""
@@ -47,18 +46,16 @@ class Covering:
         at_the_end: also what other attempts have written of these rows. Raises LedgerError where rows are lost that are
         not in memory any more, ReplicationError.
         """
-        while self._server is not None:
-            try:
-                if self._cover(self._link.server, at_the_end):
-                    return
-            except RStreamError as error:
-                self._link.again(error)
+        if self._server is None:
+            return
+        while not self._session.run_part(lambda server: self._cover(server, at_the_end)):
+            pass
 
     def _cover(self, server: Connection, at_the_end: bool) -> bool:
         """One attempt; False where the connection was made anew in the midst of it."""
         if server is not self._server:
             self._look_for_marks()
-            if self._link.server is not server:
+            if self._session.get() is not server:
                 return False
             self._server = server
         if self._replicas is None or not (self._window or at_the_end):

@@ -19,6 +19,7 @@ from spark_streams.sink.fingerprint import Multiset
 from spark_streams.sink.ledger import CLOSED, HEAD_FIELDS, Command, Head, Part, expiry, read_mark
 from spark_streams.sink.ledger_view import Ask, LedgerView, LedgerViews, checked
 from spark_streams.wire.connection import Reply
+from spark_streams.wire.multi_exec import Outcome, framed
 
 
 def open_books(books: LedgerViews, wanted: Sequence[LedgerView], ask: Ask) -> None:
@@ -44,6 +45,11 @@ class _Opening:
 
     def _ask(self, commands: Sequence[Command]) -> list[Reply]:
         return checked(self._ask_server(commands))
+
+    def _transact(self, commands: Sequence[Command]) -> list[Reply] | None:
+        """The replies; None where something that is watched has changed. Raises ReplyError."""
+        results = Outcome.read(self._ask_server(framed(commands))).unless_given_up()
+        return None if results is None else checked(results)
 
     # -- entering -----------------------------------------------------------------------------------------------
 
@@ -71,15 +77,13 @@ class _Opening:
             return False
         if not entering:
             return True
-        replies = self._ask_server([
-            ("MULTI",),
+        results = self._transact([
             *[command for book in entering for command in book.head.entered(book.keys)],
             *[("HMGET", book.keys.head, *HEAD_FIELDS) for book in entering],
-            ("EXEC",),
         ])  # fmt: skip
-        if replies[-1] is None:
+        if results is None:
             return False
-        for book, reply in zip(entering, checked(replies)[-1][-len(entering) :], strict=True):
+        for book, reply in zip(entering, results[-len(entering) :], strict=True):
             book.head, book.answered = Head.read(reply), reply
         return True
 
@@ -167,7 +171,7 @@ class _Opening:
             if self._batch.is_named_by(told):
                 carried += b"".join([read_mark(mark)[0].astype("<u8").tobytes() for some in marks for mark in some])
             kept: list[Command] = [("SET", book.keys.carried, carried)] if carried else []
-            if self._ask([("MULTI",), *kept, *gone, ("EXEC",)])[-1] is not None:
+            if self._transact([*kept, *gone]) is not None:
                 return bytes(carried)
 
     def _read_earlier(self, book: LedgerView, parts: Sequence[Part]) -> None:

@@ -16,8 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from spark_streams.errors import RStreamError, ServerUnreachableError
-from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.errors import ServerUnreachableError
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.fingerprint import Hashes, Mask, Multiset
 from spark_streams.sink.ledger import Command, expiry, pack_mark
@@ -26,10 +25,10 @@ from spark_streams.sink.limits import Limits
 from spark_streams.sink.rows import error_of_row, first_refused, id_refused
 from spark_streams.sink.trim import Trimmer
 from spark_streams.wire.connection import Reply, ReplyError, pack
-from spark_streams.wire.link import Link
-from spark_streams.wire.replies import errors_among, pairs, parse_replies
-from spark_streams.wire.reply_errors import is_no_such_key
-from spark_streams.wire.retry import is_transient, wants_new_connection
+from spark_streams.wire.multi_exec import Outcome, framed
+from spark_streams.wire.replies import errors_among, parse_replies
+from spark_streams.wire.session import Session
+from spark_streams.wire.xinfo import read_stream_state
 
 _NOTHING: Hashes = np.empty(0, np.uint64)
 T = TypeVar("T")
@@ -57,10 +56,10 @@ def parts_of(chunk: Chunk, books: Sequence[LedgerView]) -> Iterator[tuple[Ledger
 
 
 class Resolver:
-    """Writes chunks over a link while nothing else is under way on it."""
+    """Writes chunks over a session while nothing else is under way on it."""
 
-    def __init__(self, link: Link, trimmer: Trimmer, books: LedgerViews, limits: Limits) -> None:
-        self._link = link
+    def __init__(self, session: Session, trimmer: Trimmer, books: LedgerViews, limits: Limits) -> None:
+        self._session = session
         self._limits = limits
         self._trimmer = trimmer
         self._books = books
@@ -72,21 +71,15 @@ class Resolver:
         self.finished(one)
 
     def asking(self, attempt: Callable[[], T]) -> T:
-        """Until it comes through: the server's passing errors and lost connections are waited out."""
-        while True:
-            try:
-                return attempt()
-            except ReplyError as error:
-                if not is_transient(error):
-                    raise self._link.server.error_of(error, ("EXEC", "(the sink's ledger)")) from None
-                if wants_new_connection(error):
-                    self._link.close()
-                self._link.wait(str(error))
-            except RStreamError as error:
-                self._link.again(error)
+        """Repeat something until it succeeds: lost connections and what is transient are waited out. Any other
+        ReplyError is raised as the named error that it is."""
+        try:
+            return self._session.run_part(lambda server: attempt())
+        except ReplyError as refusal:
+            raise self._session.get().error_of(refusal, ("EXEC", "(the sink's ledger)")) from None
 
     def ask(self, commands: Sequence[Command]) -> list[Reply]:
-        return self._link.server.pipeline(commands)
+        return self._session.get().pipeline(commands)
 
     def _try(self, one: Write) -> bool:
         """One attempt; whether the chunk is done. Raises a ReplyError or ServerUnreachableError where it may be tried
@@ -122,7 +115,7 @@ class Resolver:
             self.ask([("UNWATCH",)])
         else:
             rest = chunk.where(wanted)
-            part = Write(rest, one.mark, self._books.of([stream for stream, _, _ in rest.segments()]))
+            part = Write(rest, one.mark, self._books.of(rest.stream_names()))
             tops = dict(zip(explicit, replies[1 + 2 * len(books) :], strict=True))
             if not self._write(part, claimed[wanted], tops):
                 return False
@@ -134,9 +127,9 @@ class Resolver:
         """MULTI … EXEC of these rows; False where something has changed since WATCH."""
         fresh = one.chunk.where(~claimed)
         self._check_ids(fresh, tops)
-        trims = self._trimmer.commands([stream for stream, _, _ in fresh.segments()])
+        trims = self._trimmer.commands(fresh.stream_names())
         marks = self.marks(one, claimed)
-        pipe = self._link.pipe
+        pipe = self._session.pipe
         last = b"".join([*trims, *[pack(*mark) for mark in marks], pack("EXEC"), pipe.mark])
         try:
             pipe.send(pack("MULTI"), fresh.requests.slice(0, len(fresh)), last)
@@ -151,10 +144,7 @@ class Resolver:
 
         Raises ReplyError where the server gave it up, the error of the first row that was refused inside it.
         """
-        replies = parse_replies(raw)
-        results = replies[-1]
-        if isinstance(results, ReplyError):
-            raise errors_among(replies)[0][1]
+        results = Outcome.read(parse_replies(raw)).unless_given_up()
         if results is None:
             return False
         refused = dict(errors_among(results))
@@ -176,24 +166,22 @@ class Resolver:
             corrections.append(("HSET", book.marks, one.mark, mark))
             refused_here = int((~keep[here]).sum())
             corrections.append(("DECRBY", book.keys.part("written"), refused_here))
-        self.asking(lambda: self.ask([("MULTI",), *corrections, ("EXEC",)]))
+        self.asking(lambda: self.ask(framed(corrections)))
         at, why = next(iter(refused.items()))
         if at < len(fresh):
-            raise error_of_row(self._link.server, fresh, at, why)
-        raise self._link.server.error_of(why, ("XTRIM", one.books[0].stream))
+            raise error_of_row(self._session.get(), fresh, at, why)
+        raise self._session.get().error_of(why, ("XTRIM", one.books[0].stream))
 
     def _check_ids(self, fresh: Chunk, tops: Mapping[bytes, Reply]) -> None:
         """Explicit ids must rise above the top of their stream, which is watched. Raises EntryIdError and kin."""
         if fresh.ids is None:
             return
         for stream, start, stop in fresh.segments():
-            described = tops[stream]
-            if isinstance(described, ReplyError) and not is_no_such_key(described):
-                raise self._link.server.error_of(described, ("XADD", stream))
-            top = StreamId.parse(pairs(described)[b"last-generated-id"]) if isinstance(described, list) else MIN_ID
-            at = first_refused(fresh.ids.slice(start, stop - start), top)
-            if at is not None:
-                raise id_refused(self._link.server, fresh, start + at)
+            server = self._session.get()
+            top = read_stream_state(server, stream, tops[stream]).last
+            place = first_refused(fresh.ids.slice(start, stop - start), top)
+            if place is not None:
+                raise id_refused(server, fresh, start + place)
 
     def written(self, one: Write, claimed: Mask | None) -> None:
         """The mark is there, and the rows are."""
@@ -225,5 +213,5 @@ class Resolver:
 
     def finished(self, one: Write) -> None:
         self._books.forget(one.mark)
-        self._link.backoff.succeeded()
+        self._session.backoff.succeeded()
         self._trimmer.after([book.stream for book in one.books])

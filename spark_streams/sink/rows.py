@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-import hiredis
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +13,7 @@ from spark_streams.errors import EntryIdError, RStreamError
 from spark_streams.ids import MAX_ID, InvalidStreamId, StreamId
 from spark_streams.sink.chunks import Chunk
 from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.replies import parse_replies
 from spark_streams.wire.reply_errors import ID_TOO_LOW, IDS_EXHAUSTED, is_id_refusal
 
 _LOOKED_FOR = 200  # rows in one round trip: entries may be large
@@ -59,9 +59,7 @@ def first_unwritten(server: Connection, chunk: Chunk) -> int | None:
 
 def _words(chunk: Chunk, at: int) -> list[bytes]:
     """The command of one row: XADD, stream, id, fields and values."""
-    reader = hiredis.Reader()
-    reader.feed(bytes(chunk.requests.slice(at, at + 1)))
-    words: list[bytes] = reader.gets()
+    words: list[bytes] = parse_replies(chunk.requests.slice(at, at + 1))[0]  # a request looks like such a reply
     return words
 
 

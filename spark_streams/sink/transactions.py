@@ -36,24 +36,24 @@ from spark_streams.sink.resolving import Resolver, Write, parts_of
 from spark_streams.sink.rows import with_known_tops
 from spark_streams.sink.trim import Trimmer
 from spark_streams.wire.connection import ReplyError, pack
-from spark_streams.wire.link import Link
+from spark_streams.wire.session import Session
 
 _QUEUED = b"+QUEUED\r\n"
 
 
 class LedgerSender:
-    """Sends chunks over a link, each at most once, whoever else sends the same."""
+    """Sends chunks over a session, each at most once, whoever else sends the same."""
 
     def __init__(
-        self, link: Link, trimmer: Trimmer, books: LedgerViews, limits: Limits, replicas: int | None = None
+        self, session: Session, trimmer: Trimmer, books: LedgerViews, limits: Limits, replicas: int | None = None
     ) -> None:
         """replicas: as Covering's."""
-        self._link = link
+        self._session = session
         self._trimmer = trimmer
         self._books = books
         self._limits = limits
-        self._slow = Resolver(link, trimmer, books, limits)
-        self._covering = Covering(link, books, self._slow, replicas)
+        self._slow = Resolver(session, trimmer, books, limits)
+        self._covering = Covering(session, books, self._slow, replicas)
         self._ahead: Write | None = None  # queued behind MULTI, waiting for its EXEC
         self._numbered = 0
 
@@ -95,12 +95,12 @@ class LedgerSender:
             self._covering.begin()
             for book in books:
                 if book.kind not in (b"none", b"stream"):
-                    raise self._link.server.not_a_stream(book.stream, "XADD")
+                    raise self._session.get().not_a_stream(book.stream, "XADD")
         for book, _, _, hashes in self._parts(chunk):
             book.count(hashes)
 
     def _is_retry(self, chunk: Chunk) -> bool:
-        return any(len(book.others) for book in self._books.of([stream for stream, _, _ in chunk.segments()]))
+        return any(len(book.others) for book in self._books.of(chunk.stream_names()))
 
     def _unmet(self) -> int:
         return sum(len(book.others) for book in self._books.all() if not book.done)
@@ -129,7 +129,7 @@ class LedgerSender:
         return batch.is_named_by(self._slow.asking(lambda: checked(self._slow.ask([("GET", batch.lossy)])))[0])
 
     def _parts(self, chunk: Chunk) -> Iterator[tuple[LedgerView, int, int, Hashes]]:
-        return parts_of(chunk, self._books.of([stream for stream, _, _ in chunk.segments()]))
+        return parts_of(chunk, self._books.of(chunk.stream_names()))
 
     # -- the fast way -------------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class LedgerSender:
             self._push_piece(piece)
 
     def _push_piece(self, chunk: Chunk) -> None:
-        books = self._books.of([stream for stream, _, _ in chunk.segments()])
+        books = self._books.of(chunk.stream_names())
         if all(book.done for book in books):
             return
         if self._covering.is_due:
@@ -156,10 +156,10 @@ class LedgerSender:
             self._execute(ahead, one)
             return
         try:
-            self._link.pipe.send(*self._queued(one))
+            self._session.pipe.send(*self._queued(one))
             self._ahead = one
         except ServerUnreachableError as error:
-            self._link.again(error)
+            self._session.again(error)
             self._slow.resolve(one)
 
     def _flush(self) -> None:
@@ -171,7 +171,7 @@ class LedgerSender:
     def _execute(self, one: Write, following: Write | None) -> None:
         """EXEC the chunk that is queued, and queue the following one, which is ahead then. If anything is not as
         expected, both are resolved."""
-        pipe = self._link.pipe
+        pipe = self._session.pipe
         carried_out = False
         try:
             if pipe.take() == one.expected():
@@ -198,7 +198,7 @@ class LedgerSender:
         except ServerUnreachableError as error:
             for book in one.books:
                 book.seen.discard(one.mark)  # nobody knows
-            self._link.again(error)
+            self._session.again(error)
         if not carried_out:
             self._slow.resolve(one)
         if following is not None:
@@ -208,7 +208,7 @@ class LedgerSender:
         """The first two lines of the drawing above."""
         watched = [key for book in one.books for key in book.watched()]
         questions = [pack(*question) for book in one.books for question in book.questions()]
-        first = b"".join([pack("WATCH", *watched), *questions, self._link.pipe.mark, pack("MULTI")])
+        first = b"".join([pack("WATCH", *watched), *questions, self._session.pipe.mark, pack("MULTI")])
         chunk = one.chunk
         trims = self._trimmer.commands([book.stream for book in one.books])
         marks = [pack(*command) for command in self._slow.marks(one, None)]

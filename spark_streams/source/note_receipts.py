@@ -19,8 +19,8 @@ from typing import Self
 from spark_streams.source.group.group_state import NOTED
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
-from spark_streams.wire.replies import pairs
 from spark_streams.wire.reply_errors import is_key_required, is_no_group
+from spark_streams.wire.xinfo import consumers_in
 
 KIND = b"receipt"
 
@@ -71,8 +71,8 @@ def among(member: Membership, consumers: Reply) -> list[Receipt]:
     """The receipts of a stream, of any batch; none where the group is gone."""
     if isinstance(consumers, ReplyError):
         return []
-    names = [pairs(one)[b"name"].decode("utf-8", "surrogateescape") for one in consumers]
-    return [receipt for receipt in (Receipt.parse(member, name) for name in names) if receipt is not None]
+    receipts = [Receipt.parse(member, consumer.text) for consumer in consumers_in(consumers)]
+    return [receipt for receipt in receipts if receipt is not None]
 
 
 def missing_notes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import hiredis
@@ -10,14 +10,18 @@ import hiredis
 from spark_streams.wire.connection import Reply, ReplyError
 
 
-def parse_replies(raw: bytes | memoryview) -> list[Reply]:
-    """Whole replies back to back as Python values; error replies stay values."""
+def each_reply(raw: bytes | memoryview) -> Iterator[Reply]:
+    """Whole replies back to back as Python values, one by one; error replies stay values. Raises hiredis.ProtocolError
+    at the first byte that belongs to no reply."""
     reader = hiredis.Reader(replyError=ReplyError)
     reader.feed(raw)  # type: ignore[arg-type]  # it takes any buffer
-    replies: list[Reply] = []
     while (reply := reader.gets()) is not False:
-        replies.append(reply)
-    return replies
+        yield reply
+
+
+def parse_replies(raw: bytes | memoryview) -> list[Reply]:
+    """All of them."""
+    return list(each_reply(raw))
 
 
 def errors_among(replies: Sequence[Reply]) -> list[tuple[int, ReplyError]]:
@@ -29,6 +33,11 @@ def may_hold_errors(raw: bytes) -> bool:
     """Whether there can be an error reply among these; quick, and right for replies that are ids, integers or statuses:
     none of them has a line that starts with `-`."""
     return raw.startswith(b"-") or b"\n-" in raw
+
+
+def milliseconds(reply: Sequence[bytes]) -> int:
+    """Since the epoch by the server's clock, from the reply to TIME."""
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
 def pairs(reply: Sequence[Any]) -> dict[bytes, Any]:

@@ -425,9 +425,9 @@ def test_letters_that_are_put_back_are_put_back_once_however_often_the_connectio
             if commands[0] == ("MULTI",) and len(lost) < 4:
                 lost.append(True)
                 if len(lost) in (1, 3):  # the request is lost; else the reply
-                    raise self.link.server.lost(None)
+                    raise self.session.get().lost(None)
                 honest_ask(self, commands)
-                raise self.link.server.lost(None)
+                raise self.session.get().lost(None)
             return honest_ask(self, commands)
 
         monkeypatch.setattr(module.Mover, "_open", turns_to_text)
@@ -447,7 +447,7 @@ def test_a_connection_that_breaks_at_the_very_end_is_no_matter(server: Server, m
             honest(self)
         lost.append(True)
         if len(lost) < 3:
-            raise self.link.server.lost(None)
+            raise self.session.get().lost(None)
         honest(self)
 
     monkeypatch.setattr(module.Mover, "end", breaks)

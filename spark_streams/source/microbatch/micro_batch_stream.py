@@ -53,7 +53,7 @@ from spark_streams.source.recovery.poison_batch import PoisonBatch
 from spark_streams.source.recovery.taken_entries import GO_ON, Taken, missing_from
 from spark_streams.source.task_notes import void
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.patient import PatientConnection
+from spark_streams.wire.session import Session
 from spark_streams.wire.xinfo import stream_states
 
 _LOOKS = 5  # how often a trigger may find that something has vanished under it (failOnDataLoss=false)
@@ -68,7 +68,7 @@ class MicroBatchStream:
     def __init__(self, options: Options, now: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._no_ack = bool(options["noAck"])
-        self._server = PatientConnection(
+        self._server = Session(
             options.address,
             f"group {options['group']!r}",
             lost=self._begin_afresh,

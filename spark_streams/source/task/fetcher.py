@@ -31,7 +31,7 @@ from spark_streams.wire.connection import ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.entries.decode import EntryPage, decode_entries, decode_replies
 from spark_streams.wire.entries.pending_page import NOTHING_PENDING, PendingPage, arguments_of, decode_pending, texts_of
 from spark_streams.wire.entries.picked import PickedPage
-from spark_streams.wire.patient import PatientConnection
+from spark_streams.wire.session import Session
 
 _FIRST_PAGE = 200  # entries; the size of entries is not known yet
 _PAGE_BYTES = 4 << 20
@@ -60,7 +60,7 @@ class Fetch:
 
     def __init__(
         self,
-        server: PatientConnection,
+        server: Session,
         member: Membership,
         runs: Sequence[EntryRange],
         deliveries: bool,

@@ -13,6 +13,7 @@ from spark_streams.ids import StreamId
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.entries.entry_page import EntryPage, UInt64s
 from spark_streams.wire.entries.lines import Index
+from spark_streams.wire.replies import each_reply
 
 ParsedEntry = Sequence[bytes | Sequence[bytes] | None] | None
 
@@ -64,14 +65,13 @@ class ExactPage(EntryPage):
         return pa.array(offsets), pa.array(names, pa.binary()), pa.array(values, pa.binary())
 
 
-def parse_replies(data: memoryview | bytes, count: int) -> list[list[ParsedEntry]]:
+def parse_entries(data: memoryview | bytes, count: int) -> list[list[ParsedEntry]]:
     """The entries of so many replies back to back. Raises ServerReplyError for anything else."""
-    reader = hiredis.Reader(replyError=ReplyError)
-    reader.feed(data)  # type: ignore[arg-type]  # takes any buffer
+    replies = each_reply(data)
     found: list[list[ParsedEntry]] = []
     for at in range(count):
         try:
-            parsed = reader.gets()
+            parsed = next(replies, False)
         except hiredis.ProtocolError as error:
             parsed = error
         if not isinstance(parsed, list):

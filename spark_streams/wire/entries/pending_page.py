@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import hiredis
 import numpy as np
 import pyarrow as pa
 
@@ -22,6 +21,7 @@ from spark_streams.ids import StreamId
 from spark_streams.wire.connection import ReplyError, pack
 from spark_streams.wire.entries.entry_page import slices_of
 from spark_streams.wire.entries.lines import COLON, DOLLAR, STAR, Index, Lines, ShapeError
+from spark_streams.wire.replies import each_reply
 
 _LINES_PER_ENTRY = 7
 
@@ -133,11 +133,10 @@ def _page(entries: int | ReplyError, packed: bytes, deliveries: Index) -> Pendin
 
 
 def _exact(replies: memoryview | bytes, count: int) -> list[PendingPage | ReplyError]:
-    reader = hiredis.Reader(replyError=ReplyError)
-    reader.feed(bytes(replies))
+    found = each_reply(replies)
     pages: list[PendingPage | ReplyError] = []
     for _ in range(count):
-        entries = reader.gets()
+        entries = next(found, False)
         if isinstance(entries, ReplyError):
             pages.append(entries)
         elif isinstance(entries, list):
