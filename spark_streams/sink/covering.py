@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from spark_streams.sink import refusals
 from spark_streams.sink.ledger_view import LedgerView, LedgerViews, checked
-from spark_streams.sink.opening import open_books
+from spark_streams.sink.opening import open_views
 from spark_streams.sink.replicas import WINDOW, wait_for_replicas
 from spark_streams.sink.resolving import Resolver, Write
 from spark_streams.wire.connection import Connection
@@ -19,16 +19,16 @@ from spark_streams.wire.session import Session
 class Covering:
     """replicas: how many must have what is written, None: nobody waits for them."""
 
-    def __init__(self, session: Session, books: LedgerViews, slow: Resolver, replicas: int | None) -> None:
+    def __init__(self, session: Session, views: LedgerViews, slow: Resolver, replicas: int | None) -> None:
         self._session = session
-        self._books = books
+        self._views = views
         self._slow = slow
         self._replicas = replicas
         self._window: list[Write] = []  # written since the last WAIT; only where there is one
         self._server: Connection | None = None  # has all that was written before this connection was made
 
     def begin(self) -> None:
-        """The task has its first book."""
+        """The task has its first view."""
         self._server = self._server or self._session.get()
 
     def add(self, one: Write) -> None:
@@ -60,7 +60,7 @@ class Covering:
             self._server = server
         if self._replicas is None or not (self._window or at_the_end):
             return True
-        open_ones = [book for book in self._books.all() if not book.done]
+        open_ones = [view for view in self._views.all() if not view.done]
         if open_ones:
             # So that this connection has written something after the rows, whoever wrote them.
             server.execute("INCRBY", open_ones[0].keys.part("written"), 0)
@@ -69,27 +69,27 @@ class Covering:
         return True
 
     def _look_for_marks(self) -> None:
-        books = [book for book in self._books.all() if book.mine and not book.done]
-        found = self._slow.asking(lambda: checked(self._slow.ask([("HKEYS", book.marks) for book in books])))
-        missing = {book.stream: book.mine - set(names) for book, names in zip(books, found, strict=True)}
+        views = [view for view in self._views.all() if view.mine and not view.done]
+        found = self._slow.asking(lambda: checked(self._slow.ask([("HKEYS", view.marks) for view in views])))
+        missing = {view.stream: view.mine - set(names) for view, names in zip(views, found, strict=True)}
         kept = {one.mark for one in self._window}
-        for book in books:
-            lost = missing[book.stream]
-            if lost - kept or (lost and not book.is_plain):
-                raise refusals.vanished_meanwhile(self._books.batch, book.shown, len(lost))
-        again = [one for one in self._window if any(one.mark in missing.get(book.stream, ()) for book in one.books)]
+        for view in views:
+            lost = missing[view.stream]
+            if lost - kept or (lost and not view.is_plain):
+                raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(lost))
+        again = [one for one in self._window if any(one.mark in missing.get(view.stream, ()) for view in one.views)]
         if again:
             self._write_again(again)
 
     def _write_again(self, chunks: list[Write]) -> None:
-        books: list[LedgerView] = list({book.stream: book for one in chunks for book in one.books}.values())
-        self._books.begin_afresh(books)
-        self._slow.asking(lambda: open_books(self._books, books, self._slow.ask))
-        for book in books:
+        views: list[LedgerView] = list({view.stream: view for one in chunks for view in one.views}.values())
+        self._views.begin_afresh(views)
+        self._slow.asking(lambda: open_views(self._views, views, self._slow.ask))
+        for view in views:
             if (
-                not book.settled and not book.done
+                not view.settled and not view.done
             ):  # others have written meanwhile: their rows and ours are to be matched
-                raise refusals.vanished_meanwhile(self._books.batch, book.shown, len(chunks))
+                raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(chunks))
         for one in chunks:
             self._slow.resolve(one)
-        self._books.forget_all()
+        self._views.forget_all()

@@ -53,9 +53,9 @@ def append(
             if task is None:
                 result = Result(PlainSender(session, trimmer, limits, options["waitReplicas"]).run(cut), {})
             else:
-                books = LedgerViews(task.batch, task.partition, task.attempt)
-                rows = LedgerSender(session, trimmer, books, limits, options["waitReplicas"]).run(cut)
-                result = Result(rows, {book.stream: Total(book.rows, book.total) for book in books.all()})
+                views = LedgerViews(task.batch, task.partition, task.attempt)
+                rows = LedgerSender(session, trimmer, views, limits, options["waitReplicas"]).run(cut)
+                result = Result(rows, {view.stream: Total(view.rows, view.total) for view in views.all()})
         finally:
             trimmer.close()
     return result
