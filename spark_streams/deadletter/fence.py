@@ -37,7 +37,7 @@ class MovingLease(lease.Lease):
 
     def taken(self, stream: str, where: str) -> RedriveTakenError:
         return RedriveTakenError(
-            f"another process moves or purges letters of stream {stream!r} at {self._address}{where}; "
+            f"another process moves or purges dead letters of stream {stream!r} at {self._address}{where}; "
             "let it end, or stop it"
         )
 

@@ -136,7 +136,7 @@ class Mover:
             for stream, kind in zip(taken.to, replies[len(first) :], strict=False):
                 if kind not in (b"stream", b"none"):
                     raise WrongKeyTypeError(
-                        f"letters of stream {self._orders.stream!r} cannot go to key "
+                        f"dead letters of stream {self._orders.stream!r} cannot go to key "
                         f"{stream.decode('utf-8', 'replace')!r} at {self.session.address}: it holds a {kind.decode()}; "
                         "name a stream (--to)"
                     )
@@ -189,8 +189,8 @@ class Mover:
         if back is not None:
             self._succeeded(back)
         raise ServerReplyError(
-            f"{len(owed.commands)} letters of stream {self._orders.stream!r} at {self.session.address} could not be "
-            f"moved and were put back at its end: {owed.why}"
+            f"{len(owed.commands)} dead letters of stream {self._orders.stream!r} at {self.session.address} could not "
+            f"be moved and were put back at its end: {owed.why}"
         )
 
     def _next(self, moved: int, parked: int) -> State:

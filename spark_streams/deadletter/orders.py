@@ -49,12 +49,16 @@ class Orders:
     def checked(self) -> Orders:
         """With the parking stream named. Raises InvalidOptionError."""
         if self.to == self.stream:
-            raise InvalidOptionError(f"letters of {self.stream!r} would be sent to {self.to!r} itself: name another")
+            raise InvalidOptionError(
+                f"dead letters of {self.stream!r} would be sent to {self.to!r} itself: name another"
+            )
         if self.parking == self.stream:
-            raise InvalidOptionError(f"letters of {self.stream!r} would be parked in {self.parking!r} itself")
+            raise InvalidOptionError(f"dead letters of {self.stream!r} would be parked in {self.parking!r} itself")
         sure = self if self.parking is not None else replace(self, parking=self.stream + PARKED)
         if sure.to == sure.parking:
-            raise InvalidOptionError(f"letters of {self.stream!r} would be sent to {sure.to!r}, where they are parked")
+            raise InvalidOptionError(
+                f"dead letters of {self.stream!r} would be sent to {sure.to!r}, where they are parked"
+            )
         return sure
 
     def digest(self) -> str:

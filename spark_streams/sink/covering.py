@@ -19,10 +19,10 @@ from spark_streams.wire.session import Session
 class Covering:
     """replicas: how many must have what is written, None: nobody waits for them."""
 
-    def __init__(self, session: Session, views: LedgerViews, slow: Resolver, replicas: int | None) -> None:
+    def __init__(self, session: Session, views: LedgerViews, resolver: Resolver, replicas: int | None) -> None:
         self._session = session
         self._views = views
-        self._slow = slow
+        self._resolver = resolver
         self._replicas = replicas
         self._window: list[Write] = []  # written since the last WAIT; only where there is one
         self._server: Connection | None = None  # has all that was written before this connection was made
@@ -31,10 +31,10 @@ class Covering:
         """The task has its first view."""
         self._server = self._server or self._session.get()
 
-    def add(self, one: Write) -> None:
+    def add(self, write: Write) -> None:
         """This chunk is going to be written."""
         if self._replicas is not None:
-            self._window.append(one)
+            self._window.append(write)
 
     @property
     def is_due(self) -> bool:
@@ -60,36 +60,37 @@ class Covering:
             self._server = server
         if self._replicas is None or not (self._window or at_the_end):
             return True
-        open_ones = [view for view in self._views.all() if not view.done]
-        if open_ones:
+        unfinished = [view for view in self._views.all() if not view.done]
+        if unfinished:
             # So that this connection has written something after the rows, whoever wrote them.
-            server.execute("INCRBY", open_ones[0].keys.part("written"), 0)
+            server.execute("INCRBY", unfinished[0].keys.part("written"), 0)
         wait_for_replicas(server, self._replicas)
         self._window.clear()
         return True
 
     def _look_for_marks(self) -> None:
         views = [view for view in self._views.all() if view.mine and not view.done]
-        found = self._slow.asking(lambda: checked(self._slow.ask([("HKEYS", view.marks) for view in views])))
-        missing = {view.stream: view.mine - set(names) for view, names in zip(views, found, strict=True)}
-        kept = {one.mark for one in self._window}
+        marks = self._resolver.asking(lambda: checked(self._resolver.ask([("HKEYS", view.marks) for view in views])))
+        missing = {view.stream: view.mine - set(names) for view, names in zip(views, marks, strict=True)}
+        kept = {write.mark for write in self._window}
         for view in views:
             lost = missing[view.stream]
             if lost - kept or (lost and not view.is_plain):
                 raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(lost))
-        again = [one for one in self._window if any(one.mark in missing.get(view.stream, ()) for view in one.views)]
+        again = [
+            write for write in self._window if any(write.mark in missing.get(view.stream, ()) for view in write.views)
+        ]
         if again:
             self._write_again(again)
 
-    def _write_again(self, chunks: list[Write]) -> None:
-        views: list[LedgerView] = list({view.stream: view for one in chunks for view in one.views}.values())
+    def _write_again(self, writes: list[Write]) -> None:
+        views: list[LedgerView] = list({view.stream: view for write in writes for view in write.views}.values())
         self._views.begin_afresh(views)
-        self._slow.asking(lambda: open_views(self._views, views, self._slow.ask))
+        self._resolver.asking(lambda: open_views(self._views, views, self._resolver.ask))
         for view in views:
-            if (
-                not view.settled and not view.done
-            ):  # others have written meanwhile: their rows and ours are to be matched
-                raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(chunks))
-        for one in chunks:
-            self._slow.resolve(one)
+            if not view.settled and not view.done:
+                # Others have written meanwhile: their rows and ours would have to be matched.
+                raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(writes))
+        for write in writes:
+            self._resolver.resolve(write)
         self._views.forget_all()

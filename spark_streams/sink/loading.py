@@ -97,18 +97,18 @@ class _OrderedSender:
 
     def _cover(self, server: Connection, replicas: int) -> None:
         if server is not self._wrote_on:
-            found = Count.parse(server.execute("HGET", self._key, self._load.input))
-            if found.rows < self._known.rows:
-                raise self._has_fallen(found)
+            count = Count.parse(server.execute("HGET", self._key, self._load.input))
+            if count.rows < self._known.rows:
+                raise self._has_fallen(count)
             # So that this connection has written something after the rows.
-            server.execute("HSET", self._key, self._load.input, str(found))
+            server.execute("HSET", self._key, self._load.input, str(count))
             self._wrote_on = server
         wait_for_replicas(server, replicas)
 
-    def _has_fallen(self, found: Count) -> LedgerError:
+    def _has_fallen(self, count: Count) -> LedgerError:
         return LedgerError(
             f"{self._known.rows} rows of {self._load.input} were loaded into stream {self._stream.decode()!r} as "
-            f"{self._load.name!r}, and the server counts {found.rows}: it has lost the rest (a replica that lagged "
+            f"{self._load.name!r}, and the server counts {count.rows}: it has lost the rest (a replica that lagged "
             "behind became the master), or somebody has begun the load again: load it again, it goes on from there"
         )
 
@@ -145,8 +145,8 @@ class _OrderedSender:
         looked at. Raises a ReplyError that is transient, LedgerError, the named error of a row."""
         self._watch(server)
         if self._known.rows < before.rows:
-            found, self._known = self._known, before
-            raise self._has_fallen(found)
+            count, self._known = self._known, before
+            raise self._has_fallen(count)
         if self._known.rows > before.rows:
             return None
         if self._known != before:

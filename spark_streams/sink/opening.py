@@ -123,7 +123,8 @@ class _Opening:
             if batch.is_named_by(told):
                 return  # a piece of that batch
             counts = [part for part in map(Part.read, parts) if part.batch == head.batch and part.what == "written"]
-            rows = sum(int(count or 0) for count in self._ask([("GET", view.keys.named(one.name)) for one in counts]))
+            keys = [view.keys.named(part.name) for part in counts]
+            rows = sum(int(count or 0) for count in self._ask([("GET", key) for key in keys]))
             refusals.give_up(batch, view.shown, head.batch, rows, view.keys.head)
         elif (
             head.batch is not None
@@ -144,7 +145,7 @@ class _Opening:
                 ("TYPE", view.stream),
             )],
         ])[1:]  # fmt: skip
-        for view, names, carried, marks, kind in zip(views, *[replies[at::4] for at in range(4)], strict=True):
+        for view, names, carried, marks, kind in zip(views, *[replies[nth::4] for nth in range(4)], strict=True):
             view.kind = kind
             parts = [Part.read(name) for name in names]
             stale = [part for part in parts if part.batch < self._batch.number]
@@ -173,7 +174,9 @@ class _Opening:
                 self._ask([("UNWATCH",)])
                 return bytes(carried)
             if self._batch.is_named_by(told):
-                carried += b"".join([read_mark(mark)[0].astype("<u8").tobytes() for some in marks for mark in some])
+                carried += b"".join(
+                    [read_mark(mark)[0].astype("<u8").tobytes() for of_part in marks for mark in of_part]
+                )
             kept: list[Command] = [("SET", view.keys.carried, carried)] if carried else []
             if self._transact([*kept, *gone]) is not None:
                 return bytes(carried)
@@ -184,8 +187,8 @@ class _Opening:
         view.earlier, view.claims_read = Multiset(), 0
         view.earlier.add(np.frombuffer(view.carried, "<u8").astype(np.uint64))
         earlier = [part for part in parts if part.batch == batch.number and part.run != batch.run and part.has_marks]
-        found = self._ask([("HVALS", view.keys.named(part.name)) for part in earlier])
-        for part, marks in zip(earlier, found, strict=True):
+        replies = self._ask([("HVALS", view.keys.named(part.name)) for part in earlier])
+        for part, marks in zip(earlier, replies, strict=True):
             if not marks:
                 raise refusals.marks_gone(batch, view.shown, part.name)
             for mark in marks:

@@ -45,21 +45,21 @@ def first_unwritten(server: Connection, chunk: Chunk) -> int | None:
     """The place of the first row that its stream does not hold under its id, as it is. Raises ServerError."""
     for start in range(0, len(chunk), _LOOKED_FOR):
         page = chunk.slice(start, min(start + _LOOKED_FOR, len(chunk)))
-        wanted = [_words(page, at) for at in range(len(page))]
+        wanted = [_words(page, place) for place in range(len(page))]
         ids = [None if words[2].endswith(b"*") else StreamId.parse(words[2]) for words in wanted]
-        asked = [bytes(one) if one is not None else b"+" for one in ids]
-        found = server.execute_all([
-            ("XRANGE", words[1], one, one, "COUNT", 1) for words, one in zip(wanted, asked, strict=True)
+        asked = [bytes(entry) if entry is not None else b"+" for entry in ids]
+        replies = server.execute_all([
+            ("XRANGE", words[1], entry, entry, "COUNT", 1) for words, entry in zip(wanted, asked, strict=True)
         ])  # fmt: skip
-        for at, (words, one, entries) in enumerate(zip(wanted, ids, found, strict=True)):
-            if one is None or not entries or entries[0][1] != words[3:]:
-                return start + at
+        for place, (words, entry, entries) in enumerate(zip(wanted, ids, replies, strict=True)):
+            if entry is None or not entries or entries[0][1] != words[3:]:
+                return start + place
     return None
 
 
-def _words(chunk: Chunk, at: int) -> list[bytes]:
+def _words(chunk: Chunk, place: int) -> list[bytes]:
     """The command of one row: XADD, stream, id, fields and values."""
-    words: list[bytes] = parse_replies(chunk.requests.slice(at, at + 1))[0]  # a request looks like such a reply
+    words: list[bytes] = parse_replies(chunk.requests.slice(place, place + 1))[0]  # a request looks like such a reply
     return words
 
 
@@ -100,7 +100,7 @@ def first_refused(ids: pa.Array, top: StreamId) -> int | None:
 
 def _first_refused_of_partial(ids: Sequence[str | None], top: StreamId) -> int | None:
     """The same for ids whose sequence the server is to find (`5-*`), or with numbers beyond 64 bits."""
-    for at, text in enumerate(ids):
+    for place, text in enumerate(ids):
         if text is None:
             return None
         try:
@@ -108,13 +108,13 @@ def _first_refused_of_partial(ids: Sequence[str | None], top: StreamId) -> int |
                 given = StreamId.parse(text.removesuffix("-*"))
                 given = top.next() if given.ms == top.ms else given
                 if given.ms != int(text.removesuffix("-*")):
-                    return at
+                    return place
             else:
                 given = StreamId.parse(text)
         except InvalidStreamId:
-            return at
+            return place
         if given <= top:
-            return at
+            return place
         top = given
     return None
 

@@ -23,12 +23,13 @@ from dataclasses import dataclass
 
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.options import Options
-from spark_streams.sink.readers import Group, Readers, last_delivered
+from spark_streams.sink.readers import Readers
 from spark_streams.wire.connection import Connection, ReplyError, pack
 from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.reply_errors import is_syntax_error
 from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.session import Session
+from spark_streams.wire.xinfo import GroupInfo
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class AckedTrimmer:
             if groups
         )
 
-    def _trim(self, stream: bytes, groups: Sequence[Group], held: StreamId | None, now: int) -> int:
+    def _trim(self, stream: bytes, groups: Sequence[GroupInfo], held: StreamId | None, now: int) -> int:
         threshold = self._trimming.threshold(now) or ("MINID", str(MAX_ID))
         if held is None and self._knows_acked is not False:
             words = [*self._trimming.words(stream, *self._given_already(groups, *threshold)), "ACKED"]
@@ -154,18 +155,18 @@ class AckedTrimmer:
         return self._trim_up_to(stream, needed if held is None else min(needed, _above(held)), *threshold)
 
     @staticmethod
-    def _given_already(groups: Sequence[Group], kind: str, threshold: str) -> tuple[str, str]:
+    def _given_already(groups: Sequence[GroupInfo], kind: str, threshold: str) -> tuple[str, str]:
         """A threshold by id goes no further than what every group had been given when they were looked at: a query that
         holds something back may have begun since."""
         if kind != "MINID":
             return kind, threshold
-        return kind, str(min(StreamId.parse(threshold), *[_above(last_delivered(group)) for group in groups]))
+        return kind, str(min(StreamId.parse(threshold), *[_above(group.last_delivered) for group in groups]))
 
-    def _needed(self, stream: bytes, groups: Sequence[Group]) -> StreamId:
+    def _needed(self, stream: bytes, groups: Sequence[GroupInfo]) -> StreamId:
         """The lowest id that some group has still to be given or to acknowledge."""
-        waiting = [group for group in groups if group[b"pending"]]
-        pending = self.server.execute_all([("XPENDING", stream, group[b"name"]) for group in waiting])
-        needed = [_above(last_delivered(group)) for group in groups]
+        waiting = [group for group in groups if group.pending]
+        pending = self.server.execute_all([("XPENDING", stream, group.name) for group in waiting])
+        needed = [_above(group.last_delivered) for group in groups]
         return min([*needed, *[StreamId.parse(summary[1]) for summary in pending if summary[0]]])
 
     def _trim_up_to(self, stream: bytes, needed: StreamId, kind: str, threshold: str) -> int:

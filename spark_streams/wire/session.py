@@ -12,7 +12,6 @@ Otherwise the address may be wrong, and the error must come soon: FIRST_CONNECT_
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TypeVar
 
 from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerUnreachableError
@@ -51,9 +50,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def trust(self) -> None:
