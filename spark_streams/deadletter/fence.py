@@ -1,4 +1,4 @@
-"""What keeps two processes from moving the same letters: a lease, and a fence that each transaction finds unchanged.
+"""What keeps two processes from moving the same dead letters: a lease, and a fence that transactions find unchanged.
 
 The lease (`rstream:lease:…`) refuses a second process while the first one lives. It expires: a process that stood still
 for longer than that (SIGSTOP, a machine asleep) may wake up beside its successor. So every transaction WATCHes the
@@ -30,7 +30,7 @@ def fence_key(stream: str) -> bytes:
 
 
 class MovingLease(lease.Lease):
-    """The lease of the process that moves or purges letters of a stream. Raises RedriveTakenError."""
+    """The lease of the process that moves or purges dead letters of a stream. Raises RedriveTakenError."""
 
     def key_of(self, stream: str) -> bytes:
         return key_beside(stream, "lease", "redrive")

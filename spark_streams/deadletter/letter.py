@@ -70,15 +70,15 @@ def post(server: Connection, to: str, group: str, letters: Sequence[Letter]) -> 
     Raises WrongKeyTypeError, IdsExhaustedError, RowTooLargeError, ServerReplyError; then those of the last transaction
     are as they were.
     """
-    return sum(_post(server, to, group, some) for some in _portions(letters))
+    return sum(_post(server, to, group, portion) for portion in _portions(letters))
 
 
 def _portions(letters: Sequence[Letter]) -> Iterator[Sequence[Letter]]:
     first, size = 0, 0
-    for at, letter in enumerate(letters):
-        if at > first and (at - first == LETTERS_A_TRANSACTION or size + letter.size > BYTES_A_TRANSACTION):
-            yield letters[first:at]
-            first, size = at, 0
+    for place, letter in enumerate(letters):
+        if place > first and (place - first == LETTERS_A_TRANSACTION or size + letter.size > BYTES_A_TRANSACTION):
+            yield letters[first:place]
+            first, size = place, 0
         size += letter.size
     if first < len(letters):
         yield letters[first:]
@@ -96,7 +96,7 @@ def _post(server: Connection, to: str, group: str, letters: Sequence[Letter]) ->
             refused = errors_among(replies[: len(due)])
             if refused:
                 acked = replies[len(due)]
-                _take_back(server, to, group, [due[at] for at, _ in refused], acked, refused[0][1])
+                _take_back(server, to, group, [due[place] for place, _ in refused], acked, refused[0][1])
             for command, reply in zip(commands[len(due) :], replies[len(due) :], strict=True):
                 if isinstance(reply, ReplyError):
                     raise server.error_of(reply, command[:4])
@@ -106,7 +106,9 @@ def _post(server: Connection, to: str, group: str, letters: Sequence[Letter]) ->
 
 def _due(server: Connection, to: str, group: str, letters: Sequence[Letter]) -> list[Letter]:
     """WATCH `to`, and which letters are still due. Raises where `to` cannot take them; then nothing is watched."""
-    watched, told, *proofs = server.pipeline([("WATCH", to), question(to), *[_proof(group, one) for one in letters]])
+    watched, told, *proofs = server.pipeline(
+        [("WATCH", to), question(to), *[_proof(group, letter) for letter in letters]]
+    )
     try:
         if isinstance(watched, ReplyError):
             raise server.error_of(watched, ("XADD", to))
@@ -178,7 +180,7 @@ def _xack(group: str, letters: Sequence[Letter]) -> Sequence[Argument]:
 def _each_key(command: str, letters: Sequence[Letter]) -> list[Sequence[Argument]]:
     """HDEL or HSET of the letters' notes, one for each hash."""
     notes = [letter.note for letter in letters if letter.note is not None]
-    found: dict[bytes, list[Argument]] = {}
+    words_of: dict[bytes, list[Argument]] = {}
     for note in notes:
-        found.setdefault(note.key, []).extend([note.field, *([note.value] if command == "HSET" else [])])
-    return [(command, key, *words) for key, words in found.items()]
+        words_of.setdefault(note.key, []).extend([note.field, *([note.value] if command == "HSET" else [])])
+    return [(command, key, *of_key) for key, of_key in words_of.items()]

@@ -1,4 +1,4 @@
-"""A page of letters moved in one transaction: XADDs, XDEL and the fence's next state.
+"""A page of dead letters moved in one transaction: XADDs, XDEL and the fence's next state.
 
     → WATCH fence, letters   GET fence               nobody else moves letters of this stream
     → XRANGE letters                                 a page; what was moved before is gone from it
@@ -102,10 +102,10 @@ class Mover:
         """The transaction of unknown outcome that was carried out, if one was. Raises RedriveTakenError."""
         if fence == bytes(self._state):
             return None
-        for one in self._unheard:
-            if fence == bytes(one.state):
-                self._succeeded(one.state)
-                return one
+        for attempt in self._unheard:
+            if fence == bytes(attempt.state):
+                self._succeeded(attempt.state)
+                return attempt
         self.session.get().execute("UNWATCH")
         raise RedriveTakenError(
             f"another process has taken over the redrive of stream {self._orders.stream!r} at {self.session.address} "
@@ -148,19 +148,19 @@ class Mover:
 
     def _send(self, page: LetterPage, taken: Load) -> bool:
         """Whether the transaction was carried out; not, where something that is watched has changed."""
-        one = _Try(self._next(taken.moved, taken.parked), page, taken)
+        attempt = _Try(self._next(taken.moved, taken.parked), page, taken)
         server = self.session.get()
         remove = pack("XDEL", self._orders.stream, *taken.ids)
-        self._unheard.append(one)
-        server.send(b"".join([taken.requests, remove, pack(*self._store(one.state)), pack("EXEC")]))
+        self._unheard.append(attempt)
+        server.send(b"".join([taken.requests, remove, pack(*self._store(attempt.state)), pack("EXEC")]))
         replies = server.replies(len(taken.ids) + 3)
-        self._unheard.remove(one)
+        self._unheard.remove(attempt)
         outcome = Outcome.read(replies)
         if outcome.refusal is not None:
             raise server.error_of(outcome.refusal, ("XADD", *taken.to[:1]))
         if outcome.results is None:
             return False
-        self._succeeded(one.state)
+        self._succeeded(attempt.state)
         added, deleted = outcome.results[: len(taken.ids)], outcome.results[len(taken.ids)]
         self.vanished += len(taken.ids) - deleted if isinstance(deleted, int) else 0
         failed = errors_among(added)

@@ -1,4 +1,4 @@
-"""Letters that nobody wants any more, deleted a page at a time."""
+"""Dead letters that nobody wants any more, deleted a page at a time."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ def purge(
     dry_run: bool = False,
     tell: Callable[[Purged], None] = lambda purged: None,
 ) -> Purged:
-    """Delete the letters that are meant and are there now; entries that are no letters stay.
+    """Delete the dead letters that are meant and are there now; other entries stay.
 
     Raises RedriveTakenError where another process moves or purges them, ServerError.
     """
-    found = Purged()
+    purged = Purged()
     lease = MovingLease(address)
     with Session(address) as session:
         try:
             if not dry_run:
                 session.run(lambda server: lease.hold(server, [stream]))
             within = session.run(lambda server: extent(server, stream, criteria))
-            found.total = within.length
+            purged.total = within.length
             for page, meant in letters(session, stream, within, criteria):
                 if not dry_run:
                     lease.hold(session.get(), [stream])
-                rows = meant if limit is None else meant[: limit - found.deleted]
-                found.looked_at += page.count
-                found.tally.add(page.ids, page.kind(), rows)
+                rows = meant if limit is None else meant[: limit - purged.deleted]
+                purged.looked_at += page.count
+                purged.tally.add(page.ids, page.kind(), rows)
                 if dry_run or not len(rows):
-                    found.deleted += len(rows)
+                    purged.deleted += len(rows)
                 else:
-                    found.deleted += _delete(session, stream, page.ids.take(rows).to_pylist())
-                tell(found)
-                if found.deleted == limit:
+                    purged.deleted += _delete(session, stream, page.ids.take(rows).to_pylist())
+                tell(purged)
+                if purged.deleted == limit:
                     break
         finally:
             lease.release()
-    return found
+    return purged
 
 
 def _delete(session: Session, stream: str, ids: Sequence[bytes]) -> int:

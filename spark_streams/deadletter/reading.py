@@ -1,9 +1,9 @@
-"""Letters a page at a time, within bounds that were fixed before; memory does not depend on their number."""
+"""Dead letters a page at a time, within bounds that were fixed before; memory does not depend on their number."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 LARGEST_PAGE = 2_000  # letters
 _FIRST_PAGE = 200
+FIRST_LOOK = 20  # streams whose first entries are asked for at once; how large these are shows how many more
 _PAGE_BYTES = 4 << 20
 _MOST_BYTES = 64 << 20  # of a reply; beyond it the page is asked for again in small pieces
 
@@ -80,6 +81,15 @@ class PageSize:
         return smaller
 
 
+def pages_of(names: Sequence[T], size: PageSize) -> Iterator[Sequence[T]]:
+    """So many at a time as `size` says then: whoever asks for their entries tells it how large these were."""
+    start = 0
+    while start < len(names):
+        page = names[start : start + size.next()]
+        yield page
+        start += len(page)
+
+
 def read_page(server: Connection, stream: str, first: StreamId, last: StreamId, size: int) -> tuple[LetterPage, int]:
     """(at most `size` letters from `first` on, bytes of the reply). Raises ReplyTooLargeError, ServerError."""
     command = ("XRANGE", stream, bytes(first), bytes(last), "COUNT", size)
@@ -114,8 +124,8 @@ def letters(session: Session, stream: str, within: Extent, criteria: Criteria) -
 
 def following(entry: bytes) -> StreamId | None:
     """The next id; None where there is none."""
-    found = StreamId.parse(entry)
-    return None if found == MAX_ID else found.next()
+    parsed = StreamId.parse(entry)
+    return None if parsed == MAX_ID else parsed.next()
 
 
 def run_with_smaller_pages(session: Session, size: PageSize, step: Callable[[Connection], T]) -> T:

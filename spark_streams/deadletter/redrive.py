@@ -1,4 +1,4 @@
-"""Letters on their way back, page after page: which are meant, at what rate, and what is told of it.
+"""Dead letters on their way back, page after page: which are meant, at what rate, and what is told of it.
 
 A page is one transaction (moving.py), so a letter is moved once, whatever dies and whoever starts a second redrive.
 """

@@ -108,32 +108,32 @@ def survey(server: Connection, streams: Sequence[str | bytes], counted: int | No
     clock, *replies = ask(server, [("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]])
     # This machine's clock where the user may not ask for the server's.
     at_ms = time.time_ns() // 1_000_000 if isinstance(clock, ReplyError) else milliseconds(clock)
-    found: list[StreamStanding] = []
+    standings: list[StreamStanding] = []
     drafts: list[_Draft] = []
-    for at, key in enumerate(streams):
-        info, groups = replies[2 * at], replies[2 * at + 1]
-        if is_no_such_key(info) or is_no_such_key(groups):
+    for number, key in enumerate(streams):
+        described, groups = replies[2 * number], replies[2 * number + 1]
+        if is_no_such_key(described) or is_no_such_key(groups):
             continue
-        for reply in (info, groups):
+        for reply in (described, groups):
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, ("XINFO", "STREAM", key))
-        stream, first = _stream(key, info)
-        found.append(stream)
+        stream, first = _stream(key, described)
+        standings.append(stream)
         drafts += [_Draft(key, group.name, stream, group, first) for group in groups_in(groups)]
     _look(server, drafts)
     _look_at_consumers(server, drafts)
-    unknown = [one for one in drafts if _server_lag(one) is None]
+    unknown = [draft for draft in drafts if _server_lag(draft) is None]
     share = max(_PAGE, min(COUNTED, _COUNTED_TOGETHER // max(1, len(unknown))))
     _count(server, unknown, share if counted is None else counted)
-    return Survey(at_ms, tuple(found), tuple(_standing(one, at_ms) for one in drafts if not one.gone))
+    return Survey(at_ms, tuple(standings), tuple(_standing(draft, at_ms) for draft in drafts if not draft.gone))
 
 
 def ask(server: Connection, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
     """All replies in order, a few thousand commands in a round trip; error replies are values."""
-    found: list[Reply] = []
-    for at in range(0, len(commands), _COMMANDS):
-        found += server.pipeline(commands[at : at + _COMMANDS])
-    return found
+    replies: list[Reply] = []
+    for start in range(0, len(commands), _COMMANDS):
+        replies += server.pipeline(commands[start : start + _COMMANDS])
+    return replies
 
 
 def age_ms(entry: StreamId, at_ms: int) -> int | None:
@@ -151,25 +151,25 @@ def _stream(key: str | bytes, reply: Reply) -> tuple[StreamStanding, StreamId]:
 def _look(server: Connection, drafts: Sequence[_Draft]) -> None:
     """Each group's first entry to come, its oldest pending one, its consumers."""
     commands: list[Sequence[Argument]] = []
-    for one in drafts:
+    for draft in drafts:
         commands += [
-            ("XRANGE", one.key, _above(one.info.last_delivered), "+", "COUNT", 1),
-            ("XPENDING", one.key, one.name, "-", "+", 1),
-            ("XINFO", "CONSUMERS", one.key, one.name),
+            ("XRANGE", draft.key, _above(draft.info.last_delivered), "+", "COUNT", 1),
+            ("XPENDING", draft.key, draft.name, "-", "+", 1),
+            ("XINFO", "CONSUMERS", draft.key, draft.name),
         ]
     replies = ask(server, commands)
-    for at, one in enumerate(drafts):
-        ahead, oldest, consumers = replies[3 * at : 3 * at + 3]
+    for number, draft in enumerate(drafts):
+        ahead, oldest, consumers = replies[3 * number : 3 * number + 3]
         if isinstance(oldest, ReplyError) or isinstance(consumers, ReplyError) or isinstance(ahead, ReplyError):
-            one.gone = True  # destroyed since the first look
+            draft.gone = True  # destroyed since the first look
             continue
         if ahead:
-            one.ahead = StreamId.parse(ahead[0][0])
-            one.entry_bytes = sum(len(part) + 16 for part in ahead[0][1] or ())
-        one.oldest = oldest[0] if oldest else None
+            draft.ahead = StreamId.parse(ahead[0][0])
+            draft.entry_bytes = sum(len(part) + 16 for part in ahead[0][1] or ())
+        draft.oldest = oldest[0] if oldest else None
         told = consumers_in(consumers)
-        one.names = tuple(consumer.name for consumer in told)
-        one.consumers = tuple(_consumer(consumer, one.oldest) for consumer in told)
+        draft.names = tuple(consumer.name for consumer in told)
+        draft.consumers = tuple(_consumer(consumer, draft.oldest) for consumer in told)
 
 
 def _consumer(info: ConsumerInfo, oldest: Sequence[Any] | None) -> ConsumerStanding:
@@ -180,18 +180,18 @@ def _consumer(info: ConsumerInfo, oldest: Sequence[Any] | None) -> ConsumerStand
 def _look_at_consumers(server: Connection, drafts: Sequence[_Draft]) -> None:
     """How long each consumer's oldest pending entry has waited, where the group's oldest is not its own."""
     wanted = [
-        (one, at)
-        for one in drafts
-        for at, each in enumerate(one.consumers)
-        if each.pending and each.oldest_idle_ms is None
+        (draft, place)
+        for draft in drafts
+        for place, consumer in enumerate(draft.consumers)
+        if consumer.pending and consumer.oldest_idle_ms is None
     ]
-    commands = [("XPENDING", one.key, one.name, "-", "+", 1, one.names[at]) for one, at in wanted]
-    for (one, at), reply in zip(wanted, ask(server, commands), strict=True):
+    commands = [("XPENDING", draft.key, draft.name, "-", "+", 1, draft.names[place]) for draft, place in wanted]
+    for (draft, place), reply in zip(wanted, ask(server, commands), strict=True):
         if isinstance(reply, ReplyError) or not reply:
             continue
-        each = one.consumers[at]
-        seen = ConsumerStanding(each.consumer, each.pending, each.idle_ms, reply[0][2])
-        one.consumers = (*one.consumers[:at], seen, *one.consumers[at + 1 :])
+        consumer = draft.consumers[place]
+        standing = ConsumerStanding(consumer.consumer, consumer.pending, consumer.idle_ms, reply[0][2])
+        draft.consumers = (*draft.consumers[:place], standing, *draft.consumers[place + 1 :])
 
 
 def _above(entry: StreamId) -> bytes:
@@ -199,16 +199,16 @@ def _above(entry: StreamId) -> bytes:
     return b"+" if entry == MAX_ID else bytes(entry.next())
 
 
-def _server_lag(one: _Draft) -> int | None:
+def _server_lag(draft: _Draft) -> int | None:
     """The lag without counting, None where that cannot be.
 
     Redis counts what was trimmed before it was given, too; nobody will ever be given that.
     """
-    if one.gone or one.ahead is None:
+    if draft.gone or draft.ahead is None:
         return 0
-    if one.info.last_delivered < one.first:
-        return one.stream.length
-    return None if one.info.lag is None else min(one.info.lag, one.stream.length)
+    if draft.info.last_delivered < draft.first:
+        return draft.stream.length
+    return None if draft.info.lag is None else min(draft.info.lag, draft.stream.length)
 
 
 def _count(server: Connection, drafts: Iterable[_Draft], limit: int) -> None:
@@ -216,41 +216,41 @@ def _count(server: Connection, drafts: Iterable[_Draft], limit: int) -> None:
     rest = list(drafts)
     while rest:
         budget = _PAGE_BYTES // len(rest)
-        pages = [min(_PAGE, limit - one.counted, max(1, budget // max(1, one.entry_bytes))) for one in rest]
+        pages = [min(_PAGE, limit - draft.counted, max(1, budget // max(1, draft.entry_bytes))) for draft in rest]
         commands = [
-            ("XRANGE", one.key, one.reached or _above(one.info.last_delivered), "+", "COUNT", page)
-            for one, page in zip(rest, pages, strict=True)
+            ("XRANGE", draft.key, draft.reached or _above(draft.info.last_delivered), "+", "COUNT", page)
+            for draft, page in zip(rest, pages, strict=True)
         ]
         left = []
-        for one, page, reply in zip(rest, pages, ask(server, commands), strict=True):
+        for draft, page, reply in zip(rest, pages, ask(server, commands), strict=True):
             if isinstance(reply, ReplyError):
-                one.gone = True
+                draft.gone = True
                 continue
-            one.counted += len(reply)
+            draft.counted += len(reply)
             if len(reply) < page:
                 continue
-            one.reached = _above(StreamId.parse(reply[-1][0]))
-            one.more = one.counted >= limit
-            if not one.more:
-                left.append(one)
+            draft.reached = _above(StreamId.parse(reply[-1][0]))
+            draft.more = draft.counted >= limit
+            if not draft.more:
+                left.append(draft)
         rest = left
 
 
-def _standing(one: _Draft, at_ms: int) -> GroupStanding:
-    ahead = _server_lag(one)
-    waiting = [] if one.oldest is None else [StreamId.parse(one.oldest[0])]
-    first = one.ahead
+def _standing(draft: _Draft, at_ms: int) -> GroupStanding:
+    ahead = _server_lag(draft)
+    waiting = [] if draft.oldest is None else [StreamId.parse(draft.oldest[0])]
+    first = draft.ahead
     if first is not None:
         waiting.append(first)
     return GroupStanding(
-        one.stream.stream,
-        shown(one.name),
-        one.counted if ahead is None else ahead,
-        one.more,
+        draft.stream.stream,
+        shown(draft.name),
+        draft.counted if ahead is None else ahead,
+        draft.more,
         age_ms(min(waiting), at_ms) if waiting else 0,
-        one.info.pending,
-        max((c.oldest_idle_ms for c in one.consumers if c.oldest_idle_ms is not None), default=None),
-        str(one.info.last_delivered),
-        one.info.entries_read,
-        one.consumers,
+        draft.info.pending,
+        max((c.oldest_idle_ms for c in draft.consumers if c.oldest_idle_ms is not None), default=None),
+        str(draft.info.last_delivered),
+        draft.info.entries_read,
+        draft.consumers,
     )

@@ -50,7 +50,7 @@ class ExactPage(EntryPage):
         return pa.array(self._ids, pa.binary())
 
     def milliseconds(self) -> UInt64s:
-        return np.array([StreamId.parse(one).ms for one in self._ids], np.uint64)
+        return np.array([StreamId.parse(entry).ms for entry in self._ids], np.uint64)
 
     def field(self, name: bytes) -> pa.Array:
         if self._dicts is None:
@@ -68,16 +68,16 @@ class ExactPage(EntryPage):
 def parse_entries(data: memoryview | bytes, count: int) -> list[list[ParsedEntry]]:
     """The entries of so many replies back to back. Raises ServerReplyError for anything else."""
     replies = each_reply(data)
-    found: list[list[ParsedEntry]] = []
-    for at in range(count):
+    entries: list[list[ParsedEntry]] = []
+    for place in range(count):
         try:
             parsed = next(replies, False)
         except hiredis.ProtocolError as error:
             parsed = error
         if not isinstance(parsed, list):
-            which = "" if count == 1 else f" (reply {at + 1} of {count})"
+            which = "" if count == 1 else f" (reply {place + 1} of {count})"
             text = "nothing" if parsed is False else str(parsed)[:200]
             code = parsed.code if isinstance(parsed, ReplyError) else ""
             raise ServerReplyError(f"expected entries, the server answered with: {text}{which}", code)
-        found.append(parsed)
-    return found
+        entries.append(parsed)
+    return entries

@@ -106,21 +106,21 @@ def _heads(lines: Lines, count: int) -> tuple[list[int], list[int | ReplyError]]
     """The first line of each reply, and how many entries it promises."""
     heads: list[int] = []
     counts: list[int | ReplyError] = []
-    at = 0
+    line = 0
     for _ in range(count):
-        if at >= len(lines.begin):
+        if line >= len(lines.begin):
             raise ShapeError
-        head = bytes(lines.data[lines.begin[at] : lines.end[at]])
+        head = bytes(lines.data[lines.begin[line] : lines.end[line]])
         if head[:1] == b"-":
             entries: int | ReplyError = ReplyError(head[1:].decode("utf-8", "replace"))
         elif head[:1] == b"*" and head[1:].isdigit():
             entries = int(head[1:])
         else:
             raise ShapeError
-        heads.append(at)
+        heads.append(line)
         counts.append(entries)
-        at += 1 + _LINES_PER_ENTRY * (entries if isinstance(entries, int) else 0)
-    if at != len(lines.begin):
+        line += 1 + _LINES_PER_ENTRY * (entries if isinstance(entries, int) else 0)
+    if line != len(lines.begin):
         raise ShapeError
     return heads, counts
 
@@ -133,10 +133,10 @@ def _page(entries: int | ReplyError, packed: bytes, deliveries: Index) -> Pendin
 
 
 def _exact(replies: memoryview | bytes, count: int) -> list[PendingPage | ReplyError]:
-    found = each_reply(replies)
+    parsed = each_reply(replies)
     pages: list[PendingPage | ReplyError] = []
     for _ in range(count):
-        entries = next(found, False)
+        entries = next(parsed, False)
         if isinstance(entries, ReplyError):
             pages.append(entries)
         elif isinstance(entries, list):
