@@ -24,8 +24,9 @@ from spark_streams.options import SOURCE, Options
 from spark_streams.sink.trim import AckedTrimmer, Trimming
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.replies import pairs
-from spark_streams.wire.retry import is_passing
+from spark_streams.wire.replies import milliseconds
+from spark_streams.wire.retry import is_transient
+from spark_streams.wire.xinfo import groups_in
 
 SHAPE = {
     "source": FREE,
@@ -139,7 +140,7 @@ def _groups_to_make(server: Connection, source: Options) -> list[str]:
     fresh = []
     for stream in source["streams"]:
         described = server.execute("XINFO", "GROUPS", stream) if server.execute("EXISTS", stream) else []
-        if source["group"].encode() not in [pairs(one)[b"name"] for one in described]:
+        if source["group"].encode() not in [group.name for group in groups_in(described)]:
             fresh.append(stream)
         elif not server.execute("EXISTS", _mark(stream, source["group"])):
             raise StreamStateError(
@@ -178,15 +179,14 @@ class Trimmer:
         try:
             self.trim()
         except RStreamError as error:
-            if not is_passing(error):
+            if not is_transient(error):
                 raise
         self._last = time.monotonic()
 
     def trim(self) -> None:
         """Trim now. Raises ServerReplyError and kin."""
         with Connection(self._address) as server:
-            seconds, microseconds = server.execute("TIME")
-            now = int(seconds) * 1000 + int(microseconds) // 1000
+            now = milliseconds(server.execute("TIME"))
             trimmer = AckedTrimmer(server, self._trimming)
             # Whole nodes are trimmed ten thousand entries at a time, unless the server is told otherwise.
             while gone := trimmer.trim(self._streams, now):

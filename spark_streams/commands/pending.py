@@ -110,7 +110,7 @@ def _consumers(names: tuple[str, ...], group: str | None, consumer: str | None, 
 def _entries(
     stream: str, group: str, consumer: str | None, most: int, idle: int | None, url: str, as_json: bool
 ) -> None:
-    from spark_streams.monitor.lag_survey import shown
+    from spark_streams.monitor.groups import shown
     from spark_streams.monitor.terminal.units import duration
 
     words: list[Any] = ["XPENDING", stream, group, *([] if idle is None else ["IDLE", idle]), "-", "+", most]

@@ -69,12 +69,11 @@ def named_streams(server: Connection, names: Sequence[str]) -> Sequence[str | by
 
     if not names:
         return list_streams(server)
-    from spark_streams.wire.connection import ReplyError
+    from spark_streams.wire.reply_errors import is_no_such_key
 
     # XINFO, because a user who may use streams may ask it.
     replies = server.pipeline([("XINFO", "STREAM", name) for name in names])
-    refused = [(name, str(reply)) for name, reply in zip(names, replies, strict=True) if isinstance(reply, ReplyError)]
-    missing = [name for name, text in refused if "no such key" in text]
+    missing = [name for name, reply in zip(names, replies, strict=True) if is_no_such_key(reply)]
     if missing:
         raise StreamStateError(
             f"no stream {', '.join(map(repr, missing))} at {server.address}; rstream streams lists what is there"

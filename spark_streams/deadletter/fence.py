@@ -1,4 +1,4 @@
-"""What keeps two processes from moving the same letters: a lease, and a fence that each transaction finds unchanged.
+"""What keeps two processes from moving the same dead letters: a lease, and a fence that transactions find unchanged.
 
 The lease (`rstream:lease:…`) refuses a second process while the first one lives. It expires: a process that stood still
 for longer than that (SIGSTOP, a machine asleep) may wake up beside its successor. So every transaction WATCHes the
@@ -19,6 +19,7 @@ from spark_streams.errors import RedriveTakenError
 from spark_streams.ids import InvalidStreamId, StreamId
 from spark_streams.keys import key_beside
 from spark_streams.wire.connection import Connection
+from spark_streams.wire.multi_exec import transact
 
 KEPT_MS = 86_400_000
 
@@ -29,14 +30,14 @@ def fence_key(stream: str) -> bytes:
 
 
 class MovingLease(lease.Lease):
-    """The lease of the process that moves or purges letters of a stream. Raises RedriveTakenError."""
+    """The lease of the process that moves or purges dead letters of a stream. Raises RedriveTakenError."""
 
     def key_of(self, stream: str) -> bytes:
         return key_beside(stream, "lease", "redrive")
 
     def taken(self, stream: str, where: str) -> RedriveTakenError:
         return RedriveTakenError(
-            f"another process moves or purges letters of stream {stream!r} at {self._address}{where}; "
+            f"another process moves or purges dead letters of stream {stream!r} at {self._address}{where}; "
             "let it end, or stop it"
         )
 
@@ -92,5 +93,5 @@ def take_fence(server: Connection, stream: str, fresh: State) -> tuple[State, bo
         left = State.parse(server.execute_all([("WATCH", key), ("GET", key)])[1])
         goes_on = left is not None and left.orders == fresh.orders and left.run != fresh.run
         state = left.taken_over() if left is not None and goes_on else fresh
-        if server.execute_all([("MULTI",), ("SET", key, bytes(state), "PX", KEPT_MS), ("EXEC",)])[-1] is not None:
+        if transact(server, [("SET", key, bytes(state), "PX", KEPT_MS)]) is not None:
             return state, goes_on

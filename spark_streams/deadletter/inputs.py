@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 
 from spark_streams.deadletter.envelope import is_letter
 from spark_streams.deadletter.orders import PARKED
-from spark_streams.deadletter.reading import PageSize
+from spark_streams.deadletter.reading import FIRST_LOOK, PageSize, pages_of
 from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.reply_errors import is_wrong_type
 
-_FIRST_LOOK = 20  # streams that are asked at once; how large entries are shows how many more
 _log = logging.getLogger("spark_streams.deadletter")
 
 
@@ -37,23 +37,20 @@ def judge(server: Connection, names: Sequence[str]) -> tuple[set[str], set[str]]
     """
     letters: set[str] = set()
     others: set[str] = set()
-    size = PageSize(_FIRST_LOOK)
-    at = 0
-    while at < len(names):
-        some = names[at : at + size.next()]
-        commands = [("XRANGE", name, "-", "+", "COUNT", 1) for name in some]
+    size = PageSize(FIRST_LOOK)
+    for page in pages_of(names, size):
+        commands = [("XRANGE", name, "-", "+", "COUNT", 1) for name in page]
         received = 0
         for command, reply in zip(commands, server.pipeline(commands), strict=True):
+            if is_wrong_type(reply):
+                continue  # it was a stream a moment ago
             if isinstance(reply, ReplyError):
-                if str(reply).startswith("WRONGTYPE"):
-                    continue  # it was a stream a moment ago
                 raise server.error_of(reply, command)
             if reply:
                 fields = reply[0][1]
                 received += sum(map(len, fields))
                 (letters if is_letter(fields) else others).add(command[1])
-        size.learn(len(some), received, len(some))
-        at += len(some)
+        size.learn(len(page), received, len(page))
     return letters, others
 
 

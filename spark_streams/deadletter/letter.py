@@ -20,6 +20,8 @@ from spark_streams.deadletter.room import question, require_room
 from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.limits import beyond
+from spark_streams.wire.multi_exec import transact
+from spark_streams.wire.replies import errors_among
 
 LETTERS_A_TRANSACTION = 500
 BYTES_A_TRANSACTION = 8 << 20  # of fields; one letter may have more
@@ -68,15 +70,15 @@ def post(server: Connection, to: str, group: str, letters: Sequence[Letter]) -> 
     Raises WrongKeyTypeError, IdsExhaustedError, RowTooLargeError, ServerReplyError; then those of the last transaction
     are as they were.
     """
-    return sum(_post(server, to, group, some) for some in _portions(letters))
+    return sum(_post(server, to, group, portion) for portion in _portions(letters))
 
 
 def _portions(letters: Sequence[Letter]) -> Iterator[Sequence[Letter]]:
     first, size = 0, 0
-    for at, letter in enumerate(letters):
-        if at > first and (at - first == LETTERS_A_TRANSACTION or size + letter.size > BYTES_A_TRANSACTION):
-            yield letters[first:at]
-            first, size = at, 0
+    for place, letter in enumerate(letters):
+        if place > first and (place - first == LETTERS_A_TRANSACTION or size + letter.size > BYTES_A_TRANSACTION):
+            yield letters[first:place]
+            first, size = place, 0
         size += letter.size
     if first < len(letters):
         yield letters[first:]
@@ -91,10 +93,10 @@ def _post(server: Connection, to: str, group: str, letters: Sequence[Letter]) ->
         commands = [*[_xadd(to, letter) for letter in due], _xack(group, due), *_each_key("HDEL", due)]
         replies = _transaction(server, to, due, commands)
         if replies is not None:
-            refused = [(at, reply) for at, reply in enumerate(replies[: len(due)]) if isinstance(reply, ReplyError)]
+            refused = errors_among(replies[: len(due)])
             if refused:
                 acked = replies[len(due)]
-                _take_back(server, to, group, [due[at] for at, _ in refused], acked, refused[0][1])
+                _take_back(server, to, group, [due[place] for place, _ in refused], acked, refused[0][1])
             for command, reply in zip(commands[len(due) :], replies[len(due) :], strict=True):
                 if isinstance(reply, ReplyError):
                     raise server.error_of(reply, command[:4])
@@ -104,7 +106,9 @@ def _post(server: Connection, to: str, group: str, letters: Sequence[Letter]) ->
 
 def _due(server: Connection, to: str, group: str, letters: Sequence[Letter]) -> list[Letter]:
     """WATCH `to`, and which letters are still due. Raises where `to` cannot take them; then nothing is watched."""
-    watched, told, *proofs = server.pipeline([("WATCH", to), question(to), *[_proof(group, one) for one in letters]])
+    watched, told, *proofs = server.pipeline(
+        [("WATCH", to), question(to), *[_proof(group, letter) for letter in letters]]
+    )
     try:
         if isinstance(watched, ReplyError):
             raise server.error_of(watched, ("XADD", to))
@@ -132,7 +136,7 @@ def _transaction(
 ) -> list[Reply] | None:
     """The replies to the commands; None where the transaction was given up because `to` has changed."""
     try:
-        replies = server.pipeline([("MULTI",), *commands, ("EXEC",)])
+        return transact(server, commands)
     except ServerUnreachableError as error:
         largest = max(letters, key=lambda letter: letter.size)
         why = beyond(server.address, max(map(len, largest.fields), default=0), largest.size)
@@ -143,11 +147,6 @@ def _transaction(
             f"its largest value {max(map(len, largest.fields)):,}, and the server at {server.address} {why}, so it is "
             f"not appended to stream {to!r} and the entry is pending as before: raise that"
         ) from error
-    if isinstance(replies[-1], ReplyError):
-        refused = next(reply for reply in replies if isinstance(reply, ReplyError))
-        raise server.error_of(refused, ("XADD", to))
-    carried_out: list[Reply] | None = replies[-1]
-    return carried_out
 
 
 def _take_back(
@@ -181,7 +180,7 @@ def _xack(group: str, letters: Sequence[Letter]) -> Sequence[Argument]:
 def _each_key(command: str, letters: Sequence[Letter]) -> list[Sequence[Argument]]:
     """HDEL or HSET of the letters' notes, one for each hash."""
     notes = [letter.note for letter in letters if letter.note is not None]
-    found: dict[bytes, list[Argument]] = {}
+    words_of: dict[bytes, list[Argument]] = {}
     for note in notes:
-        found.setdefault(note.key, []).extend([note.field, *([note.value] if command == "HSET" else [])])
-    return [(command, key, *words) for key, words in found.items()]
+        words_of.setdefault(note.key, []).extend([note.field, *([note.value] if command == "HSET" else [])])
+    return [(command, key, *of_key) for key, of_key in words_of.items()]

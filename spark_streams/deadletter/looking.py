@@ -1,4 +1,4 @@
-"""What is in dead-letter streams: which streams are some, and their letters by kind."""
+"""What is in dead-letter streams: which streams are some, and their dead letters by kind."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from dataclasses import dataclass
 
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.envelope import opened, text
-from spark_streams.deadletter.reading import PageSize, extent, letters
+from spark_streams.deadletter.reading import FIRST_LOOK, PageSize, extent, letters, pages_of
 from spark_streams.deadletter.tally import Tally
 from spark_streams.deadletter.transform import DeadLetter, letters_of
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, ReplyError
-from spark_streams.wire.link import Link
 from spark_streams.wire.scan import list_streams
-
-_FIRST_LOOK = 20  # streams that are asked at once; how large entries are shows how many more
+from spark_streams.wire.session import Session
 
 
 @dataclass(frozen=True)
 class DeadStream:
-    """A stream whose first or last entry is a letter. letters: its entries; oldest, newest: their ids."""
+    """A stream whose first or last entry is a dead letter. letters: its entries; oldest, newest: their ids."""
 
     stream: str
     letters: int
@@ -30,20 +28,17 @@ class DeadStream:
 
 def dead_streams(server: Connection) -> list[DeadStream]:
     """All of them, by name. Raises ServerError."""
-    names = list_streams(server)
-    found: list[DeadStream] = []
-    size = PageSize(_FIRST_LOOK)
-    at = 0
-    while at < len(names):
-        some = names[at : at + size.next()]
+    streams: list[DeadStream] = []
+    size = PageSize(FIRST_LOOK)
+    for names in pages_of(list_streams(server), size):
         commands: list[tuple[str | bytes | int, ...]] = []
-        for name in some:
+        for name in names:
             commands += [
                 ("XREVRANGE", name, "+", "-", "COUNT", 1), ("XRANGE", name, "-", "+", "COUNT", 1), ("XLEN", name)
             ]  # fmt: skip
         replies = server.pipeline(commands)
         received = 0
-        for place, name in enumerate(some):
+        for place, name in enumerate(names):
             last, first, length = replies[3 * place : 3 * place + 3]
             # Gone, or something else by now: no dead-letter stream any more.
             if isinstance(last, ReplyError) or isinstance(first, ReplyError) or not last or not first:
@@ -51,22 +46,21 @@ def dead_streams(server: Connection) -> list[DeadStream]:
             received += sum(map(len, last[0][1])) + sum(map(len, first[0][1]))
             if any({"stream", "id"} <= opened(entry[0][1])[1].keys() for entry in (first, last)):
                 shown = name.decode("utf-8", "backslashreplace")
-                found.append(DeadStream(shown, length, text(first[0][0]), text(last[0][0])))
-        size.learn(len(some), received, len(some))
-        at += len(some)
-    return found
+                streams.append(DeadStream(shown, length, text(first[0][0]), text(last[0][0])))
+        size.learn(len(names), received, len(names))
+    return streams
 
 
 def by_kind(
     address: Address, stream: str, criteria: Criteria, tell: Callable[[int, int], None] = lambda done, total: None
 ) -> Tally:
-    """The letters that are meant, by (stream, stage, reason, error). tell: called with entries looked at, and how many
-    there are. Raises ServerError."""
+    """The dead letters that are meant, by (stream, stage, reason, error). tell: called with entries looked at, and how
+    many there are. Raises ServerError."""
     tally = Tally()
     done = 0
-    with Link(address) as link:
-        within = extent(link.server, stream, criteria)
-        for page, rows in letters(link, stream, within, criteria):
+    with Session(address) as session:
+        within = extent(session.get(), stream, criteria)
+        for page, rows in letters(session, stream, within, criteria):
             tally.add(page.ids, page.kind(), rows)
             done += page.count
             tell(done, within.length)
@@ -74,13 +68,13 @@ def by_kind(
 
 
 def each_letter(address: Address, stream: str, criteria: Criteria, limit: int | None = None) -> Iterator[DeadLetter]:
-    """The letters that are meant, one by one, with all their fields. Raises ServerError."""
+    """The dead letters that are meant, one by one, with all their fields. Raises ServerError."""
     left = limit
-    with Link(address) as link:
-        for page, rows in letters(link, stream, extent(link.server, stream, criteria), criteria):
-            some = rows if left is None else rows[:left]
-            yield from letters_of(page, some)
+    with Session(address) as session:
+        for page, rows in letters(session, stream, extent(session.get(), stream, criteria), criteria):
+            wanted = rows if left is None else rows[:left]
+            yield from letters_of(page, wanted)
             if left is not None:
-                left -= len(some)
+                left -= len(wanted)
                 if not left:
                     return

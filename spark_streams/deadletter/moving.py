@@ -1,4 +1,4 @@
-"""A page of letters moved in one transaction: XADDs, XDEL and the fence's next state.
+"""A page of dead letters moved in one transaction: XADDs, XDEL and the fence's next state.
 
     → WATCH fence, letters   GET fence               nobody else moves letters of this stream
     → XRANGE letters                                 a page; what was moved before is gone from it
@@ -24,7 +24,9 @@ from spark_streams.deadletter.page import LetterPage
 from spark_streams.deadletter.room import question, require_room
 from spark_streams.errors import RedriveTakenError, ServerReplyError, WrongKeyTypeError
 from spark_streams.wire.connection import Argument, Reply, ReplyError, pack
-from spark_streams.wire.link import Link
+from spark_streams.wire.multi_exec import Outcome, transact
+from spark_streams.wire.replies import errors_among
+from spark_streams.wire.session import Session
 
 _WATCHED_TRIES = 3  # of a page with all its keys watched
 
@@ -52,8 +54,8 @@ class Mover:
     """The transactions of one run. state: what the fence says; vanished: moved letters that somebody else had deleted
     a moment before."""
 
-    def __init__(self, link: Link, orders: Orders, state: State) -> None:
-        self.link = link
+    def __init__(self, session: Session, orders: Orders, state: State) -> None:
+        self.session = session
         self.vanished = 0
         self._orders = orders
         self._fence = fence_key(orders.stream)
@@ -73,11 +75,11 @@ class Mover:
             fence = self._watch(*([self._orders.stream] if watch_all else []))
             heard = self._hear(fence)
             if heard is not None:
-                self.link.server.execute("UNWATCH")
+                self.session.get().execute("UNWATCH")
                 return heard.page, heard.taken
             page, taken = look()
             if not len(taken.rows):
-                self.link.server.execute("UNWATCH")
+                self.session.get().execute("UNWATCH")
                 return page, taken
             self._open(taken, watch_all)
             if self._send(page, taken):
@@ -87,7 +89,7 @@ class Mover:
     def end(self) -> None:
         """The run is complete: nothing is left of it. May be called again where it has raised ServerError."""
         if self._watch() == bytes(self._state):
-            self._ask([("MULTI",), ("DEL", self._fence), ("EXEC",)])
+            transact(self.session.get(), [("DEL", self._fence)])
         else:
             self._ask([("UNWATCH",)])
 
@@ -100,13 +102,13 @@ class Mover:
         """The transaction of unknown outcome that was carried out, if one was. Raises RedriveTakenError."""
         if fence == bytes(self._state):
             return None
-        for one in self._unheard:
-            if fence == bytes(one.state):
-                self._succeeded(one.state)
-                return one
-        self.link.server.execute("UNWATCH")
+        for attempt in self._unheard:
+            if fence == bytes(attempt.state):
+                self._succeeded(attempt.state)
+                return attempt
+        self.session.get().execute("UNWATCH")
         raise RedriveTakenError(
-            f"another process has taken over the redrive of stream {self._orders.stream!r} at {self.link.address} "
+            f"another process has taken over the redrive of stream {self._orders.stream!r} at {self.session.address} "
             "while this one stood still; it moves what is left"
         )
 
@@ -125,7 +127,7 @@ class Mover:
         if not watch:
             needed.append(self._orders.stream)  # letters may have to be put back
         rooms = [question(stream) for stream in needed]
-        server = self.link.server
+        server = self.session.get()
         replies = server.pipeline([*first, *kinds, *rooms, ("MULTI",)])
         try:
             for command, reply in zip([*first, *kinds], replies, strict=False):
@@ -134,8 +136,8 @@ class Mover:
             for stream, kind in zip(taken.to, replies[len(first) :], strict=False):
                 if kind not in (b"stream", b"none"):
                     raise WrongKeyTypeError(
-                        f"letters of stream {self._orders.stream!r} cannot go to key "
-                        f"{stream.decode('utf-8', 'replace')!r} at {self.link.address}: it holds a {kind.decode()}; "
+                        f"dead letters of stream {self._orders.stream!r} cannot go to key "
+                        f"{stream.decode('utf-8', 'replace')!r} at {self.session.address}: it holds a {kind.decode()}; "
                         "name a stream (--to)"
                     )
             for name, told in zip(needed, replies[len(first) + len(kinds) : -1], strict=True):
@@ -146,26 +148,26 @@ class Mover:
 
     def _send(self, page: LetterPage, taken: Load) -> bool:
         """Whether the transaction was carried out; not, where something that is watched has changed."""
-        one = _Try(self._next(taken.moved, taken.parked), page, taken)
-        server = self.link.server
+        attempt = _Try(self._next(taken.moved, taken.parked), page, taken)
+        server = self.session.get()
         remove = pack("XDEL", self._orders.stream, *taken.ids)
-        self._unheard.append(one)
-        server.send(b"".join([taken.requests, remove, pack(*self._store(one.state)), pack("EXEC")]))
+        self._unheard.append(attempt)
+        server.send(b"".join([taken.requests, remove, pack(*self._store(attempt.state)), pack("EXEC")]))
         replies = server.replies(len(taken.ids) + 3)
-        self._unheard.remove(one)
-        refused = next((reply for reply in replies if isinstance(reply, ReplyError)), None)
-        if refused is not None:
-            raise server.error_of(refused, ("XADD", *taken.to[:1]))
-        if replies[-1] is None:
+        self._unheard.remove(attempt)
+        outcome = Outcome.read(replies)
+        if outcome.refusal is not None:
+            raise server.error_of(outcome.refusal, ("XADD", *taken.to[:1]))
+        if outcome.results is None:
             return False
-        self._succeeded(one.state)
-        added, deleted = replies[-1][: len(taken.ids)], replies[-1][len(taken.ids)]
+        self._succeeded(attempt.state)
+        added, deleted = outcome.results[: len(taken.ids)], outcome.results[len(taken.ids)]
         self.vanished += len(taken.ids) - deleted if isinstance(deleted, int) else 0
-        failed = [at for at, reply in enumerate(added) if isinstance(reply, ReplyError)]
+        failed = errors_among(added)
         if failed:
-            letters = page.whole(taken.rows[failed]).to_pylist()
+            letters = page.whole(taken.rows[[place for place, _ in failed]]).to_pylist()
             back = [("XADD", self._orders.stream, "*", *[word for pair in pairs for word in pair]) for pairs in letters]
-            self._owed = _Owed(back, added[failed[0]])
+            self._owed = _Owed(back, failed[0][1])
             self._put_back(self._owed)
         return True
 
@@ -180,16 +182,15 @@ class Mover:
             if fence == bytes(self._state):  # else another process has taken over meanwhile, and the fence is its own
                 owed.states.append(self._next(-len(owed.commands), 0))
                 store = [self._store(owed.states[-1])]
-            replies = self._ask([("MULTI",), *owed.commands, *store, ("EXEC",)])[-1]
-            if replies is not None:
+            if transact(self.session.get(), [*owed.commands, *store]) is not None:
                 back = owed.states[-1] if store else None
                 break
         self._owed = None
         if back is not None:
             self._succeeded(back)
         raise ServerReplyError(
-            f"{len(owed.commands)} letters of stream {self._orders.stream!r} at {self.link.address} could not be moved "
-            f"and were put back at its end: {owed.why}"
+            f"{len(owed.commands)} dead letters of stream {self._orders.stream!r} at {self.session.address} could not "
+            f"be moved and were put back at its end: {owed.why}"
         )
 
     def _next(self, moved: int, parked: int) -> State:
@@ -201,4 +202,4 @@ class Mover:
         return ("SET", self._fence, bytes(state), "PX", KEPT_MS)
 
     def _ask(self, commands: Sequence[tuple[Argument, ...]]) -> list[Reply]:
-        return self.link.server.execute_all(commands)
+        return self.session.get().execute_all(commands)

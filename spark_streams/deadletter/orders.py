@@ -1,4 +1,4 @@
-"""What a redrive is told to do, and what that means for a page of letters. Pure: pages in, requests out.
+"""What a redrive is told to do, and what that means for a page of dead letters. Pure: pages in, requests out.
 
 A letter's way: one that was sent back too often goes to the parking stream, whole; one that a transform does not want
 stays; so does one that is to go where it came from and does not say where, or names the stream of the letters or the
@@ -49,12 +49,16 @@ class Orders:
     def checked(self) -> Orders:
         """With the parking stream named. Raises InvalidOptionError."""
         if self.to == self.stream:
-            raise InvalidOptionError(f"letters of {self.stream!r} would be sent to {self.to!r} itself: name another")
+            raise InvalidOptionError(
+                f"dead letters of {self.stream!r} would be sent to {self.to!r} itself: name another"
+            )
         if self.parking == self.stream:
-            raise InvalidOptionError(f"letters of {self.stream!r} would be parked in {self.parking!r} itself")
+            raise InvalidOptionError(f"dead letters of {self.stream!r} would be parked in {self.parking!r} itself")
         sure = self if self.parking is not None else replace(self, parking=self.stream + PARKED)
         if sure.to == sure.parking:
-            raise InvalidOptionError(f"letters of {self.stream!r} would be sent to {sure.to!r}, where they are parked")
+            raise InvalidOptionError(
+                f"dead letters of {self.stream!r} would be sent to {sure.to!r}, where they are parked"
+            )
         return sure
 
     def digest(self) -> str:
@@ -84,12 +88,12 @@ class Load:
 
 def load(page: LetterPage, orders: Orders, repair: Transform | None, room: int | None) -> Load:
     """The letters of a page that are meant, at most `room` of them. Raises TransformError."""
-    found = np.flatnonzero(orders.criteria.mask(page) & page.are_letters())
-    redrives = by_value(page.told("redrives").take(pa.array(found)), _number).astype(np.int64)
+    meant_rows = np.flatnonzero(orders.criteria.mask(page) & page.are_letters())
+    redrives = by_value(page.told("redrives").take(pa.array(meant_rows)), _number).astype(np.int64)
     beyond = redrives >= orders.max_redrives
-    stay = ~beyond & _are_homeless(page, orders)[found]
+    stay = ~beyond & _are_homeless(page, orders)[meant_rows]
     last = page.count - 1
-    meant, homeless, redrives, beyond = found[~stay], found[stay], redrives[~stay], beyond[~stay]
+    meant, homeless, redrives, beyond = meant_rows[~stay], meant_rows[stay], redrives[~stay], beyond[~stay]
     if room is not None and len(meant) > room:
         meant, redrives, beyond = meant[:room], redrives[:room], beyond[:room]
         last = int(meant[-1]) if room else -1

@@ -1,4 +1,4 @@
-"""Letters that nobody wants any more, deleted a page at a time."""
+"""Dead letters that nobody wants any more, deleted a page at a time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.fence import MovingLease
-from spark_streams.deadletter.reading import extent, letters, patiently
+from spark_streams.deadletter.reading import extent, letters
 from spark_streams.deadletter.tally import Tally
-from spark_streams.errors import RStreamError
 from spark_streams.wire.address import Address
-from spark_streams.wire.link import Link
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.session import Session
 
 
 @dataclass
@@ -33,45 +33,44 @@ def purge(
     dry_run: bool = False,
     tell: Callable[[Purged], None] = lambda purged: None,
 ) -> Purged:
-    """Delete the letters that are meant and are there now; entries that are no letters stay.
+    """Delete the dead letters that are meant and are there now; other entries stay.
 
     Raises RedriveTakenError where another process moves or purges them, ServerError.
     """
-    found = Purged()
+    purged = Purged()
     lease = MovingLease(address)
-    with Link(address) as link:
+    with Session(address) as session:
         try:
             if not dry_run:
-                patiently(link, lambda: lease.hold(link.server, [stream]))
-            within = patiently(link, lambda: extent(link.server, stream, criteria))
-            found.total = within.length
-            for page, meant in letters(link, stream, within, criteria):
+                session.run(lambda server: lease.hold(server, [stream]))
+            within = session.run(lambda server: extent(server, stream, criteria))
+            purged.total = within.length
+            for page, meant in letters(session, stream, within, criteria):
                 if not dry_run:
-                    lease.hold(link.server, [stream])
-                rows = meant if limit is None else meant[: limit - found.deleted]
-                found.looked_at += page.count
-                found.tally.add(page.ids, page.kind(), rows)
+                    lease.hold(session.get(), [stream])
+                rows = meant if limit is None else meant[: limit - purged.deleted]
+                purged.looked_at += page.count
+                purged.tally.add(page.ids, page.kind(), rows)
                 if dry_run or not len(rows):
-                    found.deleted += len(rows)
+                    purged.deleted += len(rows)
                 else:
-                    found.deleted += _delete(link, stream, page.ids.take(rows).to_pylist())
-                tell(found)
-                if found.deleted == limit:
+                    purged.deleted += _delete(session, stream, page.ids.take(rows).to_pylist())
+                tell(purged)
+                if purged.deleted == limit:
                     break
         finally:
             lease.release()
-    return found
+    return purged
 
 
-def _delete(link: Link, stream: str, ids: Sequence[bytes]) -> int:
+def _delete(session: Session, stream: str, ids: Sequence[bytes]) -> int:
     """How many of these letters were deleted. Where a reply is lost it was all of them: nobody can tell any more."""
-    heard = True
-    while True:
-        try:
-            deleted = int(link.server.execute("XDEL", stream, *ids))
-        except RStreamError as error:
-            link.again(error)
-            heard = False
-        else:
-            link.backoff.succeeded()
-            return deleted if heard else len(ids)
+    tries = 0
+
+    def delete(server: Connection) -> int:
+        nonlocal tries
+        tries += 1
+        return int(server.execute("XDEL", stream, *ids))
+
+    deleted = session.run(delete)
+    return deleted if tries == 1 else len(ids)

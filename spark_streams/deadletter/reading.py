@@ -1,8 +1,9 @@
-"""Letters a page at a time, within bounds that were fixed before; memory does not depend on their number."""
+"""Dead letters a page at a time, within bounds that were fixed before; memory does not depend on their number."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,18 +11,20 @@ import numpy as np
 
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.page import LetterPage
-from spark_streams.errors import RStreamError, ServerReplyError
+from spark_streams.errors import ServerReplyError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.connection import Connection, ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.entries.decode import decode_entries
 from spark_streams.wire.entries.lines import Index
-from spark_streams.wire.link import Link
-from spark_streams.wire.replies import pairs
+from spark_streams.wire.replies import milliseconds
+from spark_streams.wire.session import Session
+from spark_streams.wire.xinfo import read_stream_state
 
 T = TypeVar("T")
 
 LARGEST_PAGE = 2_000  # letters
 _FIRST_PAGE = 200
+FIRST_LOOK = 20  # streams whose first entries are asked for at once; how large these are shows how many more
 _PAGE_BYTES = 4 << 20
 _MOST_BYTES = 64 << 20  # of a reply; beyond it the page is asked for again in small pieces
 
@@ -41,18 +44,15 @@ def extent(server: Connection, stream: str, criteria: Criteria) -> Extent:
     Raises ServerReplyError where there is no such stream, WrongKeyTypeError, ServerError.
     """
     clock, info = server.pipeline([("TIME",), ("XINFO", "STREAM", stream)])
-    if isinstance(info, ReplyError):
-        if "no such key" in str(info):
-            raise ServerReplyError(
-                f"there is no stream {stream!r} at {server.address}; rstream dead list shows those with dead letters"
-            )
-        raise server.error_of(info, ("XINFO", "STREAM", stream))
+    state = read_stream_state(server, stream, info)
+    if not state.exists:
+        raise ServerReplyError(
+            f"there is no stream {stream!r} at {server.address}; rstream dead list shows those with dead letters"
+        )
     if isinstance(clock, ReplyError):
         raise server.error_of(clock, ("TIME",))
-    told = pairs(info)
-    now = int(clock[0]) * 1000 + int(clock[1]) // 1000
-    first, last = criteria.range(now)
-    return Extent(first, min(last, StreamId.parse(told[b"last-generated-id"])), told[b"length"])
+    first, last = criteria.range(milliseconds(clock))
+    return Extent(first, min(last, state.last), state.length)
 
 
 class PageSize:
@@ -81,6 +81,15 @@ class PageSize:
         return smaller
 
 
+def pages_of(names: Sequence[T], size: PageSize) -> Iterator[Sequence[T]]:
+    """So many at a time as `size` says then: whoever asks for their entries tells it how large these were."""
+    start = 0
+    while start < len(names):
+        page = names[start : start + size.next()]
+        yield page
+        start += len(page)
+
+
 def read_page(server: Connection, stream: str, first: StreamId, last: StreamId, size: int) -> tuple[LetterPage, int]:
     """(at most `size` letters from `first` on, bytes of the reply). Raises ReplyTooLargeError, ServerError."""
     command = ("XRANGE", stream, bytes(first), bytes(last), "COUNT", size)
@@ -92,21 +101,19 @@ def read_page(server: Connection, stream: str, first: StreamId, last: StreamId, 
     return LetterPage(decode_entries(reply)), len(reply)
 
 
-def letters(link: Link, stream: str, within: Extent, criteria: Criteria) -> Iterator[tuple[LetterPage, Index]]:
+def _read_next(
+    stream: str, first: StreamId, last: StreamId, size: PageSize, server: Connection
+) -> tuple[LetterPage, int]:
+    return read_page(server, stream, first, last, size.next())
+
+
+def letters(session: Session, stream: str, within: Extent, criteria: Criteria) -> Iterator[tuple[LetterPage, Index]]:
     """Page after page, with the letters that are meant; a page that holds none, too. Raises ServerError."""
     size = PageSize()
     first: StreamId | None = within.first
     while first is not None and first <= within.last:
-        try:
-            page, received = read_page(link.server, stream, first, within.last, size.next())
-        except ReplyTooLargeError:
-            link.close()
-            size.too_large()
-            continue
-        except RStreamError as error:
-            link.again(error)
-            continue
-        link.backoff.succeeded()
+        read = functools.partial(_read_next, stream, first, within.last, size)
+        page, received = run_with_smaller_pages(session, size, read)
         if not page.count:
             return
         rows: Index = np.flatnonzero(criteria.mask(page) & page.are_letters())
@@ -117,18 +124,16 @@ def letters(link: Link, stream: str, within: Extent, criteria: Criteria) -> Iter
 
 def following(entry: bytes) -> StreamId | None:
     """The next id; None where there is none."""
-    found = StreamId.parse(entry)
-    return None if found == MAX_ID else found.next()
+    parsed = StreamId.parse(entry)
+    return None if parsed == MAX_ID else parsed.next()
 
 
-def patiently(link: Link, step: Callable[[], T]) -> T:
-    """What a step gives that may be run twice, again where the server cannot answer for the moment. Raises
+def run_with_smaller_pages(session: Session, size: PageSize, step: Callable[[Connection], T]) -> T:
+    """Run a step that reads a page of this size; again with a smaller one where that was too large to be held. Raises
     ServerError."""
     while True:
         try:
-            found = step()
-        except RStreamError as error:
-            link.again(error)
-        else:
-            link.backoff.succeeded()
-            return found
+            return session.run(step)
+        except ReplyTooLargeError:
+            session.close()
+            size.too_large()

@@ -1,4 +1,4 @@
-"""Letters on their way back, page after page: which are meant, at what rate, and what is told of it.
+"""Dead letters on their way back, page after page: which are meant, at what rate, and what is told of it.
 
 A page is one transaction (moving.py), so a letter is moved once, whatever dies and whoever starts a second redrive.
 """
@@ -16,13 +16,12 @@ from spark_streams.deadletter.fence import MovingLease, State, take_fence
 from spark_streams.deadletter.moving import Mover
 from spark_streams.deadletter.orders import Load, Orders, load
 from spark_streams.deadletter.page import LetterPage
-from spark_streams.deadletter.reading import Extent, PageSize, extent, following, patiently, read_page
+from spark_streams.deadletter.reading import Extent, PageSize, extent, following, read_page, run_with_smaller_pages
 from spark_streams.deadletter.tally import Tally
-from spark_streams.errors import RStreamError
 from spark_streams.ids import StreamId
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import ReplyTooLargeError
-from spark_streams.wire.link import Link
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.session import Session
 
 _PAGES_A_SECOND = 10  # under a rate
 
@@ -103,38 +102,38 @@ class Redrive:
         """
         self.report.dry_run = dry_run
         began = self._clock()
-        with Link(self._address) as link, contextlib.ExitStack() as held:
+        with Session(self._address) as session, contextlib.ExitStack() as held:
             lease = MovingLease(self._address)
             if not dry_run:
                 held.callback(lease.release)
-            within, state = self._begin(link, lease)
+            within, state = self._begin(session, lease)
             bound = StreamId.parse(state.bound)
             self.report.bound = state.bound
             self.report.total = min([within.length, *self._limits()])
-            mover = Mover(link, self._orders, state)
+            mover = Mover(session, self._orders, state)
             first: StreamId | None = within.first
             while first is not None and first <= bound and self._room() != 0 and not self.report.stopped:
                 if not dry_run:
-                    lease.hold(link.server, [self._orders.stream])
+                    lease.hold(session.get(), [self._orders.stream])
                 first = self._page(mover, first, bound)
                 self.report.seconds = self._clock() - began
                 self._tell(self.report)
                 self._pace(began)
             if not dry_run and not self.report.stopped:
-                patiently(link, mover.end)
+                session.run(lambda server: mover.end())
             self.report.vanished = mover.vanished
         return self.report
 
-    def _begin(self, link: Link, lease: MovingLease) -> tuple[Extent, State]:
+    def _begin(self, session: Session, lease: MovingLease) -> tuple[Extent, State]:
         """(where letters are looked at, the state of the run). Raises as `run` does."""
         stream, dry_run = self._orders.stream, self.report.dry_run
         if not dry_run:
-            patiently(link, lambda: lease.hold(link.server, [stream]))
-        within = patiently(link, lambda: extent(link.server, stream, self._orders.criteria))
+            session.run(lambda server: lease.hold(server, [stream]))
+        within = session.run(lambda server: extent(server, stream, self._orders.criteria))
         state = State.begin(self._orders.digest(), within.last)
         if not dry_run:
             fresh = state
-            state, self.report.goes_on = patiently(link, lambda: take_fence(link.server, stream, fresh))
+            state, self.report.goes_on = session.run(lambda server: take_fence(server, stream, fresh))
             self.report.moved_before = state.moved + state.parked
         return within, state
 
@@ -146,21 +145,15 @@ class Redrive:
         wanted = min([many for many in (room, budget) if many is not None], default=None)
 
         def look() -> tuple[LetterPage, Load]:
-            page, received = read_page(mover.link.server, self._orders.stream, first, bound, self._size.next(wanted))
+            page, received = read_page(mover.session.get(), self._orders.stream, first, bound, self._size.next(wanted))
             taken = load(page, self._orders, self._repair, wanted)
             self._size.learn(page.count, received, len(taken.rows) + taken.left)
             return page, taken
 
-        while True:
-            try:
-                page, taken = look() if self.report.dry_run else mover.move(look)
-                break
-            except ReplyTooLargeError:
-                mover.link.close()
-                self._size.too_large()
-            except RStreamError as error:
-                mover.link.again(error)
-        mover.link.backoff.succeeded()
+        def move(server: Connection) -> tuple[LetterPage, Load]:
+            return look() if self.report.dry_run else mover.move(look)
+
+        page, taken = run_with_smaller_pages(mover.session, self._size, move)
         self.report.add(taken)
         return following(page.ids[taken.last].as_py()) if page.count else None
 

@@ -7,12 +7,11 @@ It brings the first and the last entry along: once a transaction of letters, two
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from spark_streams.errors import IdsExhaustedError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
-from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.xinfo import stream_in
 
 
 def question(stream: str | bytes) -> tuple[Argument, ...]:
@@ -25,12 +24,11 @@ def require_room(server: Connection, stream: str | bytes, reply: Reply, entries:
 
     Raises IdsExhaustedError, WrongKeyTypeError, ServerReplyError.
     """
+    if is_no_such_key(reply):
+        return
     if isinstance(reply, ReplyError):
-        if "no such key" in str(reply):
-            return
         raise server.error_of(reply, ("XADD", stream))
-    told: Mapping[bytes, Reply] = pairs(reply)
-    last = StreamId.parse(told[b"last-generated-id"])
+    last = stream_in(reply).last
     if _ordinal(MAX_ID) - _ordinal(last) < entries:
         name = stream if isinstance(stream, str) else stream.decode("utf-8", "replace")
         raise IdsExhaustedError(

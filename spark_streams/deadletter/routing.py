@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, MapType
 
 from spark_streams.deadletter.envelope import FIELDS, MARK, MARK_FORM, NAMES, PREFIX
 from spark_streams.errors import SchemaError
+from spark_streams.task_context import BATCH, QUERY, micro_batch
 
-_BATCH = ("sql.streaming.queryId", "streaming.sql.batchId")
 _NEEDED = ("_stream", "_id", "_fields")
 _BYTES = MapType(BinaryType(), BinaryType()).simpleString()
 _FORM = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
@@ -117,13 +116,12 @@ def _batch(df: DataFrame) -> Column:
     """The micro-batch: within foreachBatch the driver knows it, elsewhere only the tasks do (FACTS S8)."""
     driver = getattr(df.sparkSession, "_sc", None)  # Spark Connect has none
     if driver is not None and not df.isStreaming:
-        query, number = (driver.getLocalProperty(name) or "" for name in _BATCH)
+        query, number = (driver.getLocalProperty(name) or "" for name in (QUERY, BATCH))
         return F.struct(F.lit(query).alias("query"), F.lit(number).alias("number"))
 
     def look() -> tuple[str, str]:  # for dead rows only
-        context = TaskContext.get()
-        query, number = ((context.getLocalProperty(name) if context is not None else None) or "" for name in _BATCH)
-        return query, number
+        batch = micro_batch()
+        return ("", "") if batch is None else (batch.query, str(batch.number))
 
     found: Column = F.udf(look, "query STRING, number STRING", useArrow=False).asNondeterministic()()
     return found

@@ -1,4 +1,4 @@
-"""How many letters there are of each kind. Pure."""
+"""How many dead letters there are of each kind. Pure."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def apply(transform: Transform, page: LetterPage, rows: Index) -> tuple[Index, p
         try:
             fields = transform(letter)
         except Exception as error:
-            raise TransformError(f"the transform failed at letter {letter.id}: {_first_line(error)}") from error
+            raise TransformError(f"the transform failed at dead letter {letter.id}: {_first_line(error)}") from error
         if fields is not None:
             gone.append(row)
             entries.append(_checked(fields, letter.id))
@@ -95,10 +95,14 @@ def letters_of(page: LetterPage, rows: Index) -> list[DeadLetter]:
 
 def _checked(fields: Any, letter: str) -> list[tuple[bytes, bytes]]:
     if not isinstance(fields, Mapping) or not fields:
-        raise TransformError(f"the transform gave {type(fields).__name__} for letter {letter}, not a dict of fields")
+        raise TransformError(
+            f"the transform gave {type(fields).__name__} for dead letter {letter}, not a dict of fields"
+        )
     pairs = [(_bytes(name, letter), _bytes(value, letter)) for name, value in fields.items()]
     if any(name == MARK for name, _ in pairs):
-        raise TransformError(f"the transform gave a field {text(MARK)} for letter {letter}: redrive itself writes it")
+        raise TransformError(
+            f"the transform gave a field {text(MARK)} for dead letter {letter}: redrive itself writes it"
+        )
     return pairs
 
 
@@ -106,7 +110,9 @@ def _bytes(value: Any, letter: str) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise TransformError(f"the transform gave {value!r:.80} for letter {letter}: write str, bytes, int or float")
+        raise TransformError(
+            f"the transform gave {value!r:.80} for dead letter {letter}: write str, bytes, int or float"
+        )
     return raw(str(value))
 
 

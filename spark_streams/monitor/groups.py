@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from spark_streams.wire.connection import Connection, ReplyError
-from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.xinfo import GroupInfo, groups_in, stream_in
 
 
 @dataclass(frozen=True)
@@ -38,36 +38,24 @@ def view_streams(server: Connection, streams: Sequence[str | bytes]) -> list[Str
 
     Raises WrongKeyTypeError.
     """
-    commands = [("XINFO", what, stream) for stream in streams for what in ("STREAM", "GROUPS")]
-    replies = server.pipeline(commands)
+    replies = server.pipeline([("XINFO", what, stream) for stream in streams for what in ("STREAM", "GROUPS")])
     views = []
-    for at, stream in enumerate(streams):
-        info, groups = replies[2 * at], replies[2 * at + 1]
-        if isinstance(info, ReplyError) and "no such key" in str(info):
+    for stream, described, groups in zip(streams, replies[0::2], replies[1::2], strict=True):
+        if is_no_such_key(described):
             continue
-        for reply in (info, groups):
+        for reply in (described, groups):
             if isinstance(reply, ReplyError):
-                raise server.error_of(reply, commands[2 * at])
-        fields = pairs(info)
-        name = stream if isinstance(stream, str) else stream.decode("utf-8", "backslashreplace")
-        views.append(
-            StreamView(
-                name,
-                fields[b"length"],
-                fields.get(b"entries-added"),
-                fields[b"last-generated-id"].decode(),
-                tuple(_group(name, pairs(group)) for group in groups),
-            )
-        )
+                raise server.error_of(reply, ("XINFO", "STREAM", stream))
+        state, name = stream_in(described), shown(stream)
+        groups_of = tuple(_group(name, info) for info in groups_in(groups))
+        views.append(StreamView(name, state.length, state.added, str(state.last), groups_of))
     return views
 
 
-def _group(stream: str, fields: dict[bytes, Any]) -> GroupView:
-    return GroupView(
-        stream,
-        fields[b"name"].decode("utf-8", "backslashreplace"),
-        fields[b"consumers"],
-        fields[b"pending"],
-        fields.get(b"lag"),
-        fields[b"last-delivered-id"].decode(),
-    )
+def shown(name: bytes | str) -> str:
+    """A name as people see it: bytes that are no UTF-8 as `\\xff`."""
+    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
+
+
+def _group(stream: str, info: GroupInfo) -> GroupView:
+    return GroupView(stream, shown(info.name), info.consumers, info.pending, info.lag, str(info.last_delivered))

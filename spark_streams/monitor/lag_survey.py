@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.monitor.groups import shown
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
-from spark_streams.wire.replies import pairs
+from spark_streams.wire.replies import milliseconds
+from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.xinfo import ConsumerInfo, GroupInfo, consumers_in, ends_in, groups_in, stream_in
 
 COUNTED = 10_000  # entries at most that a group's lag is counted by hand
 _COUNTED_TOGETHER = 200_000
@@ -84,8 +87,7 @@ class _Draft:
     key: str | bytes
     name: bytes
     stream: StreamStanding
-    fields: dict[bytes, Any]
-    after: StreamId
+    info: GroupInfo
     first: StreamId  # of the stream
     ahead: StreamId | None = None  # the first entry that the group has not been given
     entry_bytes: int = 0
@@ -104,47 +106,34 @@ def survey(server: Connection, streams: Sequence[str | bytes], counted: int | No
     Raises WrongKeyTypeError, ServerError.
     """
     clock, *replies = ask(server, [("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]])
-    at_ms = _milliseconds(clock)
-    found: list[StreamStanding] = []
+    # This machine's clock where the user may not ask for the server's.
+    at_ms = time.time_ns() // 1_000_000 if isinstance(clock, ReplyError) else milliseconds(clock)
+    standings: list[StreamStanding] = []
     drafts: list[_Draft] = []
-    for at, key in enumerate(streams):
-        info, groups = replies[2 * at], replies[2 * at + 1]
-        if any(isinstance(reply, ReplyError) and "no such key" in str(reply) for reply in (info, groups)):
+    for number, key in enumerate(streams):
+        described, groups = replies[2 * number], replies[2 * number + 1]
+        if is_no_such_key(described) or is_no_such_key(groups):
             continue
-        for reply in (info, groups):
+        for reply in (described, groups):
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, ("XINFO", "STREAM", key))
-        stream, first = _stream(key, pairs(info))
-        found.append(stream)
-        for fields in map(pairs, groups):
-            after = StreamId.parse(fields[b"last-delivered-id"])
-            drafts.append(_Draft(key, fields[b"name"], stream, fields, after, first))
+        stream, first = _stream(key, described)
+        standings.append(stream)
+        drafts += [_Draft(key, group.name, stream, group, first) for group in groups_in(groups)]
     _look(server, drafts)
     _look_at_consumers(server, drafts)
-    unknown = [one for one in drafts if _server_lag(one) is None]
+    unknown = [draft for draft in drafts if _server_lag(draft) is None]
     share = max(_PAGE, min(COUNTED, _COUNTED_TOGETHER // max(1, len(unknown))))
     _count(server, unknown, share if counted is None else counted)
-    return Survey(at_ms, tuple(found), tuple(_standing(one, at_ms) for one in drafts if not one.gone))
-
-
-def _milliseconds(reply: Reply) -> int:
-    """From the reply of TIME; this machine's clock where the user may not ask for the server's."""
-    if isinstance(reply, ReplyError):
-        return time.time_ns() // 1_000_000
-    return int(reply[0]) * 1000 + int(reply[1]) // 1000
+    return Survey(at_ms, tuple(standings), tuple(_standing(draft, at_ms) for draft in drafts if not draft.gone))
 
 
 def ask(server: Connection, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
     """All replies in order, a few thousand commands in a round trip; error replies are values."""
-    found: list[Reply] = []
-    for at in range(0, len(commands), _COMMANDS):
-        found += server.pipeline(commands[at : at + _COMMANDS])
-    return found
-
-
-def shown(name: bytes | str) -> str:
-    """A name as people see it: bytes that are no UTF-8 as `\\xff`."""
-    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
+    replies: list[Reply] = []
+    for start in range(0, len(commands), _COMMANDS):
+        replies += server.pipeline(commands[start : start + _COMMANDS])
+    return replies
 
 
 def age_ms(entry: StreamId, at_ms: int) -> int | None:
@@ -152,58 +141,57 @@ def age_ms(entry: StreamId, at_ms: int) -> int | None:
     return None if entry.ms < _FIRST_TIME else max(0, at_ms - entry.ms)
 
 
-def _stream(key: str | bytes, info: dict[bytes, Any]) -> tuple[StreamStanding, StreamId]:
-    first = info[b"first-entry"]
-    newest = info[b"last-generated-id"].decode()
-    standing = StreamStanding(shown(key), info[b"length"], info.get(b"entries-added"), newest)
-    return standing, MIN_ID if first is None else StreamId.parse(first[0])
+def _stream(key: str | bytes, reply: Reply) -> tuple[StreamStanding, StreamId]:
+    """The stream, and its first entry's id."""
+    state, ends = stream_in(reply), ends_in(reply)
+    standing = StreamStanding(shown(key), state.length, state.added, str(state.last))
+    return standing, MIN_ID if ends is None else ends.first[0]
 
 
 def _look(server: Connection, drafts: Sequence[_Draft]) -> None:
     """Each group's first entry to come, its oldest pending one, its consumers."""
     commands: list[Sequence[Argument]] = []
-    for one in drafts:
+    for draft in drafts:
         commands += [
-            ("XRANGE", one.key, _above(one.after), "+", "COUNT", 1),
-            ("XPENDING", one.key, one.name, "-", "+", 1),
-            ("XINFO", "CONSUMERS", one.key, one.name),
+            ("XRANGE", draft.key, _above(draft.info.last_delivered), "+", "COUNT", 1),
+            ("XPENDING", draft.key, draft.name, "-", "+", 1),
+            ("XINFO", "CONSUMERS", draft.key, draft.name),
         ]
     replies = ask(server, commands)
-    for at, one in enumerate(drafts):
-        ahead, oldest, consumers = replies[3 * at : 3 * at + 3]
+    for number, draft in enumerate(drafts):
+        ahead, oldest, consumers = replies[3 * number : 3 * number + 3]
         if isinstance(oldest, ReplyError) or isinstance(consumers, ReplyError) or isinstance(ahead, ReplyError):
-            one.gone = True  # destroyed since the first look
+            draft.gone = True  # destroyed since the first look
             continue
         if ahead:
-            one.ahead = StreamId.parse(ahead[0][0])
-            one.entry_bytes = sum(len(part) + 16 for part in ahead[0][1] or ())
-        one.oldest = oldest[0] if oldest else None
-        told = [pairs(each) for each in consumers]
-        one.names = tuple(each[b"name"] for each in told)
-        one.consumers = tuple(_consumer(each, one.oldest) for each in told)
+            draft.ahead = StreamId.parse(ahead[0][0])
+            draft.entry_bytes = sum(len(part) + 16 for part in ahead[0][1] or ())
+        draft.oldest = oldest[0] if oldest else None
+        told = consumers_in(consumers)
+        draft.names = tuple(consumer.name for consumer in told)
+        draft.consumers = tuple(_consumer(consumer, draft.oldest) for consumer in told)
 
 
-def _consumer(fields: dict[bytes, Any], oldest: Sequence[Any] | None) -> ConsumerStanding:
-    name, pending = fields[b"name"], fields[b"pending"]
-    known = oldest[2] if oldest is not None and oldest[1] == name else None
-    return ConsumerStanding(shown(name), pending, fields[b"idle"], known)
+def _consumer(info: ConsumerInfo, oldest: Sequence[Any] | None) -> ConsumerStanding:
+    known = oldest[2] if oldest is not None and oldest[1] == info.name else None
+    return ConsumerStanding(shown(info.name), info.pending, info.idle, known)
 
 
 def _look_at_consumers(server: Connection, drafts: Sequence[_Draft]) -> None:
     """How long each consumer's oldest pending entry has waited, where the group's oldest is not its own."""
     wanted = [
-        (one, at)
-        for one in drafts
-        for at, each in enumerate(one.consumers)
-        if each.pending and each.oldest_idle_ms is None
+        (draft, place)
+        for draft in drafts
+        for place, consumer in enumerate(draft.consumers)
+        if consumer.pending and consumer.oldest_idle_ms is None
     ]
-    commands = [("XPENDING", one.key, one.name, "-", "+", 1, one.names[at]) for one, at in wanted]
-    for (one, at), reply in zip(wanted, ask(server, commands), strict=True):
+    commands = [("XPENDING", draft.key, draft.name, "-", "+", 1, draft.names[place]) for draft, place in wanted]
+    for (draft, place), reply in zip(wanted, ask(server, commands), strict=True):
         if isinstance(reply, ReplyError) or not reply:
             continue
-        each = one.consumers[at]
-        seen = ConsumerStanding(each.consumer, each.pending, each.idle_ms, reply[0][2])
-        one.consumers = (*one.consumers[:at], seen, *one.consumers[at + 1 :])
+        consumer = draft.consumers[place]
+        standing = ConsumerStanding(consumer.consumer, consumer.pending, consumer.idle_ms, reply[0][2])
+        draft.consumers = (*draft.consumers[:place], standing, *draft.consumers[place + 1 :])
 
 
 def _above(entry: StreamId) -> bytes:
@@ -211,17 +199,16 @@ def _above(entry: StreamId) -> bytes:
     return b"+" if entry == MAX_ID else bytes(entry.next())
 
 
-def _server_lag(one: _Draft) -> int | None:
+def _server_lag(draft: _Draft) -> int | None:
     """The lag without counting, None where that cannot be.
 
     Redis counts what was trimmed before it was given, too; nobody will ever be given that.
     """
-    if one.gone or one.ahead is None:
+    if draft.gone or draft.ahead is None:
         return 0
-    if one.after < one.first:
-        return one.stream.length
-    lag = one.fields.get(b"lag")
-    return None if lag is None else min(lag, one.stream.length)
+    if draft.info.last_delivered < draft.first:
+        return draft.stream.length
+    return None if draft.info.lag is None else min(draft.info.lag, draft.stream.length)
 
 
 def _count(server: Connection, drafts: Iterable[_Draft], limit: int) -> None:
@@ -229,42 +216,41 @@ def _count(server: Connection, drafts: Iterable[_Draft], limit: int) -> None:
     rest = list(drafts)
     while rest:
         budget = _PAGE_BYTES // len(rest)
-        pages = [min(_PAGE, limit - one.counted, max(1, budget // max(1, one.entry_bytes))) for one in rest]
+        pages = [min(_PAGE, limit - draft.counted, max(1, budget // max(1, draft.entry_bytes))) for draft in rest]
         commands = [
-            ("XRANGE", one.key, one.reached or _above(one.after), "+", "COUNT", page)
-            for one, page in zip(rest, pages, strict=True)
+            ("XRANGE", draft.key, draft.reached or _above(draft.info.last_delivered), "+", "COUNT", page)
+            for draft, page in zip(rest, pages, strict=True)
         ]
         left = []
-        for one, page, reply in zip(rest, pages, ask(server, commands), strict=True):
+        for draft, page, reply in zip(rest, pages, ask(server, commands), strict=True):
             if isinstance(reply, ReplyError):
-                one.gone = True
+                draft.gone = True
                 continue
-            one.counted += len(reply)
+            draft.counted += len(reply)
             if len(reply) < page:
                 continue
-            one.reached = _above(StreamId.parse(reply[-1][0]))
-            one.more = one.counted >= limit
-            if not one.more:
-                left.append(one)
+            draft.reached = _above(StreamId.parse(reply[-1][0]))
+            draft.more = draft.counted >= limit
+            if not draft.more:
+                left.append(draft)
         rest = left
 
 
-def _standing(one: _Draft, at_ms: int) -> GroupStanding:
-    ahead = _server_lag(one)
-    pending = one.fields[b"pending"]
-    waiting = [] if one.oldest is None else [StreamId.parse(one.oldest[0])]
-    first = one.ahead
+def _standing(draft: _Draft, at_ms: int) -> GroupStanding:
+    ahead = _server_lag(draft)
+    waiting = [] if draft.oldest is None else [StreamId.parse(draft.oldest[0])]
+    first = draft.ahead
     if first is not None:
         waiting.append(first)
     return GroupStanding(
-        one.stream.stream,
-        shown(one.name),
-        one.counted if ahead is None else ahead,
-        one.more,
+        draft.stream.stream,
+        shown(draft.name),
+        draft.counted if ahead is None else ahead,
+        draft.more,
         age_ms(min(waiting), at_ms) if waiting else 0,
-        pending,
-        max((c.oldest_idle_ms for c in one.consumers if c.oldest_idle_ms is not None), default=None),
-        str(one.after),
-        one.fields.get(b"entries-read"),
-        one.consumers,
+        draft.info.pending,
+        max((c.oldest_idle_ms for c in draft.consumers if c.oldest_idle_ms is not None), default=None),
+        str(draft.info.last_delivered),
+        draft.info.entries_read,
+        draft.consumers,
     )

@@ -1,6 +1,6 @@
 """At least once: plain pipelined XADDs, two chunks under way, replies checked in bulk.
 
-While the server works on one chunk the next is encoded and sent. What it refuses for a passing reason (wire.retry) is
+While the server works on one chunk the next is encoded and sent. What it refuses for a transient reason (wire.retry) is
 sent again by itself, after all that was under way; what was under way when a connection broke is sent again whole,
 because nobody knows how much of it arrived. Both may change the order of entries, the second may double some.
 
@@ -11,7 +11,7 @@ replayed finds what it has written before.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,166 +20,187 @@ from spark_streams.errors import RStreamError, ServerUnreachableError
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.replicas import WINDOW, wait_for_replicas
-from spark_streams.sink.rows import error_of_row, errors_among, first_unwritten, id_refused, is_id_refusal
+from spark_streams.sink.rows import error_of_row, first_unwritten, id_refused, refuses_own_id
 from spark_streams.sink.trim import Trimmer
-from spark_streams.wire.connection import ReplyError
-from spark_streams.wire.link import Link
+from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.pipe import Pipe
-from spark_streams.wire.replies import first_error
-from spark_streams.wire.retry import passes, wants_new_connection
+from spark_streams.wire.replies import errors_among, may_hold_errors, parse_replies
+from spark_streams.wire.retry import is_transient
+from spark_streams.wire.session import Session
 
 _UNDER_WAY = 2
 
 
-@dataclass
+@dataclass(eq=False)
 class _Sent:
+    """A chunk on its way, with the XTRIMs that go along. pipe: on which the server has answered for it."""
+
     chunk: Chunk
     trims: list[bytes]
-    on: Pipe | None = None  # where the server answered for it
+    pipe: Pipe | None = None
 
 
 class PlainSender:
-    """Sends chunks over a link. Raises the named error of the row that the server refuses for good."""
+    """Sends chunks over a session. Raises the named error of the row that the server refuses for good."""
 
-    def __init__(self, link: Link, trimmer: Trimmer, limits: Limits, replicas: int | None = None) -> None:
+    def __init__(self, session: Session, trimmer: Trimmer, limits: Limits, replicas: int | None = None) -> None:
         """replicas: how many must have what is written, None: nobody waits for them."""
-        self._link = link
+        self._session = session
         self._trimmer = trimmer
         self._limits = limits
         self._under_way: deque[_Sent] = deque()
-        self._refused: list[_Sent] = []
+        self._refused: list[_Sent] = []  # for a transient reason
+        self._reason: ReplyError | None = None  # the last one
+        self._doubtful: list[Chunk] = []  # rows with ids that are not above the top: written before, or in error
         self._replicas = replicas
         self._unacknowledged: list[_Sent] = []  # written since the last WAIT; only where there is one
-        self._why = ""  # the last reason for that
-        self._doubtful: list[Chunk] = []  # rows with ids that are not above the top: written before, or in error
 
     def run(self, chunks: Iterable[Chunk]) -> int:
         """Send all; how many rows."""
         rows = 0
         for chunk in self._limits.fitting(chunks):
             rows += len(chunk)
-            self._send(_Sent(chunk, self._trimmer.commands([stream for stream, _, _ in chunk.segments()])))
-            while len(self._under_way) >= _UNDER_WAY:
-                self._settle()
+            self._send(_Sent(chunk, self._trimmer.commands(chunk.stream_names())))
+            self._leave_room()
             if self._refused or self._doubtful:
-                self._send_refused()
+                self._finish()
             if len(self._unacknowledged) >= WINDOW:
                 self._cover()
         self._cover()
         return rows
 
-    def _send(self, one: _Sent) -> None:
-        self._under_way.append(one)
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    def _send(self, sent: _Sent) -> None:
+        self._under_way.append(sent)
         try:
-            self._put(one)
+            self._put(sent)
         except ServerUnreachableError as error:
             self._send_all_again(error)
 
-    def _put(self, one: _Sent) -> None:
-        pipe = self._link.pipe
-        pipe.send(one.chunk.requests.slice(0, len(one.chunk)), b"".join([*one.trims, pipe.mark]))
+    def _put(self, sent: _Sent) -> None:
+        pipe = self._session.pipe
+        pipe.send(sent.chunk.requests.slice(0, len(sent.chunk)), b"".join([*sent.trims, pipe.mark]))
 
     def _send_all_again(self, error: RStreamError) -> None:
+        """Send what was under way when the connection was lost, on a new one."""
         while True:
-            for one in self._under_way:
-                self._limits.lost(one.chunk)
-            self._link.again(error)
+            for sent in self._under_way:
+                self._limits.lost(sent.chunk)
+            self._session.again(error)
             try:
-                for one in self._under_way:
-                    self._put(one)
+                for sent in self._under_way:
+                    self._put(sent)
             except ServerUnreachableError as another:
                 error = another
             else:
                 return
 
-    def _settle(self) -> None:
-        """Take the replies of the oldest chunk."""
+    # -- what the server says ------------------------------------------------------------------------------------
+
+    def _leave_room(self) -> None:
+        while len(self._under_way) >= _UNDER_WAY:
+            self._receive()
+
+    def _receive(self) -> None:
+        """Take the replies to the oldest chunk."""
+        replies = self._take()
+        sent = self._under_way.popleft()
+        if may_hold_errors(replies):
+            self._sort(sent, errors_among(parse_replies(replies)))
+            return
+        self._written(sent)
+        self._session.backoff.succeeded()
+        self._trimmer.after(sent.chunk.stream_names())
+
+    def _take(self) -> bytes:
         while True:
             try:
-                replies = self._link.pipe.take()
-                break
+                return self._session.pipe.take()
             except ServerUnreachableError as error:
                 self._send_all_again(error)
-        one = self._under_way.popleft()
-        if first_error(memoryview(replies)) is None:
-            self._written(one)
-            self._link.backoff.succeeded()
-            self._trimmer.after([stream for stream, _, _ in one.chunk.segments()])
-            return
-        again = np.zeros(len(one.chunk), np.bool_)
-        doubtful = np.zeros(len(one.chunk), np.bool_)
+
+    def _sort(self, sent: _Sent, refusals: Sequence[tuple[int, ReplyError]]) -> None:
+        """Some commands were refused: which rows are to be sent again, which may have been written before. Raises the
+        named error of one that is refused for good."""
+        chunk = sent.chunk
+        again = np.zeros(len(chunk), np.bool_)
+        doubtful = np.zeros(len(chunk), np.bool_)
         trims: list[bytes] = []
-        for at, text in errors_among(replies):
-            is_row = at < len(one.chunk)
-            if is_row and is_id_refusal(one.chunk, at, text):
-                doubtful[at] = True
+        for place, refusal in refusals:
+            is_row = place < len(chunk)
+            if is_row and refuses_own_id(chunk, place, refusal):
+                doubtful[place] = True
                 continue
-            if not passes(text):
-                server = self._link.server
-                if is_row:
-                    raise error_of_row(server, one.chunk, at, text)
-                raise server.error_of(ReplyError(text), ("XTRIM", one.chunk.streams[0]))
+            if not is_transient(refusal):
+                raise self._error_of(chunk, place, refusal)
             if is_row:
-                again[at] = True
-            trims = one.trims
-            self._why = text
+                again[place] = True
+            trims = sent.trims
+            self._reason = refusal
         if again.any() or trims:
-            self._refused.append(_Sent(one.chunk.where(again), trims))
+            self._refused.append(_Sent(chunk.where(again), trims))
         if doubtful.any():
-            self._doubtful.append(one.chunk.where(doubtful))
-        self._written(_Sent(one.chunk.where(~(again | doubtful)), []))
+            self._doubtful.append(chunk.where(doubtful))
+        self._written(_Sent(chunk.where(~(again | doubtful)), []))
 
-    def _send_refused(self) -> None:
-        """Settle all that is under way, then send what was refused, until nothing is. Raises the error of a row that is
-        refused for its id and is not in its stream."""
-        while self._under_way:
-            self._settle()
+    def _error_of(self, chunk: Chunk, place: int, refusal: ReplyError) -> RStreamError:
+        server = self._session.get()
+        if place < len(chunk):
+            return error_of_row(server, chunk, place, refusal)
+        return server.error_of(refusal, ("XTRIM", chunk.streams[0]))
+
+    def _finish(self) -> None:
+        """Take all replies, then send what was refused, until nothing is. Raises the error of a row that is refused for
+        its id and is not in its stream."""
+        self._receive_all()
         while self._refused:
-            if wants_new_connection(self._why):
-                self._link.close()
-            self._link.wait(self._why)
+            assert self._reason is not None
+            self._session.again(self._reason)
             refused, self._refused = self._refused, []
-            for one in refused:
-                self._send(one)
-                while self._under_way:
-                    self._settle()
-
+            for sent in refused:
+                self._send(sent)
+                self._receive_all()
         while self._doubtful:
-            try:
-                at = first_unwritten(self._link.server, self._doubtful[0])
-            except RStreamError as error:
-                self._link.again(error)
-                continue
-            if at is not None:
-                raise id_refused(self._link.server, self._doubtful[0], at)
+            place = self._session.run(self._first_unwritten)
+            if place is not None:
+                raise id_refused(self._session.get(), self._doubtful[0], place)
             self._doubtful.pop(0)
+
+    def _receive_all(self) -> None:
+        while self._under_way:
+            self._receive()
+
+    def _first_unwritten(self, server: Connection) -> int | None:
+        return first_unwritten(server, self._doubtful[0])
 
     # -- replicas -----------------------------------------------------------------------------------------------
 
-    def _written(self, one: _Sent) -> None:
-        if self._replicas is not None and len(one.chunk):
-            one.on = self._link.pipe
-            self._unacknowledged.append(one)
+    def _written(self, sent: _Sent) -> None:
+        if self._replicas is not None and len(sent.chunk):
+            sent.pipe = self._session.pipe
+            self._unacknowledged.append(sent)
 
     def _cover(self) -> None:
-        """Settle all that is under way; where replicas are waited for, until they have it. What was written on another
+        """Finish all that is under way; where replicas are waited for, until they have it. What was written on another
         connection is written again: nobody knows whether the server that answers now has it."""
         while True:
-            self._send_refused()
+            self._finish()
             if self._replicas is None or not self._unacknowledged:
                 return
-            try:
-                pipe = self._link.pipe
-                stale = [one for one in self._unacknowledged if one.on is not pipe]
-                if not stale:
-                    wait_for_replicas(pipe.server, self._replicas)
-                    self._unacknowledged = []
-                    return
-            except RStreamError as error:
-                self._link.again(error)
-                continue
-            self._unacknowledged = [one for one in self._unacknowledged if one.on is pipe]
-            for one in stale:
-                self._send(one)
-                while len(self._under_way) >= _UNDER_WAY:
-                    self._settle()
+            stale = self._session.run_part(self._wait_for_replicas)
+            if not stale:
+                return
+            self._unacknowledged = [sent for sent in self._unacknowledged if sent not in stale]
+            for sent in stale:
+                self._send(sent)
+                self._leave_room()
+
+    def _wait_for_replicas(self, server: Connection) -> list[_Sent]:
+        """What was written on another connection. Where nothing was, replicas have all of it when this returns."""
+        assert self._replicas is not None
+        stale = [sent for sent in self._unacknowledged if sent.pipe is None or sent.pipe.server is not server]
+        if not stale:
+            wait_for_replicas(server, self._replicas)
+            self._unacknowledged = []
+        return stale

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_streams.errors import RStreamError
 from spark_streams.sink import refusals
 from spark_streams.sink.balance import Balance, Kind, Total
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.ledger import CLOSED, Command, Keys
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.link import Link
+from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.retry import LIMIT
+from spark_streams.wire.session import Session
 
 _TOGETHER = 500  # streams in one transaction, which only saves round trips: each stands for itself
 
@@ -33,25 +33,21 @@ def close_batch(address: Address, batch: Batch, totals: Mapping[bytes, Total]) -
     Raises LedgerError where earlier executions of the batch wrote rows that this one did not have, or where the server
     has lost some.
     """
-    _until_sealed(address, _Closing(batch, totals))
+    _until_sealed(address, _BatchCommit(batch, totals))
 
 
 def pass_over(address: Address, batch: Batch) -> None:
     """The batch is complete, and was written without the ledger: what that says of it, where there is one, is void."""
-    _until_sealed(address, _Closing(batch, None))
+    _until_sealed(address, _BatchCommit(batch, None))
 
 
-def _until_sealed(address: Address, closing: _Closing) -> None:
-    with Link(address, LIMIT) as link:
-        while True:
-            try:
-                if closing.run(link.server):
-                    return
-            except RStreamError as error:
-                link.again(error)
+def _until_sealed(address: Address, commit: _BatchCommit) -> None:
+    with Session(address, patience=LIMIT) as session:
+        while not session.run(commit.run):
+            pass
 
 
-class _Closing:
+class _BatchCommit:
     """totals: None where the batch was written without the ledger."""
 
     def __init__(self, batch: Batch, totals: Mapping[bytes, Total] | None) -> None:
@@ -76,11 +72,11 @@ class _Closing:
         kind = Kind(batch.is_named_by(told), batch.is_named_by(lossy))
         old: list[bytes] = []
         streams = list({**self._totals, **record})
-        for at in range(0, len(streams), _TOGETHER):
-            some = self._look(server, streams[at : at + _TOGETHER], record, kind)
-            if not self._balance(server, some, closed):
+        for start in range(0, len(streams), _TOGETHER):
+            balances = self._look(server, streams[start : start + _TOGETHER], record, kind)
+            if not self._write(server, balances, closed):
                 return False
-            old += [one.stream for one in some if self._is_old(one)]
+            old += [balance.stream for balance in balances if self._is_old(balance)]
         return closed == batch.number or self._seal(server, flat, old)
 
     def _look(
@@ -88,38 +84,44 @@ class _Closing:
     ) -> list[Balance]:
         keys = [Keys.of(stream, self._batch) for stream in streams]
         _, *replies = server.execute_all([
-            ("WATCH", *[one.head for one in keys]), *[question for one in keys for question in Balance.questions(one)]
+            ("WATCH", *[of_stream.head for of_stream in keys]),
+            *[question for of_stream in keys for question in Balance.questions(of_stream)],
         ])  # fmt: skip
         each = len(replies) // len(keys)
+        answers = [replies[start : start + each] for start in range(0, len(replies), each)]
         return [
-            Balance.of(self._batch, kind, stream, self._totals.get(stream), record.get(stream), replies[at : at + each])
-            for at, stream in zip(range(0, len(replies), each), streams, strict=True)
+            Balance.of(self._batch, kind, stream, self._totals.get(stream), record.get(stream), answer)
+            for stream, answer in zip(streams, answers, strict=True)
         ]
 
-    def _is_old(self, one: Balance) -> bool:
+    def _is_old(self, balance: Balance) -> bool:
         """Whether this batch leaves the stream behind."""
-        return (self._is_void or not one.is_ours) and one.last <= self._batch.number
+        return (self._is_void or not balance.is_ours) and balance.last <= self._batch.number
 
-    def _balance(self, server: Connection, some: Sequence[Balance], closed: int | None) -> bool:
-        """Write what is to be written for these streams; False where one was touched since the look."""
+    def _write(self, server: Connection, balances: Sequence[Balance], closed: int | None) -> bool:
+        """Write what is to be written for these streams; False where one was touched since it was looked at."""
         commands: list[Command] = []
-        for one in some:
-            if one.last > self._batch.number:
-                if not self._is_void:
-                    raise refusals.late_closing(self._batch, one.last)
-            elif self._is_old(one):
-                asked = one.counts_of_unfinished()
-                counts = None if self._is_void else server.execute_all([("GET", key) for key in asked])
-                commands += one.leave_behind(closed, counts)
-            elif self._batch.number in (closed, one.head.done):
-                one.compare()
-            else:
-                found = server.execute_all([("HVALS", key) for key in one.earlier_marks()])
-                commands += one.finish([mark for marks in found for mark in marks])
+        for balance in balances:
+            commands += self._commands(server, balance, closed)
         if closed == self._batch.number or not commands:
             server.execute("UNWATCH")
             return True
-        return server.execute_all([("MULTI",), *commands, ("EXEC",)])[-1] is not None
+        return transact(server, commands) is not None
+
+    def _commands(self, server: Connection, balance: Balance, closed: int | None) -> list[Command]:
+        """What is to be written for one stream. Raises LedgerError."""
+        if balance.last > self._batch.number:
+            if self._is_void:
+                return []
+            raise refusals.late_closing(self._batch, balance.last)
+        if self._is_old(balance):
+            asked = [("GET", key) for key in balance.counts_of_unfinished()]
+            return balance.leave_behind(closed, None if self._is_void else server.execute_all(asked))
+        if self._batch.number in (closed, balance.head.done):
+            balance.compare()
+            return []
+        marks = server.execute_all([("HVALS", key) for key in balance.earlier_marks()])
+        return balance.finish([mark for of_part in marks for mark in of_part])
 
     def _seal(self, server: Connection, flat: Sequence[bytes], old: Sequence[bytes]) -> bool:
         """Write into the record that the batch is closed. flat: the record as it was before, old: what it forgets."""
@@ -134,7 +136,7 @@ class _Closing:
             last = [("HSET", record, CLOSED, self._batch.number)]
             if old:
                 last.append(("HDEL", record, *old))
-        if server.execute_all([("MULTI",), *last, ("EXEC",)])[-1] is None:
+        if transact(server, last) is None:
             return False
         self._forget_job(server)
         return True

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -20,6 +19,7 @@ from spark_streams.sink.batch_commit import close_batch, pass_over
 from spark_streams.sink.fields import STREAM, check_writable
 from spark_streams.sink.runs import begin_job, begin_run
 from spark_streams.sink.write import Task, append
+from spark_streams.task_context import micro_batch, partition
 from spark_streams.wire.retry import LIMIT
 from spark_streams.worker import settle_in
 
@@ -32,14 +32,6 @@ class Written(WriterCommitMessage):
     rows: int
     batch: Batch
     totals: dict[bytes, Total]
-
-
-def micro_batch() -> tuple[str, int] | None:
-    """(query id, number) of the micro-batch that a task belongs to (FACTS S8); None where it belongs to none."""
-    context = TaskContext.get()
-    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-    number = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
-    return None if query is None or number is None else (query, int(number))
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -96,8 +88,8 @@ class BatchWriter(DataSourceArrowWriter):
     def write_part_of(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> Written:
         """This task's rows, as a part of the batch."""
         settle_in()
-        context = TaskContext.get()
-        task = Task(batch, context.partitionId()) if self._once and context is not None else None
+        place = partition()
+        task = Task(batch, place) if self._once and place is not None else None
         # A query that has come this far has the right address: its server may be away for a while.
         result = append(iterator, self._options, task, LIMIT if batch.number > 0 else None)
         return Written(result.rows, batch, result.totals)

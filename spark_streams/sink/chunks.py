@@ -59,6 +59,10 @@ class Chunk:
             for code, start, stop in zip(first, borders[:-1], borders[1:], strict=True)
         ]
 
+    def stream_names(self) -> list[bytes]:
+        """The stream of each segment."""
+        return [stream for stream, _, _ in self.segments()]
+
     def slice(self, start: int, stop: int) -> Chunk:
         """Rows start … stop-1."""
         bounds = self.requests.offsets[start : stop + 1]

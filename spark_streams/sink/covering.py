@@ -7,35 +7,34 @@ marks tell: where one of this attempt is missing, so are its rows. As long as re
 
 from __future__ import annotations
 
-from spark_streams.errors import RStreamError
 from spark_streams.sink import refusals
 from spark_streams.sink.ledger_view import LedgerView, LedgerViews, checked
-from spark_streams.sink.opening import open_books
+from spark_streams.sink.opening import open_views
 from spark_streams.sink.replicas import WINDOW, wait_for_replicas
 from spark_streams.sink.resolving import Resolver, Write
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.link import Link
+from spark_streams.wire.session import Session
 
 
 class Covering:
     """replicas: how many must have what is written, None: nobody waits for them."""
 
-    def __init__(self, link: Link, books: LedgerViews, slow: Resolver, replicas: int | None) -> None:
-        self._link = link
-        self._books = books
-        self._slow = slow
+    def __init__(self, session: Session, views: LedgerViews, resolver: Resolver, replicas: int | None) -> None:
+        self._session = session
+        self._views = views
+        self._resolver = resolver
         self._replicas = replicas
         self._window: list[Write] = []  # written since the last WAIT; only where there is one
         self._server: Connection | None = None  # has all that was written before this connection was made
 
     def begin(self) -> None:
-        """The task has its first book."""
-        self._server = self._server or self._link.server
+        """The task has its first view."""
+        self._server = self._server or self._session.get()
 
-    def add(self, one: Write) -> None:
+    def add(self, write: Write) -> None:
         """This chunk is going to be written."""
         if self._replicas is not None:
-            self._window.append(one)
+            self._window.append(write)
 
     @property
     def is_due(self) -> bool:
@@ -47,52 +46,51 @@ class Covering:
         at_the_end: also what other attempts have written of these rows. Raises LedgerError where rows are lost that are
         not in memory any more, ReplicationError.
         """
-        while self._server is not None:
-            try:
-                if self._cover(self._link.server, at_the_end):
-                    return
-            except RStreamError as error:
-                self._link.again(error)
+        if self._server is None:
+            return
+        while not self._session.run_part(lambda server: self._cover(server, at_the_end)):
+            pass
 
     def _cover(self, server: Connection, at_the_end: bool) -> bool:
         """One attempt; False where the connection was made anew in the midst of it."""
         if server is not self._server:
             self._look_for_marks()
-            if self._link.server is not server:
+            if self._session.get() is not server:
                 return False
             self._server = server
         if self._replicas is None or not (self._window or at_the_end):
             return True
-        open_ones = [book for book in self._books.all() if not book.done]
-        if open_ones:
+        unfinished = [view for view in self._views.all() if not view.done]
+        if unfinished:
             # So that this connection has written something after the rows, whoever wrote them.
-            server.execute("INCRBY", open_ones[0].keys.part("written"), 0)
+            server.execute("INCRBY", unfinished[0].keys.part("written"), 0)
         wait_for_replicas(server, self._replicas)
         self._window.clear()
         return True
 
     def _look_for_marks(self) -> None:
-        books = [book for book in self._books.all() if book.mine and not book.done]
-        found = self._slow.asking(lambda: checked(self._slow.ask([("HKEYS", book.marks) for book in books])))
-        missing = {book.stream: book.mine - set(names) for book, names in zip(books, found, strict=True)}
-        kept = {one.mark for one in self._window}
-        for book in books:
-            lost = missing[book.stream]
-            if lost - kept or (lost and not book.is_plain):
-                raise refusals.vanished_meanwhile(self._books.batch, book.shown, len(lost))
-        again = [one for one in self._window if any(one.mark in missing.get(book.stream, ()) for book in one.books)]
+        views = [view for view in self._views.all() if view.mine and not view.done]
+        marks = self._resolver.asking(lambda: checked(self._resolver.ask([("HKEYS", view.marks) for view in views])))
+        missing = {view.stream: view.mine - set(names) for view, names in zip(views, marks, strict=True)}
+        kept = {write.mark for write in self._window}
+        for view in views:
+            lost = missing[view.stream]
+            if lost - kept or (lost and not view.is_plain):
+                raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(lost))
+        again = [
+            write for write in self._window if any(write.mark in missing.get(view.stream, ()) for view in write.views)
+        ]
         if again:
             self._write_again(again)
 
-    def _write_again(self, chunks: list[Write]) -> None:
-        books: list[LedgerView] = list({book.stream: book for one in chunks for book in one.books}.values())
-        self._books.begin_afresh(books)
-        self._slow.asking(lambda: open_books(self._books, books, self._slow.ask))
-        for book in books:
-            if (
-                not book.settled and not book.done
-            ):  # others have written meanwhile: their rows and ours are to be matched
-                raise refusals.vanished_meanwhile(self._books.batch, book.shown, len(chunks))
-        for one in chunks:
-            self._slow.resolve(one)
-        self._books.forget_all()
+    def _write_again(self, writes: list[Write]) -> None:
+        views: list[LedgerView] = list({view.stream: view for write in writes for view in write.views}.values())
+        self._views.begin_afresh(views)
+        self._resolver.asking(lambda: open_views(self._views, views, self._resolver.ask))
+        for view in views:
+            if not view.settled and not view.done:
+                # Others have written meanwhile: their rows and ours would have to be matched.
+                raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(writes))
+        for write in writes:
+            self._resolver.resolve(write)
+        self._views.forget_all()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -124,6 +125,13 @@ class Multiset:
     def __init__(self) -> None:
         self._keys = np.empty(0, np.uint64)
         self._counts = np.empty(0, np.int64)
+
+    @classmethod
+    def of(cls, hashes: Hashes) -> Self:
+        """One that has these in it."""
+        made = cls()
+        made.add(hashes)
+        return made
 
     def __len__(self) -> int:
         return int(self._counts.sum())

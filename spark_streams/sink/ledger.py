@@ -49,6 +49,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -117,6 +118,15 @@ class Part:
         return self.what.isdigit()
 
 
+class Role(Enum):
+    """What a task is to do with a stream that it has rows for."""
+
+    OPEN = "begin the batch there"
+    TAKE_OVER = "go on where an earlier run of the batch was killed"
+    JOIN = "write along with other tasks of its run"
+    DONE = "nothing: the batch is complete"
+
+
 @dataclass(frozen=True)
 class Head:
     """What the head says. batch: the one that is open or was the last; runs: those that have executed it, the owner
@@ -149,22 +159,21 @@ class Head:
         """Whether an earlier batch than this one was begun and never done."""
         return self.batch is not None and self.batch < number and self.done != self.batch
 
-    def role_of(self, batch: Batch, stream: str) -> str:
-        """What a task of this batch is to do: `open` the batch, `take over` from an earlier run, `join` its own run,
-        or, where the batch is `done`, nothing. Raises LedgerError where it must not write."""
+    def role_of(self, batch: Batch, stream: str) -> Role:
+        """What a task of this batch is to do. Raises LedgerError where it must not write."""
         if self.done is not None and self.done >= batch.number:
             if self.done == batch.number:
-                return "done"
+                return Role.DONE
             raise refusals.set_back(batch, stream, self.done)
         if self.batch is None or self.batch < batch.number:
-            return "open"
+            return Role.OPEN
         if self.batch > batch.number:
             raise refusals.later_batch(batch, stream, self.batch)
         if self.runs and self.runs[-1] == batch.run:
-            return "join"
+            return Role.JOIN
         if batch.run in self.runs or (self.runs and batch.run < self.runs[-1]):
             raise refusals.taken_over(batch, stream)
-        return "take over"
+        return Role.TAKE_OVER
 
     def entered(self, keys: Keys) -> list[Command]:
         """The commands that enter a run in the head."""

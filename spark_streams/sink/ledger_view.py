@@ -1,7 +1,7 @@
 """What one task knows of the ledger, stream by stream, and what it asks the server to know more. Pure but for asking.
 
-A *book* is opened when a task has its first row for a stream (opening.py). From then on each transaction asks again
-whether head and marks are still as the book knows them.
+A task has a view of each stream that it writes to. It opens one when it has its first row for the stream (opening.py);
+from then on each transaction asks again whether head and marks are still as the view has them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from spark_streams.sink import refusals
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.fingerprint import Hashes, Multiset
-from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, read_mark
+from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, Role, read_mark
 from spark_streams.wire.connection import Reply, ReplyError
 
 # One round trip: commands in, replies out.
@@ -72,6 +72,10 @@ class LedgerView:
         """HMGET of the head, HLEN of the marks."""
         return [("HMGET", self.keys.head, *HEAD_FIELDS), ("HLEN", self.marks)]
 
+    def learn_head(self, reply: Sequence[bytes | None]) -> None:
+        """The head, from the server's answer to HMGET."""
+        self.head, self.answered = Head.read(reply), reply
+
     def count(self, hashes: Hashes) -> None:
         """Rows have come in."""
         self.rows += len(hashes)
@@ -80,91 +84,94 @@ class LedgerView:
 
 
 class LedgerViews:
-    """All books of one task. Every method that asks may be run again after a lost connection."""
+    """All views of one task. Every method that asks may be run again after a lost connection."""
 
     def __init__(self, batch: Batch, partition: int, attempt: str) -> None:
         self.batch = batch
         self.partition = partition
         self.attempt = attempt
-        self._books: dict[bytes, LedgerView] = {}
+        self._views: dict[bytes, LedgerView] = {}
         self._own: dict[tuple[bytes, bytes], Hashes] = {}  # stream, name → what marks of this attempt say
 
     def all(self) -> list[LedgerView]:
-        """Every book of this task."""
-        return list(self._books.values())
+        """Every view of this task."""
+        return list(self._views.values())
 
     def of(self, streams: Iterable[bytes]) -> list[LedgerView]:
-        """The books of these streams, opened or not."""
+        """The views of these streams, opened or not."""
         found = []
         for stream in streams:
-            if stream not in self._books:
+            if stream not in self._views:
                 keys = Keys.of(stream, self.batch)
-                self._books[stream] = LedgerView(stream, keys, keys.part(self.partition))
-            found.append(self._books[stream])
+                self._views[stream] = LedgerView(stream, keys, keys.part(self.partition))
+            found.append(self._views[stream])
         return found
 
-    def read_claims(self, book: LedgerView, ask: Ask) -> None:
+    def read_claims(self, view: LedgerView, ask: Ask) -> None:
         """What this run has claimed since the last look: nobody else may claim it."""
-        claims = checked(ask([("GETRANGE", book.keys.part("claims"), book.claims_read, -1)]))[0]
-        book.earlier.remove(np.frombuffer(claims, "<u8").astype(np.uint64))
-        book.claims_read += len(claims)
+        claims = checked(ask([("GETRANGE", view.keys.part("claims"), view.claims_read, -1)]))[0]
+        view.earlier.remove(np.frombuffer(claims, "<u8").astype(np.uint64))
+        view.claims_read += len(claims)
 
-    def read_marks(self, book: LedgerView, ask: Ask) -> None:
+    def read_marks(self, view: LedgerView, ask: Ask) -> None:
         """Marks of this partition that were not known: rows of other attempts, or our own of unknown outcome."""
-        self.met_marks(book, checked(ask([("HGETALL", book.marks)]))[0])
+        self.met_marks(view, checked(ask([("HGETALL", view.marks)]))[0])
 
-    def met_marks(self, book: LedgerView, flat: Sequence[bytes]) -> None:
+    def met_marks(self, view: LedgerView, flat: Sequence[bytes]) -> None:
         """The same, from HGETALL's reply."""
         own = self.attempt.encode() + b"."
         for name, mark in zip(flat[0::2], flat[1::2], strict=True):
-            if name in book.seen:
+            if name in view.seen:
                 continue
-            book.seen.add(name)
+            view.seen.add(name)
             if name.startswith(own):
-                book.mine.add(name)
-                self._own[book.stream, name] = np.concatenate(read_mark(mark))
+                view.mine.add(name)
+                self._own[view.stream, name] = np.concatenate(read_mark(mark))
             else:
-                book.others.add(np.concatenate(read_mark(mark)))
+                view.others.add(np.concatenate(read_mark(mark)))
 
-    def made(self, book: LedgerView, name: bytes, hashes: Hashes) -> None:
+    def made(self, view: LedgerView, name: bytes, hashes: Hashes) -> None:
         """A mark of this attempt is known to be there."""
-        book.seen.add(name)
-        book.mine.add(name)
-        book.marked = True
-        self._own[book.stream, name] = hashes
+        view.seen.add(name)
+        view.mine.add(name)
+        view.marked = True
+        self._own[view.stream, name] = hashes
 
-    def own(self, book: LedgerView, name: bytes) -> Hashes | None:
+    def own(self, view: LedgerView, name: bytes) -> Hashes | None:
         """What this mark of our own says; None where it is not known to be there."""
-        return self._own.get((book.stream, name))
+        return self._own.get((view.stream, name))
 
     def forget(self, name: bytes) -> None:
         """The chunk of this mark is finished."""
-        for book in self._books.values():
-            self._own.pop((book.stream, name), None)
+        for view in self._views.values():
+            self._own.pop((view.stream, name), None)
 
     def forget_all(self) -> None:
         """All chunks are finished."""
         self._own.clear()
 
-    def begin_afresh(self, books: Sequence[LedgerView]) -> None:
+    def begin_afresh(self, views: Sequence[LedgerView]) -> None:
         """Take nothing of these for known: the server may be another one. The rows that came in stay counted."""
-        for book in books:
-            book.seen, book.mine, book.others, book.earlier = set(), set(), Multiset(), Multiset()
-            book.opened = book.marked = book.done = False
+        for view in views:
+            view.seen, view.mine, view.others, view.earlier = set(), set(), Multiset(), Multiset()
+            view.opened = view.marked = view.done = False
 
-    def look_again(self, books: Sequence[LedgerView], heads: Sequence[Reply], lengths: Sequence[int], ask: Ask) -> None:
-        """Bring books up to date with what `questions` gave. Raises LedgerError where the run must not go on."""
-        for book, reply, length in zip(books, heads, lengths, strict=True):
-            head = Head.read(reply)
-            if head != book.head:
-                role = head.role_of(self.batch, book.shown)
-                if role not in ("join", "done"):
-                    raise refusals.changed_meanwhile(self.batch, book.shown)
-                book.head, book.answered, book.done = head, reply, role == "done"
-            if length != len(book.seen):
-                self.read_marks(book, ask)
-            if book.recovers:
-                self.read_claims(book, ask)
+    def look_again(self, views: Sequence[LedgerView], heads: Sequence[Reply], lengths: Sequence[int], ask: Ask) -> None:
+        """Bring views up to date with what `questions` gave. Raises LedgerError where the run must not go on."""
+        for view, reply, length in zip(views, heads, lengths, strict=True):
+            if reply != view.answered:
+                self._head_has_changed(view, reply)
+            if length != len(view.seen):
+                self.read_marks(view, ask)
+            if view.recovers:
+                self.read_claims(view, ask)
+
+    def _head_has_changed(self, view: LedgerView, reply: Sequence[bytes | None]) -> None:
+        role = Head.read(reply).role_of(self.batch, view.shown)
+        if role not in (Role.JOIN, Role.DONE):
+            raise refusals.changed_meanwhile(self.batch, view.shown)
+        view.learn_head(reply)
+        view.done = role is Role.DONE
 
 
 def checked(replies: list[Reply]) -> list[Reply]:

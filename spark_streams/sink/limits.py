@@ -42,8 +42,8 @@ class Limits:
         """The connection was lost while this chunk was on its way. Raises RowTooLargeError where that is why."""
         if _bytes(chunk) <= SMALL:
             return
-        at = int(np.diff(chunk.requests.offsets).argmax())
-        row = chunk.slice(at, at + 1)
+        largest = int(np.diff(chunk.requests.offsets).argmax())
+        row = chunk.slice(largest, largest + 1)
         if self._known is not None:
             if _bytes(row) > self._known[1]:
                 raise self._too_long(row, f"takes {self._known[1]} ({NAMES[1]}): raise that, {_INSTEAD}")
@@ -65,8 +65,8 @@ class Limits:
             return
         argument, request = known
         sizes = np.diff(chunk.requests.offsets)
-        for at in np.flatnonzero(sizes > argument).tolist():
-            row = chunk.slice(at, at + 1)
+        for place in np.flatnonzero(sizes > argument).tolist():
+            row = chunk.slice(place, place + 1)
             if largest_value(row)[1] > argument:
                 raise self._too_large(row, f"takes {argument} ({NAMES[0]})")
         start, offsets = 0, chunk.requests.offsets
@@ -116,18 +116,19 @@ class Limits:
 def largest_value(row: Chunk) -> tuple[bytes, int]:
     """(the argument before it, its size in bytes) of the largest argument of one row's command."""
     data = row.requests.slice(0, 1)
-    at = bytes(data[:32]).index(b"\r\n") + 2
-    before, found = (0, 0), (0, 0, 0, 0)  # where the last argument stands; the largest one's own and the one before it
-    while at < len(data):
-        head = bytes(data[at : at + 32])
+    position = bytes(data[:32]).index(b"\r\n") + 2
+    before = name = (0, 0)  # start and size of the last argument, and of the one before the largest
+    largest = 0
+    while position < len(data):
+        head = bytes(data[position : position + 32])
         end = head.index(b"\r\n")
         size = int(head[1:end])
-        start = at + end + 2
-        if size > found[1]:
-            found = (start, size, *before)
+        start = position + end + 2
+        if size > largest:
+            largest, name = size, before
         before = (start, size)
-        at = start + size + 2
-    return bytes(data[found[2] : found[2] + min(found[3], 1000)]), found[1]
+        position = start + size + 2
+    return bytes(data[name[0] : name[0] + min(name[1], 1000)]), largest
 
 
 def _bytes(chunk: Chunk) -> int:

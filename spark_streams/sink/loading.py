@@ -15,10 +15,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-import hiredis
 import pyarrow as pa
 
-from spark_streams.errors import LedgerError, RStreamError, ServerUnreachableError
+from spark_streams.errors import LedgerError, ServerUnreachableError
 from spark_streams.options import Options
 from spark_streams.sink.chunks import Chunk, chunks
 from spark_streams.sink.counts import Count, Load, load_key
@@ -27,8 +26,10 @@ from spark_streams.sink.replicas import wait_for_replicas
 from spark_streams.sink.rows import error_of_row
 from spark_streams.sink.trim import Trimmer, Trimming
 from spark_streams.wire.connection import Connection, Reply, ReplyError, pack
-from spark_streams.wire.link import Link
-from spark_streams.wire.retry import passes
+from spark_streams.wire.multi_exec import Outcome
+from spark_streams.wire.replies import errors_among, parse_replies
+from spark_streams.wire.retry import is_transient
+from spark_streams.wire.session import Session
 
 _PER_SECOND = 10  # chunks, where a rate is set
 
@@ -40,11 +41,11 @@ def append_in_order(batches: Iterable[pa.RecordBatch], options: Options, load: L
     entry, RetriesExhaustedError, ServerReplyError (or kin), ReplicationError.
     """
     size = options["chunkSize"] if load.rate is None else min(options["chunkSize"], -(-load.rate // _PER_SECOND))
-    with Link(options.address) as link:
-        trimmer = Trimmer(link, Trimming.of(options))
+    with Session(options.address) as session:
+        trimmer = Trimmer(session, Trimming.of(options))
         try:
             cut = chunks(batches, options["stream"], options["nulls"], size, fingerprints=True)
-            sender = _OrderedSender(link, trimmer, options["stream"], load)
+            sender = _OrderedSender(session, trimmer, options["stream"], load)
             rows = sender.run(sender.limits.fitting(cut))
             if options["waitReplicas"] is not None:
                 sender.cover(options["waitReplicas"])
@@ -54,25 +55,25 @@ def append_in_order(batches: Iterable[pa.RecordBatch], options: Options, load: L
 
 
 class _OrderedSender:
-    def __init__(self, link: Link, trimmer: Trimmer, stream: str, load: Load) -> None:
-        self._link = link
+    def __init__(self, session: Session, trimmer: Trimmer, stream: str, load: Load) -> None:
+        self._session = session
         self._trimmer = trimmer
         self._stream = stream.encode()
         self._load = load
-        self.limits = Limits(link.address)
+        self.limits = Limits(session.address)
         self._key = load_key(stream, load.name)
         self._known = Count()  # as the server had it when last looked at
-        self._watched = False
+        self._watched_on: Connection | None = None  # where the counts are watched, and `_known` was read
         self._wrote_on: Connection | None = None
         self._began: float | None = None
         self._sent = 0
 
     def run(self, cut: Iterable[Chunk]) -> int:
         here = Count()
-        if self._link.execute("TYPE", self._stream) not in (b"none", b"stream"):
+        if self._session.execute("TYPE", self._stream) not in (b"none", b"stream"):
             # Within a transaction it would be refused, and counted.
-            raise self._link.server.error_of(ReplyError("WRONGTYPE"), ("XADD", self._stream))
-        self._look()
+            raise self._session.get().not_a_stream(self._stream, "XADD")
+        self._session.run(self._watch)
         for whole in cut:
             chunk = whole
             while len(chunk):
@@ -85,40 +86,38 @@ class _OrderedSender:
                     here = here.and_(chunk)
                     break
         if here.rows < self._known.rows:
-            self._has_changed(f"has only {here.rows} rows")
+            raise self._has_changed(f"has only {here.rows} rows")
         return here.rows
 
     def cover(self, replicas: int) -> None:
         """Until so many replicas have all rows. Raises LedgerError where the server that answers now has not, and
         ReplicationError."""
-        while self._known.rows:
-            try:
-                server = self._link.server
-                if server is not self._wrote_on:
-                    found = Count.parse(server.execute("HGET", self._key, self._load.input))
-                    if found.rows < self._known.rows:
-                        raise self._has_fallen(found)
-                    # So that this connection has written something after the rows.
-                    server.execute("HSET", self._key, self._load.input, str(found))
-                    self._wrote_on = server
-                wait_for_replicas(server, replicas)
-                return
-            except RStreamError as error:
-                self._link.again(error)
+        if self._known.rows:
+            self._session.run(lambda server: self._cover(server, replicas))
 
-    def _has_fallen(self, found: Count) -> LedgerError:
+    def _cover(self, server: Connection, replicas: int) -> None:
+        if server is not self._wrote_on:
+            count = Count.parse(server.execute("HGET", self._key, self._load.input))
+            if count.rows < self._known.rows:
+                raise self._has_fallen(count)
+            # So that this connection has written something after the rows.
+            server.execute("HSET", self._key, self._load.input, str(count))
+            self._wrote_on = server
+        wait_for_replicas(server, replicas)
+
+    def _has_fallen(self, count: Count) -> LedgerError:
         return LedgerError(
             f"{self._known.rows} rows of {self._load.input} were loaded into stream {self._stream.decode()!r} as "
-            f"{self._load.name!r}, and the server counts {found.rows}: it has lost the rest (a replica that lagged "
+            f"{self._load.name!r}, and the server counts {count.rows}: it has lost the rest (a replica that lagged "
             "behind became the master), or somebody has begun the load again: load it again, it goes on from there"
         )
 
     def _hold_against(self, here: Count) -> None:
         if here.rows == self._known.rows and here != self._known:
-            self._has_changed("has other rows there now")
+            raise self._has_changed("has other rows there now")
 
-    def _has_changed(self, how: str) -> None:
-        raise LedgerError(
+    def _has_changed(self, how: str) -> LedgerError:
+        return LedgerError(
             f"{self._known.rows} rows of {self._load.input} were loaded into stream {self._stream.decode()!r} as "
             f"{self._load.name!r}, and the input {how}: put it back as it was; under another name, or begun again, "
             "all of it is loaded, and these rows a second time"
@@ -126,88 +125,68 @@ class _OrderedSender:
 
     def _write(self, chunk: Chunk, before: Count) -> bool:
         """The chunk and its count in one transaction; False where the count has moved meanwhile."""
-        after = before.and_(chunk)
         self._keep_pace(len(chunk))
-        while True:
-            try:
-                self._watch()
-                if self._known != before:
-                    if self._known.rows < before.rows:
-                        found, self._known = self._known, before
-                        raise self._has_fallen(found)
-                    if self._known.rows == before.rows:
-                        self._has_changed("has other rows there now")
-                    return False
-                replies = self._transact(chunk, after)
-            except RStreamError as error:
-                self._watched = False
-                self._link.again(error)
-                continue
-            results = replies[-1]
-            self._watched = False
-            if isinstance(results, ReplyError):
-                self._pass_or_raise(replies, chunk)
-            elif results is not None:
-                refused = next((at for at, reply in enumerate(results) if isinstance(reply, ReplyError)), None)
-                if refused is not None:
-                    self._take_back(chunk, before, refused, str(results[refused]))
-                self._known = after
-                self._wrote_on = self._link.server
-                self._link.backoff.succeeded()
-                self._trimmer.after([self._stream])
-                return True
+        after = before.and_(chunk)
+        results: list[Reply] | None = None
+        while results is None:
+            results = self._session.run_part(lambda server: self._try(server, chunk, before, after))
+            if self._known.rows > before.rows:
+                return False
+        refused = errors_among(results)
+        if refused:
+            self._take_back(chunk, before, *refused[0])
+        self._known = after
+        self._session.backoff.succeeded()
+        self._trimmer.after([self._stream])
+        return True
+
+    def _try(self, server: Connection, chunk: Chunk, before: Count, after: Count) -> list[Reply] | None:
+        """The results of one transaction; None where the count stands further already, or was touched since it was
+        looked at. Raises a ReplyError that is transient, LedgerError, the named error of a row."""
+        self._watch(server)
+        if self._known.rows < before.rows:
+            count, self._known = self._known, before
+            raise self._has_fallen(count)
+        if self._known.rows > before.rows:
+            return None
+        if self._known != before:
+            raise self._has_changed("has other rows there now")
+        self._watched_on = None  # whatever EXEC answers, it ends the WATCH
+        outcome = Outcome.read(self._transact(chunk, after))
+        if outcome.refusal is None:
+            self._wrote_on = server
+            return outcome.results
+        if is_transient(outcome.refusal):
+            raise outcome.refusal
+        raise error_of_row(server, chunk, min(outcome.place, len(chunk) - 1), outcome.refusal)
 
     def _transact(self, chunk: Chunk, after: Count) -> list[Reply]:
         """The replies to MULTI … EXEC."""
-        pipe = self._link.pipe
+        pipe = self._session.pipe
         count = pack("HSET", self._key, self._load.input, str(after))
         last = b"".join([*self._trimmer.commands([self._stream]), count, pack("EXEC"), pipe.mark])
-        reader = hiredis.Reader(replyError=ReplyError)
         try:
             pipe.send(pack("MULTI"), chunk.requests.slice(0, len(chunk)), last)
-            reader.feed(pipe.take())
+            return parse_replies(pipe.take())
         except ServerUnreachableError:
             self.limits.lost(chunk)
             raise
-        replies: list[Reply] = []
-        while (reply := reader.gets()) is not False:
-            replies.append(reply)
-        return replies
 
-    def _pass_or_raise(self, replies: list[Reply], chunk: Chunk) -> None:
-        """EXEC was refused as a whole, and nothing is done: wait where that passes by itself."""
-        at, first = next((at, reply) for at, reply in enumerate(replies) if isinstance(reply, ReplyError))
-        if not passes(str(first)):
-            raise error_of_row(self._link.server, chunk, min(max(at - 1, 0), len(chunk) - 1), str(first))
-        self._link.close()
-        self._link.wait(str(first))
-
-    def _take_back(self, chunk: Chunk, before: Count, refused: int, text: str) -> None:
+    def _take_back(self, chunk: Chunk, before: Count, refused: int, why: ReplyError) -> None:
         """Rows from `refused` on were refused inside the transaction, which does not undo the count."""
         written = before.and_(chunk.slice(0, min(refused, len(chunk))))
-        self._link.execute("HSET", self._key, self._load.input, str(written))
+        self._session.execute("HSET", self._key, self._load.input, str(written))
         if refused < len(chunk):
-            raise error_of_row(self._link.server, chunk, refused, text)
-        raise self._link.server.error_of(ReplyError(text), ("XTRIM", self._stream))
+            raise error_of_row(self._session.get(), chunk, refused, why)
+        raise self._session.get().error_of(why, ("XTRIM", self._stream))
 
-    def _look(self) -> None:
-        while True:
-            try:
-                self._watch()
-                return
-            except RStreamError as error:
-                self._watched = False
-                self._link.again(error)
-
-    def _watch(self) -> None:
+    def _watch(self, server: Connection) -> None:
         """WATCH the counts and read ours, unless that is done."""
-        if not self._watched:
-            replies = self._link.server.pipeline([("WATCH", self._key), ("HGET", self._key, self._load.input)])
-            for reply in replies:
-                if isinstance(reply, ReplyError):
-                    raise self._link.server.error_of(reply, ("HGET", self._key, self._load.input))
-            self._known = Count.parse(replies[1])
-            self._watched = True
+        if self._watched_on is server:
+            return
+        _, count = server.execute_all([("WATCH", self._key), ("HGET", self._key, self._load.input)])
+        self._known = Count.parse(count)
+        self._watched_on = server
 
     def _keep_pace(self, rows: int) -> None:
         """Wait until so many rows may go out."""

@@ -16,85 +16,93 @@ import numpy as np
 
 from spark_streams.sink import refusals
 from spark_streams.sink.fingerprint import Multiset
-from spark_streams.sink.ledger import CLOSED, HEAD_FIELDS, Command, Head, Part, expiry, read_mark
+from spark_streams.sink.ledger import CLOSED, HEAD_FIELDS, Command, Part, Role, expiry, read_mark
 from spark_streams.sink.ledger_view import Ask, LedgerView, LedgerViews, checked
 from spark_streams.wire.connection import Reply
+from spark_streams.wire.multi_exec import Outcome, framed
 
 
-def open_books(books: LedgerViews, wanted: Sequence[LedgerView], ask: Ask) -> None:
+def open_views(views: LedgerViews, wanted: Sequence[LedgerView], ask: Ask) -> None:
     """Enter this run in the heads of streams that it has not written to yet, and read what is written already.
 
     May be run again after a lost connection. Raises LedgerError where it must not write, ReplyError.
     """
-    fresh = [book for book in wanted if not book.opened]
+    fresh = [view for view in wanted if not view.opened]
     if fresh:
-        opening = _Opening(books, ask)
+        opening = _Opening(views, ask)
         while not opening.enter(fresh):
             pass
-        opening.read([book for book in fresh if not book.done])
-        for book in fresh:
-            book.opened = True
+        opening.read([view for view in fresh if not view.done])
+        for view in fresh:
+            view.opened = True
 
 
 class _Opening:
-    def __init__(self, books: LedgerViews, ask: Ask) -> None:
-        self._books = books
-        self._batch = books.batch
+    def __init__(self, views: LedgerViews, ask: Ask) -> None:
+        self._views = views
+        self._batch = views.batch
         self._ask_server = ask
 
     def _ask(self, commands: Sequence[Command]) -> list[Reply]:
         return checked(self._ask_server(commands))
 
+    def _transact(self, commands: Sequence[Command]) -> list[Reply] | None:
+        """The replies; None where something that is watched has changed. Raises ReplyError."""
+        results = Outcome.read(self._ask_server(framed(commands))).unless_given_up()
+        return None if results is None else checked(results)
+
     # -- entering -----------------------------------------------------------------------------------------------
 
     def enter(self, fresh: Sequence[LedgerView]) -> bool:
-        """One attempt; False where something has changed meanwhile."""
-        batch = self._batch
-        *heads, record = self._ask([
-            ("UNWATCH",),
-            ("WATCH", *[book.keys.head for book in fresh]),
-            *[("HMGET", book.keys.head, *HEAD_FIELDS) for book in fresh],
-            ("HMGET", batch.record, CLOSED, *[book.stream for book in fresh]),
-        ])[2:]  # fmt: skip
-        closed = record[0]
-        entering: list[LedgerView] = []
-        unnamed: list[bytes] = []
-        for book, reply, named in zip(fresh, heads, record[1:], strict=True):
-            book.head, book.answered = Head.read(reply), reply
-            role = self._role(book, closed, named)
-            book.done = role == "done"
-            if role in ("open", "take over"):
-                entering.append(book)
-            if not book.done and named != b"%d" % batch.number:
-                unnamed.append(book.stream)
+        """One attempt; False where something has changed meanwhile. Raises LedgerError, ReplyError."""
+        closed, named = self._read_heads(fresh)
+        roles = [self._role(view, closed, batch) for view, batch in zip(fresh, named, strict=True)]
+        for view, role in zip(fresh, roles, strict=True):
+            view.done = role is Role.DONE
+        here = b"%d" % self._batch.number
+        unnamed = [view.stream for view, batch in zip(fresh, named, strict=True) if not view.done and batch != here]
         if unnamed and not self._name(unnamed, closed):
             return False
-        if not entering:
-            return True
-        replies = self._ask_server([
-            ("MULTI",),
-            *[command for book in entering for command in book.head.entered(book.keys)],
-            *[("HMGET", book.keys.head, *HEAD_FIELDS) for book in entering],
-            ("EXEC",),
+        entering = [view for view, role in zip(fresh, roles, strict=True) if role in (Role.OPEN, Role.TAKE_OVER)]
+        return not entering or self._enter_heads(entering)
+
+    def _read_heads(self, fresh: Sequence[LedgerView]) -> tuple[bytes | None, list[bytes | None]]:
+        """WATCH the heads and read them; what the record says: the batch that is closed, and for each of these streams
+        the last batch that wrote to it."""
+        _, _, *heads, record = self._ask([
+            ("UNWATCH",),
+            ("WATCH", *[view.keys.head for view in fresh]),
+            *[("HMGET", view.keys.head, *HEAD_FIELDS) for view in fresh],
+            ("HMGET", self._batch.record, CLOSED, *[view.stream for view in fresh]),
         ])  # fmt: skip
-        if replies[-1] is None:
+        for view, reply in zip(fresh, heads, strict=True):
+            view.learn_head(reply)
+        return record[0], record[1:]
+
+    def _enter_heads(self, entering: Sequence[LedgerView]) -> bool:
+        """Write this run into the heads; False where one was touched since it was read."""
+        results = self._transact([
+            *[command for view in entering for command in view.head.entered(view.keys)],
+            *[("HMGET", view.keys.head, *HEAD_FIELDS) for view in entering],
+        ])  # fmt: skip
+        if results is None:
             return False
-        for book, reply in zip(entering, checked(replies)[-1][-len(entering) :], strict=True):
-            book.head, book.answered = Head.read(reply), reply
+        for view, reply in zip(entering, results[-len(entering) :], strict=True):
+            view.learn_head(reply)
         return True
 
-    def _role(self, book: LedgerView, closed: bytes | None, named: bytes | None) -> str:
+    def _role(self, view: LedgerView, closed: bytes | None, named: bytes | None) -> Role:
         """What is to be done with this stream. closed, named: what the record says. Raises LedgerError."""
         batch = self._batch
         if batch.expires and closed is None:
-            raise refusals.job_is_over(batch, book.shown)
+            raise refusals.job_is_over(batch, view.shown)
         if closed is not None and int(closed) >= batch.number:
             if int(closed) > batch.number:
-                raise refusals.set_back(batch, book.shown, int(closed))
-            return "done"
-        role = book.head.role_of(batch, book.shown)
-        if role == "open":
-            self._require_whole(book, closed, named)
+                raise refusals.set_back(batch, view.shown, int(closed))
+            return Role.DONE
+        role = view.head.role_of(batch, view.shown)
+        if role is Role.OPEN:
+            self._require_whole(view, closed, named)
         return role
 
     def _name(self, streams: Sequence[bytes], closed: bytes | None) -> bool:
@@ -106,82 +114,85 @@ class _Opening:
             self._ask([("UNLINK", record)])  # the job is over, and nobody else would remove it
         return bool(closed_now == closed)
 
-    def _require_whole(self, book: LedgerView, closed: bytes | None, named: bytes | None) -> None:
+    def _require_whole(self, view: LedgerView, closed: bytes | None, named: bytes | None) -> None:
         """Spark begins a batch when the one before it is done; where the server has another opinion, it has lost
         something. Raises LedgerError."""
-        batch, head = self._batch, book.head
+        batch, head = self._batch, view.head
         if head.batch is not None and head.is_open_before(batch.number):
-            told, parts = self._ask([("GET", batch.told), ("SMEMBERS", book.keys.parts)])
+            told, parts = self._ask([("GET", batch.told), ("SMEMBERS", view.keys.parts)])
             if batch.is_named_by(told):
                 return  # a piece of that batch
             counts = [part for part in map(Part.read, parts) if part.batch == head.batch and part.what == "written"]
-            rows = sum(int(count or 0) for count in self._ask([("GET", book.keys.named(one.name)) for one in counts]))
-            refusals.give_up(batch, book.shown, head.batch, rows, book.keys.head)
+            keys = [view.keys.named(part.name) for part in counts]
+            rows = sum(int(count or 0) for count in self._ask([("GET", key) for key in keys]))
+            refusals.give_up(batch, view.shown, head.batch, rows, view.keys.head)
         elif (
             head.batch is not None
             and named is not None
             and closed is not None
             and head.last_done < int(named) <= int(closed)
         ):
-            raise refusals.lost_done(batch, book.shown, int(named), head.last_done, book.keys.head)
+            raise refusals.lost_done(batch, view.shown, int(named), head.last_done, view.keys.head)
 
     # -- what is written ----------------------------------------------------------------------------------------
 
-    def read(self, books: Sequence[LedgerView]) -> None:
+    def read(self, views: Sequence[LedgerView]) -> None:
         """Marks, claims, and what is carried. Nobody of an earlier run or batch adds to them any more."""
         replies = self._ask([
             ("UNWATCH",),
-            *[command for book in books for command in (
-                ("SMEMBERS", book.keys.parts), ("GET", book.keys.carried), ("HGETALL", book.marks),
-                ("TYPE", book.stream),
+            *[command for view in views for command in (
+                ("SMEMBERS", view.keys.parts), ("GET", view.keys.carried), ("HGETALL", view.marks),
+                ("TYPE", view.stream),
             )],
         ])[1:]  # fmt: skip
-        for book, names, carried, marks, kind in zip(books, *[replies[at::4] for at in range(4)], strict=True):
-            book.kind = kind
+        for view, names, carried, marks, kind in zip(views, *[replies[nth::4] for nth in range(4)], strict=True):
+            view.kind = kind
             parts = [Part.read(name) for name in names]
             stale = [part for part in parts if part.batch < self._batch.number]
-            book.carried = self._without(book, stale) if stale else carried or b""
-            own = book.marks[len(book.keys.head) + 1 :].decode()
+            view.carried = self._without(view, stale) if stale else carried or b""
+            own = view.marks[len(view.keys.head) + 1 :].decode()
             if not marks and any(part.name == own for part in parts):
-                raise refusals.marks_gone(self._batch, book.shown, own)
-            self._books.met_marks(book, marks)
-            self._read_earlier(book, parts)
+                raise refusals.marks_gone(self._batch, view.shown, own)
+            self._views.met_marks(view, marks)
+            self._read_earlier(view, parts)
 
-    def _without(self, book: LedgerView, stale: Sequence[Part]) -> bytes:
+    def _without(self, view: LedgerView, stale: Sequence[Part]) -> bytes:
         """Drop the marks of an earlier batch, which came to nothing; where this one is a piece of it, what they say is
         carried on. What is carried then."""
-        keys = [book.keys.named(part.name) for part in stale]
-        gone: list[Command] = [("UNLINK", *keys), ("SREM", book.keys.parts, *[part.name for part in stale])]
+        keys = [view.keys.named(part.name) for part in stale]
+        gone: list[Command] = [("UNLINK", *keys), ("SREM", view.keys.parts, *[part.name for part in stale])]
         while True:
             told, _, carried, names, *marks = self._ask([
                 ("GET", self._batch.told),
-                ("WATCH", book.keys.carried),
-                ("GET", book.keys.carried),
-                ("SMEMBERS", book.keys.parts),
-                *[("HVALS", book.keys.named(part.name)) for part in stale if part.has_marks],
+                ("WATCH", view.keys.carried),
+                ("GET", view.keys.carried),
+                ("SMEMBERS", view.keys.parts),
+                *[("HVALS", view.keys.named(part.name)) for part in stale if part.has_marks],
             ])  # fmt: skip
             carried = carried or b""
             if stale[0].name.encode() not in names:  # another task was faster
                 self._ask([("UNWATCH",)])
                 return bytes(carried)
             if self._batch.is_named_by(told):
-                carried += b"".join([read_mark(mark)[0].astype("<u8").tobytes() for some in marks for mark in some])
-            kept: list[Command] = [("SET", book.keys.carried, carried)] if carried else []
-            if self._ask([("MULTI",), *kept, *gone, ("EXEC",)])[-1] is not None:
+                carried += b"".join(
+                    [read_mark(mark)[0].astype("<u8").tobytes() for of_part in marks for mark in of_part]
+                )
+            kept: list[Command] = [("SET", view.keys.carried, carried)] if carried else []
+            if self._transact([*kept, *gone]) is not None:
                 return bytes(carried)
 
-    def _read_earlier(self, book: LedgerView, parts: Sequence[Part]) -> None:
+    def _read_earlier(self, view: LedgerView, parts: Sequence[Part]) -> None:
         """Rows that other runs of this batch have written, or earlier pieces of it."""
         batch = self._batch
-        book.earlier, book.claims_read = Multiset(), 0
-        book.earlier.add(np.frombuffer(book.carried, "<u8").astype(np.uint64))
+        view.earlier, view.claims_read = Multiset(), 0
+        view.earlier.add(np.frombuffer(view.carried, "<u8").astype(np.uint64))
         earlier = [part for part in parts if part.batch == batch.number and part.run != batch.run and part.has_marks]
-        found = self._ask([("HVALS", book.keys.named(part.name)) for part in earlier])
-        for part, marks in zip(earlier, found, strict=True):
+        replies = self._ask([("HVALS", view.keys.named(part.name)) for part in earlier])
+        for part, marks in zip(earlier, replies, strict=True):
             if not marks:
-                raise refusals.marks_gone(batch, book.shown, part.name)
+                raise refusals.marks_gone(batch, view.shown, part.name)
             for mark in marks:
-                book.earlier.add(read_mark(mark)[0])
-        book.recovers = bool(book.carried or earlier)
-        if book.recovers:
-            self._books.read_claims(book, self._ask_server)
+                view.earlier.add(read_mark(mark)[0])
+        view.recovers = bool(view.carried or earlier)
+        if view.recovers:
+            self._views.read_claims(view, self._ask_server)

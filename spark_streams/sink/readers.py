@@ -9,17 +9,16 @@ was let go (XGROUP DELCONSUMER, DESTROY) holds nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from spark_streams.errors import StreamStateError
 from spark_streams.ids import InvalidStreamId, StreamId
 from spark_streams.keys import key_beside
 from spark_streams.wire.connection import Connection, Reply, ReplyError
-from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_no_group, is_no_such_key
+from spark_streams.wire.xinfo import GroupInfo, consumers_in, groups_in
 
 _HOLDS = b" holds"
 
-Group = Mapping[bytes, Any]  # as XINFO GROUPS tells it
 _Reader = tuple[bytes, bytes, bytes]  # stream, group, consumer
 
 
@@ -32,57 +31,64 @@ class Readers:
         self._groups: set[tuple[bytes, bytes]] = set()
         self._consumers: set[_Reader] = set()
 
-    def look(self, streams: Sequence[bytes]) -> dict[bytes, tuple[list[Group], StreamId | None]]:
+    def look(self, streams: Sequence[bytes]) -> dict[bytes, tuple[list[GroupInfo], StreamId | None]]:
         """Per stream that exists its groups, and the entry above which somebody holds back all; None: nobody does.
 
         Raises StreamStateError, ServerReplyError.
         """
         wanted = set(streams)
-        known = sorted(one for one in self._groups if one[0] in wanted)
-        readers = sorted(one for one in self._consumers if one[0] in wanted)
+        known_groups = sorted(group for group in self._groups if group[0] in wanted)
+        known_readers = sorted(reader for reader in self._consumers if reader[0] in wanted)
         replies = iter(
             self._server.pipeline([
                 *[("XINFO", "GROUPS", stream) for stream in streams],
-                *[("XINFO", "CONSUMERS", *group) for group in known],
-                *[("GET", key) for key in map(_key, readers)],
+                *[("XINFO", "CONSUMERS", *group) for group in known_groups],
+                *[("GET", key) for key in map(_key, known_readers)],
             ])
         )  # fmt: skip
         groups = self._read_groups(streams, [next(replies) for _ in streams])
-        consumers = self._read_consumers(known, [next(replies) for _ in known])
-        marks = dict(zip(readers, replies, strict=True))
-        there = {(stream, group[b"name"]) for stream, some in groups.items() for group in some}
-        new = sorted(there - set(known))
-        consumers |= self._read_consumers(new, self._server.pipeline([("XINFO", "CONSUMERS", *one) for one in new]))
-        met = sorted(consumers - set(readers))
-        marks |= dict(zip(met, self._server.execute_all([("GET", _key(one)) for one in met]), strict=True))
-        self._groups = (self._groups - set(known)) | there
-        self._consumers = (self._consumers - set(readers)) | consumers
-        held: dict[bytes, StreamId] = {}
-        for reader in consumers:
-            at = self._held_by(reader, marks[reader])
-            if at is not None:
-                held[reader[0]] = min(at, held.get(reader[0], at))
-        return {stream: (some, held.get(stream)) for stream, some in groups.items()}
+        readers = self._read_consumers(known_groups, [next(replies) for _ in known_groups])
+        marks = dict(zip(known_readers, replies, strict=True))
+        there = {(stream, info.name) for stream, infos in groups.items() for info in infos}
+        new = sorted(there - set(known_groups))
+        readers |= self._read_consumers(new, self._server.pipeline([("XINFO", "CONSUMERS", *group) for group in new]))
+        met = sorted(readers - set(known_readers))
+        marks |= dict(zip(met, self._server.execute_all([("GET", _key(reader)) for reader in met]), strict=True))
+        self._groups = (self._groups - set(known_groups)) | there
+        self._consumers = (self._consumers - set(known_readers)) | readers
+        held = self._lowest_held({reader: marks[reader] for reader in readers})
+        return {stream: (infos, held.get(stream)) for stream, infos in groups.items()}
 
-    def _read_groups(self, streams: Sequence[bytes], replies: Sequence[Reply]) -> dict[bytes, list[Group]]:
-        found: dict[bytes, list[Group]] = {}
+    def _read_groups(self, streams: Sequence[bytes], replies: Sequence[Reply]) -> dict[bytes, list[GroupInfo]]:
+        groups: dict[bytes, list[GroupInfo]] = {}
         for stream, reply in zip(streams, replies, strict=True):
-            if not isinstance(reply, ReplyError):
-                found[stream] = [pairs(group) for group in reply]
-            elif str(reply) != "ERR no such key":  # deleted meanwhile
+            if is_no_such_key(reply):  # deleted meanwhile
+                continue
+            if isinstance(reply, ReplyError):
                 raise self._server.error_of(reply, ("XINFO", "GROUPS", stream))
-        return found
+            groups[stream] = groups_in(reply)
+        return groups
 
     def _read_consumers(self, groups: Sequence[tuple[bytes, bytes]], replies: Sequence[Reply]) -> set[_Reader]:
         """Those that can be queries of ours: their names are text."""
-        found: set[_Reader] = set()
-        for group, reply in zip(groups, replies, strict=True):
-            if not isinstance(reply, ReplyError):
-                readers = [(*group, pairs(one)[b"name"]) for one in reply]
-                found |= {one for one in readers if _is_text(one[1]) and _is_text(one[2])}
-            elif not str(reply).startswith("NOGROUP") and str(reply) != "ERR no such key":  # let go meanwhile
-                raise self._server.error_of(reply, ("XINFO", "CONSUMERS", *group))
-        return found
+        readers: set[_Reader] = set()
+        for (stream, group), reply in zip(groups, replies, strict=True):
+            if is_no_group(reply) or is_no_such_key(reply):  # let go meanwhile
+                continue
+            if isinstance(reply, ReplyError):
+                raise self._server.error_of(reply, ("XINFO", "CONSUMERS", stream, group))
+            if _is_text(group):
+                readers |= {(stream, group, info.name) for info in consumers_in(reply) if _is_text(info.name)}
+        return readers
+
+    def _lowest_held(self, marks: Mapping[_Reader, Reply]) -> dict[bytes, StreamId]:
+        """Per stream the lowest entry above which a reader holds back all. marks: what each has said."""
+        lowest: dict[bytes, StreamId] = {}
+        for reader, mark in marks.items():
+            position = self._held_by(reader, mark)
+            if position is not None:
+                lowest[reader[0]] = min(position, lowest.get(reader[0], position))
+        return lowest
 
     def _held_by(self, reader: _Reader, mark: Reply) -> StreamId | None:
         if mark is None:
@@ -90,18 +96,13 @@ class Readers:
         if isinstance(mark, ReplyError):
             raise self._server.error_of(mark, ("GET", _key(reader)))
         try:
-            at = StreamId.parse(mark.removesuffix(_HOLDS))
+            position = StreamId.parse(mark.removesuffix(_HOLDS))
         except InvalidStreamId:
             raise StreamStateError(
                 f"key {_key(reader).decode('utf-8', 'replace')!r} at {self._server.address} holds {mark[:50]!r}, which "
                 "is no position of a query: nothing is trimmed; delete the key if its query is gone"
             ) from None
-        return at if mark.endswith(_HOLDS) else None
-
-
-def last_delivered(group: Group) -> StreamId:
-    """A group's position."""
-    return StreamId.parse(group[b"last-delivered-id"])
+        return position if mark.endswith(_HOLDS) else None
 
 
 def _key(reader: _Reader) -> bytes:

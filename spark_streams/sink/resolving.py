@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import hiredis
 import numpy as np
 
-from spark_streams.errors import RStreamError, ServerUnreachableError
-from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.errors import ServerUnreachableError
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.fingerprint import Hashes, Mask, Multiset
 from spark_streams.sink.ledger import Command, expiry, pack_mark
@@ -27,9 +25,10 @@ from spark_streams.sink.limits import Limits
 from spark_streams.sink.rows import error_of_row, first_refused, id_refused
 from spark_streams.sink.trim import Trimmer
 from spark_streams.wire.connection import Reply, ReplyError, pack
-from spark_streams.wire.link import Link
-from spark_streams.wire.replies import pairs
-from spark_streams.wire.retry import passes, wants_new_connection
+from spark_streams.wire.multi_exec import Outcome, framed
+from spark_streams.wire.replies import errors_among, parse_replies
+from spark_streams.wire.session import Session
+from spark_streams.wire.xinfo import read_stream_state
 
 _NOTHING: Hashes = np.empty(0, np.uint64)
 T = TypeVar("T")
@@ -37,107 +36,130 @@ T = TypeVar("T")
 
 @dataclass
 class Write:
-    """A chunk on its way, with the name of its marks and the books of its segments."""
+    """A chunk on its way. mark: the name of its marks; views: of its segments' streams."""
 
     chunk: Chunk
     mark: bytes
-    books: Sequence[LedgerView]
+    views: Sequence[LedgerView]
     commands: int = 0  # between MULTI and EXEC
 
     def expected(self) -> bytes:
         """The answers to its questions while nothing has changed."""
-        return b"+OK\r\n" + b"".join([book.expected() for book in self.books])
+        return b"+OK\r\n" + b"".join([view.expected() for view in self.views])
+
+    def take_mark_for_known(self) -> None:
+        """Count on its marks being there."""
+        for view in self.views:
+            view.seen.add(self.mark)
+
+    def take_mark_for_unknown(self) -> None:
+        """Whether its marks are there is to be found out."""
+        for view in self.views:
+            view.seen.discard(self.mark)
 
 
-def parts_of(chunk: Chunk, books: Sequence[LedgerView]) -> Iterator[tuple[LedgerView, int, int, Hashes]]:
-    """(book, start, stop, fingerprints) of each segment."""
+@dataclass(frozen=True)
+class _Left:
+    """What is left to do for the rows of a chunk. wanted: those that nobody of this run has written; claimed: those
+    among them that an earlier run has written; met: per stream the fingerprints of rows that other attempts have."""
+
+    wanted: Mask
+    claimed: Mask
+    met: Sequence[tuple[LedgerView, Hashes]]
+
+
+def parts_of(chunk: Chunk, views: Sequence[LedgerView]) -> Iterator[tuple[LedgerView, int, int, Hashes]]:
+    """(view, start, stop, fingerprints) of each segment."""
     assert chunk.hashes is not None
-    for book, (_, start, stop) in zip(books, chunk.segments(), strict=True):
-        yield book, start, stop, chunk.hashes[start:stop]
+    for view, (_, start, stop) in zip(views, chunk.segments(), strict=True):
+        yield view, start, stop, chunk.hashes[start:stop]
 
 
 class Resolver:
-    """Writes chunks over a link while nothing else is under way on it."""
+    """Writes chunks over a session while nothing else is under way on it."""
 
-    def __init__(self, link: Link, trimmer: Trimmer, books: LedgerViews, limits: Limits) -> None:
-        self._link = link
+    def __init__(self, session: Session, trimmer: Trimmer, views: LedgerViews, limits: Limits) -> None:
+        self._session = session
         self._limits = limits
         self._trimmer = trimmer
-        self._books = books
+        self._views = views
 
-    def resolve(self, one: Write) -> None:
+    def resolve(self, write: Write) -> None:
         """Write what is not written yet of this chunk, whatever has happened to it so far."""
-        while not self.asking(lambda: self._try(one)):
+        while not self.asking(lambda: self._try(write)):
             pass
-        self.finished(one)
+        self.finished(write)
 
     def asking(self, attempt: Callable[[], T]) -> T:
-        """Until it comes through: the server's passing errors and lost connections are waited out."""
-        while True:
-            try:
-                return attempt()
-            except ReplyError as error:
-                text = str(error)
-                if not passes(text):
-                    raise self._link.server.error_of(error, ("EXEC", "(the sink's ledger)")) from None
-                if wants_new_connection(text):
-                    self._link.close()
-                self._link.wait(text)
-            except RStreamError as error:
-                self._link.again(error)
+        """Repeat something until it succeeds: lost connections and what is transient are waited out. Any other
+        ReplyError is raised as the named error that it is."""
+        try:
+            return self._session.run_part(lambda server: attempt())
+        except ReplyError as refusal:
+            raise self._session.get().error_of(refusal, ("EXEC", "(the sink's ledger)")) from None
 
     def ask(self, commands: Sequence[Command]) -> list[Reply]:
-        return self._link.server.pipeline(commands)
+        return self._session.get().pipeline(commands)
 
-    def _try(self, one: Write) -> bool:
+    def _try(self, write: Write) -> bool:
         """One attempt; whether the chunk is done. Raises a ReplyError or ServerUnreachableError where it may be tried
         again: the mark tells the next attempt what this one has done."""
-        books, chunk = one.books, one.chunk
-        explicit = [book.stream for book in books] if chunk.ids is not None else []
-        replies = self.ask([
-            ("WATCH", *[key for book in books for key in book.watched()], *explicit),
-            *[question for book in books for question in book.questions()],
+        tops = self._look(write)
+        left = self._left_of(write)
+        if not left.wanted.any():
+            self.ask([("UNWATCH",)])
+        elif not self._write(write, left, tops):
+            return False
+        for view, hashes in left.met:
+            view.others.remove(hashes)
+        return True
+
+    def _look(self, write: Write) -> dict[bytes, Reply]:
+        """WATCH the chunk's ledgers, and bring what is known of them up to date; where its rows have ids, also their
+        streams: the XINFO STREAM of each. Raises ReplyError, LedgerError."""
+        views = write.views
+        explicit = [view.stream for view in views] if write.chunk.ids is not None else []
+        watched, *replies = self.ask([
+            ("WATCH", *[key for view in views for key in view.watched()], *explicit),
+            *[question for view in views for question in view.questions()],
             *[("XINFO", "STREAM", stream) for stream in explicit],
         ])  # fmt: skip
-        asked = replies[1 : 1 + 2 * len(books)]
-        for reply in [replies[0], *asked]:
+        answers = replies[: 2 * len(views)]
+        for reply in (watched, *answers):
             if isinstance(reply, ReplyError):
                 raise reply
-        self._books.look_again(books, asked[0::2], asked[1::2], self.ask)
+        self._views.look_again(views, answers[0::2], answers[1::2], self.ask)
+        return dict(zip(explicit, replies[len(answers) :], strict=True))
+
+    def _left_of(self, write: Write) -> _Left:
+        chunk = write.chunk
         wanted = np.zeros(len(chunk), np.bool_)
         claimed = np.zeros(len(chunk), np.bool_)
         met: list[tuple[LedgerView, Hashes]] = []
-        for book, start, stop, hashes in parts_of(chunk, books):
-            own = self._books.own(book, one.mark)
-            if own is not None:
-                written = Multiset()
-                written.add(own)
-                met.append((book, hashes[~written.matching(hashes)]))
-            elif not book.done:
-                known = book.others.matching(hashes)
-                met.append((book, hashes[known]))
-                wanted[start:stop] = ~known
-                places = start + np.flatnonzero(~known)
-                claimed[places] = book.earlier.matching(hashes[~known])
-        if not wanted.any():
-            self.ask([("UNWATCH",)])
-        else:
-            rest = chunk.where(wanted)
-            part = Write(rest, one.mark, self._books.of([stream for stream, _, _ in rest.segments()]))
-            tops = dict(zip(explicit, replies[1 + 2 * len(books) :], strict=True))
-            if not self._write(part, claimed[wanted], tops):
-                return False
-        for book, hashes in met:
-            book.others.remove(hashes)
-        return True
+        for view, start, stop, hashes in parts_of(chunk, write.views):
+            own = self._views.own(view, write.mark)
+            if own is not None:  # this attempt has written the segment, but for rows that were met already
+                met.append((view, hashes[~Multiset.of(own).matching(hashes)]))
+                continue
+            if view.done:
+                continue
+            known = view.others.matching(hashes)
+            met.append((view, hashes[known]))
+            wanted[start:stop] = ~known
+            claimed[start + np.flatnonzero(~known)] = view.earlier.matching(hashes[~known])
+        return _Left(wanted, claimed, met)
 
-    def _write(self, one: Write, claimed: Mask, tops: Mapping[bytes, Reply]) -> bool:
-        """MULTI … EXEC of these rows; False where something has changed since WATCH."""
-        fresh = one.chunk.where(~claimed)
+    def _write(self, whole: Write, left: _Left, tops: Mapping[bytes, Reply]) -> bool:
+        """MULTI … EXEC of the rows that are left; False where something has changed since WATCH. Raises a ReplyError
+        where the server gave it up, ServerUnreachableError, the named error of a row that is refused."""
+        rest = whole.chunk.where(left.wanted)
+        write = Write(rest, whole.mark, self._views.of(rest.stream_names()))
+        claimed = left.claimed[left.wanted]
+        fresh = rest.where(~claimed)
         self._check_ids(fresh, tops)
-        trims = self._trimmer.commands([stream for stream, _, _ in fresh.segments()])
-        marks = self.marks(one, claimed)
-        pipe = self._link.pipe
+        trims = self._trimmer.commands(fresh.stream_names())
+        marks = self.marks(write, claimed)
+        pipe = self._session.pipe
         last = b"".join([*trims, *[pack(*mark) for mark in marks], pack("EXEC"), pipe.mark])
         try:
             pipe.send(pack("MULTI"), fresh.requests.slice(0, len(fresh)), last)
@@ -145,90 +167,81 @@ class Resolver:
         except ServerUnreachableError:
             self._limits.lost(fresh)
             raise
-        return self.is_carried_out(one, fresh, claimed, replies)
+        return self.is_carried_out(write, fresh, claimed, replies)
 
-    def is_carried_out(self, one: Write, fresh: Chunk, claimed: Mask | None, raw: bytes) -> bool:
+    def is_carried_out(self, write: Write, fresh: Chunk, claimed: Mask | None, raw: bytes) -> bool:
         """What the replies to MULTI … EXEC say: carried out, or not (nil). fresh: the rows that were sent.
 
         Raises ReplyError where the server gave it up, the error of the first row that was refused inside it.
         """
-        reader = hiredis.Reader(replyError=ReplyError)
-        reader.feed(raw)
-        replies: list[Reply] = []
-        while (reply := reader.gets()) is not False:
-            replies.append(reply)
-        results = replies[-1]
-        if isinstance(results, ReplyError):
-            raise next(reply for reply in replies if isinstance(reply, ReplyError))
+        results = Outcome.read(parse_replies(raw)).unless_given_up()
         if results is None:
             return False
-        refused = {at: str(reply) for at, reply in enumerate(results) if isinstance(reply, ReplyError)}
+        refused = dict(errors_among(results))
         if refused:
-            self._take_back(one, fresh, claimed, refused)
-        self.written(one, claimed)
+            self._take_back(write, fresh, claimed, refused)
+        self.written(write, claimed)
         return True
 
-    def _take_back(self, one: Write, fresh: Chunk, claimed: Mask | None, refused: dict[int, str]) -> None:
+    def _take_back(self, write: Write, fresh: Chunk, claimed: Mask | None, refused: dict[int, ReplyError]) -> None:
         """Rows were refused inside the transaction, which does not undo the mark: mark only what was written. Raises
-        the error of the first one."""
-        keep = np.ones(len(one.chunk), np.bool_)
-        claims = np.zeros(len(one.chunk), np.bool_) if claimed is None else claimed
-        keep[np.flatnonzero(~claims)[[at for at in refused if at < len(fresh)]]] = False
+        the error of the first write."""
+        keep = np.ones(len(write.chunk), np.bool_)
+        claims = np.zeros(len(write.chunk), np.bool_) if claimed is None else claimed
+        keep[np.flatnonzero(~claims)[[place for place in refused if place < len(fresh)]]] = False
         corrections: list[Command] = []
-        for book, start, stop, hashes in parts_of(one.chunk, one.books):
+        for view, start, stop, hashes in parts_of(write.chunk, write.views):
             here = slice(start, stop)
             mark = pack_mark(hashes[~claims[here] & keep[here]], hashes[claims[here]])
-            corrections.append(("HSET", book.marks, one.mark, mark))
+            corrections.append(("HSET", view.marks, write.mark, mark))
             refused_here = int((~keep[here]).sum())
-            corrections.append(("DECRBY", book.keys.part("written"), refused_here))
-        self.asking(lambda: self.ask([("MULTI",), *corrections, ("EXEC",)]))
-        at, text = next(iter(refused.items()))
-        if at < len(fresh):
-            raise error_of_row(self._link.server, fresh, at, text)
-        raise self._link.server.error_of(ReplyError(text), ("XTRIM", one.books[0].stream))
+            corrections.append(("DECRBY", view.keys.part("written"), refused_here))
+        self.asking(lambda: self.ask(framed(corrections)))
+        place, why = next(iter(refused.items()))
+        if place < len(fresh):
+            raise error_of_row(self._session.get(), fresh, place, why)
+        raise self._session.get().error_of(why, ("XTRIM", write.views[0].stream))
 
     def _check_ids(self, fresh: Chunk, tops: Mapping[bytes, Reply]) -> None:
         """Explicit ids must rise above the top of their stream, which is watched. Raises EntryIdError and kin."""
         if fresh.ids is None:
             return
         for stream, start, stop in fresh.segments():
-            described = tops[stream]
-            if isinstance(described, ReplyError) and str(described) != "ERR no such key":
-                raise self._link.server.error_of(described, ("XADD", stream))
-            top = StreamId.parse(pairs(described)[b"last-generated-id"]) if isinstance(described, list) else MIN_ID
-            at = first_refused(fresh.ids.slice(start, stop - start), top)
-            if at is not None:
-                raise id_refused(self._link.server, fresh, start + at)
+            server = self._session.get()
+            top = read_stream_state(server, stream, tops[stream]).last
+            place = first_refused(fresh.ids.slice(start, stop - start), top)
+            if place is not None:
+                raise id_refused(server, fresh, start + place)
 
-    def written(self, one: Write, claimed: Mask | None) -> None:
+    def written(self, write: Write, claimed: Mask | None) -> None:
         """The mark is there, and the rows are."""
-        for book, start, stop, hashes in parts_of(one.chunk, one.books):
-            self._books.made(book, one.mark, hashes)
+        for view, start, stop, hashes in parts_of(write.chunk, write.views):
+            self._views.made(view, write.mark, hashes)
             if claimed is not None:
                 claims = hashes[claimed[start:stop]]
-                book.earlier.remove(claims)
-                book.claims_read += 8 * len(claims)  # they were watched: nobody else's are between
+                view.earlier.remove(claims)
+                view.claims_read += 8 * len(claims)  # they were watched: nobody else's are between
         if claimed is None:
-            self.finished(one)
+            self.finished(write)
 
-    def marks(self, one: Write, claimed: Mask | None) -> list[Command]:
+    def marks(self, write: Write, claimed: Mask | None) -> list[Command]:
         """The commands that mark the chunk's rows as written, or as claimed."""
         commands: list[Command] = []
-        for book, start, stop, hashes in parts_of(one.chunk, one.books):
+        for view, start, stop, hashes in parts_of(write.chunk, write.views):
             claims = hashes[claimed[start:stop]] if claimed is not None else _NOTHING
             written = hashes[~claimed[start:stop]] if claimed is not None else hashes
-            commands.append(("HSET", book.marks, one.mark, pack_mark(written, claims)))
-            names = [book.marks, book.keys.part("written")]
+            commands.append(("HSET", view.marks, write.mark, pack_mark(written, claims)))
+            names = [view.marks, view.keys.part("written")]
             commands.append(("INCRBY", names[-1], len(written)))
             if len(claims):
-                names.append(book.keys.part("claims"))
+                names.append(view.keys.part("claims"))
                 commands.append(("APPEND", names[-1], claims.astype("<u8").tobytes()))
-            if not book.marked or len(claims):
-                commands.append(("SADD", book.keys.parts, *[name[len(book.keys.head) + 1 :] for name in names]))
-            commands += expiry(self._books.batch, book.keys.head, book.keys.parts, *names)
+            if not view.marked or len(claims):
+                commands.append(("SADD", view.keys.parts, *[name[len(view.keys.head) + 1 :] for name in names]))
+            commands += expiry(self._views.batch, view.keys.head, view.keys.parts, *names)
         return commands
 
-    def finished(self, one: Write) -> None:
-        self._books.forget(one.mark)
-        self._link.backoff.succeeded()
-        self._trimmer.after([book.stream for book in one.books])
+    def finished(self, write: Write) -> None:
+        self._views.forget(write.mark)
+        self._session.backoff.succeeded()
+        self._trimmer.after([view.stream for view in write.views])

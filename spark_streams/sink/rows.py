@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-import hiredis
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,37 +13,24 @@ from spark_streams.errors import EntryIdError, RStreamError
 from spark_streams.ids import MAX_ID, InvalidStreamId, StreamId
 from spark_streams.sink.chunks import Chunk
 from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.replies import parse_replies
+from spark_streams.wire.reply_errors import ID_TOO_LOW, IDS_EXHAUSTED, is_id_refusal
 
-_ID_REFUSALS = ("ERR The ID specified in XADD", "ERR Invalid stream ID")
 _LOOKED_FOR = 200  # rows in one round trip: entries may be large
-_EXHAUSTED = "ERR The stream has exhausted the last possible ID, unable to add more items"
 
 
-def errors_among(replies: bytes) -> list[tuple[int, str]]:
-    """(position, text) of every error among replies back to back."""
-    reader = hiredis.Reader(replyError=ReplyError)
-    reader.feed(replies)
-    found: list[tuple[int, str]] = []
-    position = 0
-    while (reply := reader.gets()) is not False:
-        if isinstance(reply, ReplyError):
-            found.append((position, str(reply)))
-        position += 1
-    return found
+def error_of_row(server: Connection, chunk: Chunk, place: int, refusal: ReplyError) -> RStreamError:
+    """The named error for the row at this place of the chunk, whose XADD was answered with `refusal`."""
+    stream, row = chunk.streams[chunk.codes[place]], int(chunk.rows[place])
+    if chunk.ids is not None and refuses_own_id(chunk, place, refusal):
+        return _id_refused(server, stream, row, chunk.ids[place].as_py())
+    return server.error_of(refusal, ("XADD", stream, f"(row {row} of this task)"))
 
 
-def error_of_row(server: Connection, chunk: Chunk, at: int, text: str) -> RStreamError:
-    """The named error for the row at this place of the chunk."""
-    stream, row = chunk.streams[chunk.codes[at]], int(chunk.rows[at])
-    if chunk.ids is not None and is_id_refusal(chunk, at, text):
-        return _id_refused(server, stream, row, chunk.ids[at].as_py())
-    return server.error_of(ReplyError(text), ("XADD", stream, f"(row {row} of this task)"))
-
-
-def id_refused(server: Connection, chunk: Chunk, at: int) -> RStreamError:
-    """The named error for a row whose id would be refused."""
-    given = chunk.ids is not None and chunk.ids[at].is_valid
-    return error_of_row(server, chunk, at, f"{_ID_REFUSALS[0]} is too low" if given else _EXHAUSTED)
+def id_refused(server: Connection, chunk: Chunk, place: int) -> RStreamError:
+    """The named error for a row whose id would be refused: as if the server had been asked."""
+    has_own_id = chunk.ids is not None and chunk.ids[place].is_valid
+    return error_of_row(server, chunk, place, ReplyError(ID_TOO_LOW if has_own_id else IDS_EXHAUSTED))
 
 
 def _id_refused(server: Connection, stream: bytes, row: int, explicit: str) -> EntryIdError:
@@ -59,23 +45,21 @@ def first_unwritten(server: Connection, chunk: Chunk) -> int | None:
     """The place of the first row that its stream does not hold under its id, as it is. Raises ServerError."""
     for start in range(0, len(chunk), _LOOKED_FOR):
         page = chunk.slice(start, min(start + _LOOKED_FOR, len(chunk)))
-        wanted = [_words(page, at) for at in range(len(page))]
+        wanted = [_words(page, place) for place in range(len(page))]
         ids = [None if words[2].endswith(b"*") else StreamId.parse(words[2]) for words in wanted]
-        asked = [bytes(one) if one is not None else b"+" for one in ids]
-        found = server.execute_all([
-            ("XRANGE", words[1], one, one, "COUNT", 1) for words, one in zip(wanted, asked, strict=True)
+        asked = [bytes(entry) if entry is not None else b"+" for entry in ids]
+        replies = server.execute_all([
+            ("XRANGE", words[1], entry, entry, "COUNT", 1) for words, entry in zip(wanted, asked, strict=True)
         ])  # fmt: skip
-        for at, (words, one, entries) in enumerate(zip(wanted, ids, found, strict=True)):
-            if one is None or not entries or entries[0][1] != words[3:]:
-                return start + at
+        for place, (words, entry, entries) in enumerate(zip(wanted, ids, replies, strict=True)):
+            if entry is None or not entries or entries[0][1] != words[3:]:
+                return start + place
     return None
 
 
-def _words(chunk: Chunk, at: int) -> list[bytes]:
+def _words(chunk: Chunk, place: int) -> list[bytes]:
     """The command of one row: XADD, stream, id, fields and values."""
-    reader = hiredis.Reader()
-    reader.feed(bytes(chunk.requests.slice(at, at + 1)))
-    words: list[bytes] = reader.gets()
+    words: list[bytes] = parse_replies(chunk.requests.slice(place, place + 1))[0]  # a request looks like such a reply
     return words
 
 
@@ -116,7 +100,7 @@ def first_refused(ids: pa.Array, top: StreamId) -> int | None:
 
 def _first_refused_of_partial(ids: Sequence[str | None], top: StreamId) -> int | None:
     """The same for ids whose sequence the server is to find (`5-*`), or with numbers beyond 64 bits."""
-    for at, text in enumerate(ids):
+    for place, text in enumerate(ids):
         if text is None:
             return None
         try:
@@ -124,17 +108,17 @@ def _first_refused_of_partial(ids: Sequence[str | None], top: StreamId) -> int |
                 given = StreamId.parse(text.removesuffix("-*"))
                 given = top.next() if given.ms == top.ms else given
                 if given.ms != int(text.removesuffix("-*")):
-                    return at
+                    return place
             else:
                 given = StreamId.parse(text)
         except InvalidStreamId:
-            return at
+            return place
         if given <= top:
-            return at
+            return place
         top = given
     return None
 
 
-def is_id_refusal(chunk: Chunk, at: int, text: str) -> bool:
-    """Whether a row was refused because its explicit id is not above those before it."""
-    return chunk.ids is not None and chunk.ids[at].is_valid and text.startswith(_ID_REFUSALS)
+def refuses_own_id(chunk: Chunk, place: int, refusal: ReplyError) -> bool:
+    """Whether a row was refused because the id that it brings along is not above those before it."""
+    return chunk.ids is not None and chunk.ids[place].is_valid and is_id_refusal(refusal)

@@ -12,14 +12,15 @@ from __future__ import annotations
 import logging
 import secrets
 
-from spark_streams.errors import RStreamError, UnsupportedError
+from spark_streams.errors import UnsupportedError
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.ledger import CLOSED, JOB_SECONDS, NONE_CLOSED
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.eviction import ASK, drops_any_key, policy_in
-from spark_streams.wire.link import Link
+from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.retry import LIMIT
+from spark_streams.wire.session import Session
 
 RUNS = "rstream:runs"
 _log = logging.getLogger("spark_streams.sink")
@@ -35,37 +36,29 @@ def begin_run(address: Address) -> str:
 
     Raises UnsupportedError where the server may drop keys, RetriesExhaustedError, ServerReplyError.
     """
-    with Link(address, LIMIT) as link:
-        while True:
-            try:
-                number = _next_number(link.server)
-            except RStreamError as error:
-                link.again(error)
-            else:
-                if number is not None:
-                    return run_name(number)
+    with Session(address, patience=LIMIT) as session:
+        while (number := session.run(_next_number)) is None:
+            pass
+    return run_name(number)
 
 
 def begin_job(address: Address) -> Batch:
     """A job that begins now: its record is there. Raises what begin_run raises."""
     batch = Batch.of_job(secrets.token_hex(8))
-    with Link(address) as link:
-        while True:
-            try:
-                server = link.server
-                policy = _require_memory(address, server.pipeline([ASK])[0])
-                if policy.startswith("volatile"):
-                    _log.warning(
-                        "the server at %s drops keys that expire when its memory is full (maxmemory-policy %s), and a "
-                        "job's ledger expires: until the job has ended, see that there is room", address, policy,
-                    )  # fmt: skip
-                server.execute_all([
-                    ("HSET", batch.record, CLOSED, NONE_CLOSED), ("EXPIRE", batch.record, JOB_SECONDS)
-                ])  # fmt: skip
-            except RStreamError as error:
-                link.again(error)
-            else:
-                return batch
+    with Session(address) as session:
+        session.run(lambda server: _make_record(server, batch))
+    return batch
+
+
+def _make_record(server: Connection, batch: Batch) -> None:
+    """A job's record. Raises UnsupportedError."""
+    policy = _require_memory(server.address, server.pipeline([ASK])[0])
+    if policy.startswith("volatile"):
+        _log.warning(
+            "the server at %s drops keys that expire when its memory is full (maxmemory-policy %s), and a job's ledger "
+            "expires: until the job has ended, see that there is room", server.address, policy,
+        )  # fmt: skip
+    server.execute_all([("HSET", batch.record, CLOSED, NONE_CLOSED), ("EXPIRE", batch.record, JOB_SECONDS)])
 
 
 def _next_number(server: Connection) -> int | None:
@@ -77,7 +70,7 @@ def _next_number(server: Connection) -> int | None:
     _require_memory(server.address, memory)
     _, last, (seconds, microseconds) = replies
     number = max(int(seconds) * 1_000_000 + int(microseconds), int(last or 0) + 1)
-    return number if server.execute_all([("MULTI",), ("SET", RUNS, number), ("EXEC",)])[-1] is not None else None
+    return number if transact(server, [("SET", RUNS, number)]) is not None else None
 
 
 def _require_memory(address: Address, memory: Reply) -> str:

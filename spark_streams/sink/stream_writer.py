@@ -10,7 +10,8 @@ from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError, UnsupportedError
 from spark_streams.options import Options
-from spark_streams.sink.batch_writer import BatchWriter, Written, micro_batch
+from spark_streams.sink.batch_writer import BatchWriter, Written
+from spark_streams.task_context import micro_batch
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

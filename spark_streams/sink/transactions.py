@@ -17,9 +17,8 @@ rows are not those of the attempt before, and it has written nothing.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from enum import Enum
 
 import numpy as np
 
@@ -28,33 +27,42 @@ from spark_streams.sink import refusals
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.covering import Covering
 from spark_streams.sink.fingerprint import Hashes, Multiset
-from spark_streams.sink.held import Held
 from spark_streams.sink.ledger_view import LedgerView, LedgerViews, checked
 from spark_streams.sink.limits import Limits
-from spark_streams.sink.opening import open_books
+from spark_streams.sink.opening import open_views
 from spark_streams.sink.resolving import Resolver, Write, parts_of
 from spark_streams.sink.rows import with_known_tops
+from spark_streams.sink.spill_queue import SpillQueue
 from spark_streams.sink.trim import Trimmer
 from spark_streams.wire.connection import ReplyError, pack
-from spark_streams.wire.link import Link
+from spark_streams.wire.pipe import Pipe
+from spark_streams.wire.session import Session
 
 _QUEUED = b"+QUEUED\r\n"
 
 
+class _Executed(Enum):
+    """What became of the chunk that was queued, and of the one to be queued behind its EXEC."""
+
+    AS_EXPECTED = "written, and the following one is queued"
+    WRITTEN = "written, and nothing is queued"
+    UNKNOWN = "not known to be written, and nothing is queued"
+
+
 class LedgerSender:
-    """Sends chunks over a link, each at most once, whoever else sends the same."""
+    """Sends chunks over a session, each at most once, whoever else sends the same."""
 
     def __init__(
-        self, link: Link, trimmer: Trimmer, books: LedgerViews, limits: Limits, replicas: int | None = None
+        self, session: Session, trimmer: Trimmer, views: LedgerViews, limits: Limits, replicas: int | None = None
     ) -> None:
         """replicas: as Covering's."""
-        self._link = link
+        self._session = session
         self._trimmer = trimmer
-        self._books = books
+        self._views = views
         self._limits = limits
-        self._slow = Resolver(link, trimmer, books, limits)
-        self._covering = Covering(link, books, self._slow, replicas)
-        self._ahead: Write | None = None  # queued behind MULTI, waiting for its EXEC
+        self._resolver = Resolver(session, trimmer, views, limits)
+        self._covering = Covering(session, views, self._resolver, replicas)
+        self._queued: Write | None = None  # behind MULTI, waiting for its EXEC
         self._numbered = 0
 
     def run(self, chunks: Iterable[Chunk]) -> int:
@@ -64,159 +72,184 @@ class LedgerSender:
         of a row that the server refuses, ReplicationError.
         """
         rows = 0
-        with Held() as held:
+        with SpillQueue() as held:
             for chunk in self._limits.fitting(chunks):
                 rows += len(chunk)
                 self._open(chunk)
-                left = self._without_known(chunk) if held.waiting or self._is_retry(chunk) else chunk
-                if left is not chunk and self._unmet():
-                    held.add(left)
-                    continue
-                for one in held.release():
-                    self._push(one)
-                self._push(left)
+                self._write_or_hold(chunk, held)
             self._flush()
             self._require_all_met()
-            for one in held.release():
-                self._push(one)
+            self._write_all(held.release())
             self._flush()
             self._require_all_met()
             self._covering.cover(at_the_end=True)
         return rows
 
+    def _write_or_hold(self, chunk: Chunk, held: SpillQueue) -> None:
+        """A retry holds its rows until it has met all that the attempts before it have written."""
+        if not held and not self._is_retry(chunk):
+            self._write(chunk)
+            return
+        left = self._without_known(chunk)
+        if self._unmet():
+            held.add(left)
+            return
+        self._write_all(held.release())
+        self._write(left)
+
     # -- before writing -----------------------------------------------------------------------------------------
 
     def _open(self, chunk: Chunk) -> None:
-        segments = chunk.segments()
-        books = self._books.of([stream for stream, _, _ in segments])
-        if not all(book.opened for book in books):
+        """Come into the ledgers of the chunk's streams, and count its rows."""
+        views = self._views.of(chunk.stream_names())
+        if not all(view.opened for view in views):
             self._flush()
-            self._slow.asking(lambda: open_books(self._books, books, self._slow.ask))
+            self._resolver.asking(lambda: open_views(self._views, views, self._resolver.ask))
             self._covering.begin()
-            for book in books:
-                if book.kind not in (b"none", b"stream"):
-                    raise self._link.server.error_of(ReplyError("WRONGTYPE"), ("XADD", book.stream))
-        for book, _, _, hashes in self._parts(chunk):
-            book.count(hashes)
+            for view in views:
+                if view.kind not in (b"none", b"stream"):
+                    raise self._session.get().not_a_stream(view.stream, "XADD")
+        for view, _, _, hashes in self._parts(chunk):
+            view.count(hashes)
 
     def _is_retry(self, chunk: Chunk) -> bool:
-        return any(len(book.others) for book in self._books.of([stream for stream, _, _ in chunk.segments()]))
+        return any(len(view.others) for view in self._views.of(chunk.stream_names()))
 
     def _unmet(self) -> int:
-        return sum(len(book.others) for book in self._books.all() if not book.done)
+        return sum(len(view.others) for view in self._views.all() if not view.done)
 
     def _without_known(self, chunk: Chunk) -> Chunk:
         """Without the rows that other attempts have written; they count as met."""
         wanted = np.ones(len(chunk), np.bool_)
-        for book, start, stop, hashes in self._parts(chunk):
-            known = book.others.matching(hashes)
-            book.others.remove(hashes[known])
+        for view, start, stop, hashes in self._parts(chunk):
+            known = view.others.matching(hashes)
+            view.others.remove(hashes[known])
             wanted[start:stop] = ~known
-        return chunk.where(wanted) if not wanted.all() else replace(chunk)
+        return chunk.where(wanted)
 
     def _require_all_met(self) -> None:
-        for book in self._books.all():
-            unmet = 0 if book.done else len(book.others)
+        for view in self._views.all():
+            unmet = 0 if view.done else len(view.others)
             if not unmet:
                 continue
             if not self._is_lossy():
-                raise refusals.other_attempt(self._books.batch, book.shown, self._books.partition, unmet)
-            book.others = Multiset()
+                raise refusals.other_attempt(self._views.batch, view.shown, self._views.partition, unmet)
+            view.others = Multiset()
 
     def _is_lossy(self) -> bool:
         """Whether the source says that it has fewer entries than an earlier attempt had."""
-        batch = self._books.batch
-        return batch.is_named_by(self._slow.asking(lambda: checked(self._slow.ask([("GET", batch.lossy)])))[0])
+        batch = self._views.batch
+        [named] = self._resolver.asking(lambda: checked(self._resolver.ask([("GET", batch.lossy)])))
+        return batch.is_named_by(named)
 
     def _parts(self, chunk: Chunk) -> Iterator[tuple[LedgerView, int, int, Hashes]]:
-        return parts_of(chunk, self._books.of([stream for stream, _, _ in chunk.segments()]))
+        return parts_of(chunk, self._views.of(chunk.stream_names()))
 
-    # -- the fast way -------------------------------------------------------------------------------------------
+    # -- writing ------------------------------------------------------------------------------------------------
 
-    def _push(self, chunk: Chunk) -> None:
+    def _write_all(self, chunks: Iterable[Chunk]) -> None:
+        for chunk in chunks:
+            self._write(chunk)
+
+    def _write(self, chunk: Chunk) -> None:
         for piece in with_known_tops(chunk):
-            self._push_piece(piece)
+            self._write_piece(piece)
 
-    def _push_piece(self, chunk: Chunk) -> None:
-        books = self._books.of([stream for stream, _, _ in chunk.segments()])
-        if all(book.done for book in books):
+    def _write_piece(self, chunk: Chunk) -> None:
+        """Write a chunk the fast way or the slow one. When this returns it is written, or queued behind MULTI."""
+        views = self._views.of(chunk.stream_names())
+        if all(view.done for view in views):
             return
         if self._covering.is_due:
             self._flush()
             self._covering.cover()
         self._numbered += 1
-        one = Write(chunk, f"{self._books.attempt}.{self._numbered}".encode(), books)
-        self._covering.add(one)
-        if chunk.ids is not None or not all(book.settled for book in books):
+        write = Write(chunk, f"{self._views.attempt}.{self._numbered}".encode(), views)
+        self._covering.add(write)
+        if chunk.ids is not None or not all(view.settled for view in views):
             self._flush()
-            self._slow.resolve(one)
-            return
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            self._execute(ahead, one)
-            return
-        try:
-            self._link.pipe.send(*self._queued(one))
-            self._ahead = one
-        except ServerUnreachableError as error:
-            self._link.again(error)
-            self._slow.resolve(one)
+            self._resolver.resolve(write)
+        elif self._queued is not None:
+            self._execute(following=write)
+        else:
+            self._queue(write)
 
     def _flush(self) -> None:
         """Finish the chunk that waits for its EXEC."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            self._execute(ahead, None)
+        if self._queued is not None:
+            self._execute(following=None)
 
-    def _execute(self, one: Write, following: Write | None) -> None:
-        """EXEC the chunk that is queued, and queue the following one, which is ahead then. If anything is not as
-        expected, both are resolved."""
-        pipe = self._link.pipe
-        carried_out = False
+    # -- the fast way -------------------------------------------------------------------------------------------
+
+    def _queue(self, write: Write) -> None:
         try:
-            if pipe.take() == one.expected():
-                for book in one.books:
-                    book.seen.add(one.mark)  # what the questions for the following chunk are to be answered with
-                pipe.send(pack("EXEC"), pipe.mark, *(self._queued(following) if following is not None else ()))
-                replies = pipe.take()
-                if _went_well(one, replies):
-                    self._slow.written(one, None)
-                    self._ahead = following
-                    return
-                for book in one.books:
-                    book.seen.discard(one.mark)
-                if following is not None:
-                    pipe.take()
-                    pipe.send(pack("DISCARD"), pipe.mark)
-                    pipe.take()
-                # Nothing is under way any more: rows that were refused can be taken back from the mark.
-                with contextlib.suppress(ReplyError):  # given up by the server as a whole: resolved below
-                    carried_out = self._slow.is_carried_out(one, one.chunk, None, replies)
-            else:
-                pipe.send(pack("DISCARD"), pipe.mark)
-                pipe.take()
+            self._session.pipe.send(*self._request(write))
         except ServerUnreachableError as error:
-            for book in one.books:
-                book.seen.discard(one.mark)  # nobody knows
-            self._link.again(error)
-        if not carried_out:
-            self._slow.resolve(one)
-        if following is not None:
-            self._slow.resolve(following)
+            self._session.again(error)
+            self._resolver.resolve(write)
+        else:
+            self._queued = write
 
-    def _queued(self, one: Write) -> list[bytes | memoryview]:
+    def _execute(self, following: Write | None) -> None:
+        """EXEC the chunk that is queued, and queue the following one. Where anything is not as expected, both are
+        resolved: when this returns, the first is written and the following one is written or queued."""
+        write, self._queued = self._queued, None
+        assert write is not None
+        try:
+            executed = self._exec_and_queue(write, following)
+        except ServerUnreachableError as error:
+            write.take_mark_for_unknown()
+            self._session.again(error)
+            executed = _Executed.UNKNOWN
+        if executed is _Executed.AS_EXPECTED:
+            self._queued = following
+            return
+        if executed is _Executed.UNKNOWN:
+            self._resolver.resolve(write)
+        if following is not None:
+            self._resolver.resolve(following)
+
+    def _exec_and_queue(self, write: Write, following: Write | None) -> _Executed:
+        """Raises ServerUnreachableError: then nobody knows whether the chunk is written."""
+        pipe = self._session.pipe
+        if pipe.take() != write.expected():
+            self._discard(pipe)
+            return _Executed.UNKNOWN
+        write.take_mark_for_known()  # the following chunk's questions are answered behind this EXEC
+        pipe.send(pack("EXEC"), pipe.mark, *(self._request(following) if following is not None else ()))
+        replies = pipe.take()
+        if _went_well(write, replies):
+            self._resolver.written(write, None)
+            return _Executed.AS_EXPECTED
+        write.take_mark_for_unknown()
+        if following is not None:
+            pipe.take()  # the answers to its questions
+            self._discard(pipe)
+        # Nothing is under way any more: rows that were refused can be taken back from the mark.
+        try:
+            carried_out = self._resolver.is_carried_out(write, write.chunk, None, replies)
+        except ReplyError:  # the server has given the transaction up
+            carried_out = False
+        return _Executed.WRITTEN if carried_out else _Executed.UNKNOWN
+
+    def _discard(self, pipe: Pipe) -> None:
+        """Drop what is queued behind MULTI, and its replies."""
+        pipe.send(pack("DISCARD"), pipe.mark)
+        pipe.take()
+
+    def _request(self, write: Write) -> list[bytes | memoryview]:
         """The first two lines of the drawing above."""
-        watched = [key for book in one.books for key in book.watched()]
-        questions = [pack(*question) for book in one.books for question in book.questions()]
-        first = b"".join([pack("WATCH", *watched), *questions, self._link.pipe.mark, pack("MULTI")])
-        chunk = one.chunk
-        trims = self._trimmer.commands([book.stream for book in one.books])
-        marks = [pack(*command) for command in self._slow.marks(one, None)]
-        one.commands = len(chunk) + len(trims) + len(marks)
+        watched = [key for view in write.views for key in view.watched()]
+        questions = [pack(*question) for view in write.views for question in view.questions()]
+        first = b"".join([pack("WATCH", *watched), *questions, self._session.pipe.mark, pack("MULTI")])
+        chunk = write.chunk
+        trims = self._trimmer.commands([view.stream for view in write.views])
+        marks = [pack(*command) for command in self._resolver.marks(write, None)]
+        write.commands = len(chunk) + len(trims) + len(marks)
         return [first, chunk.requests.slice(0, len(chunk)), b"".join([*trims, *marks])]
 
 
-def _went_well(one: Write, replies: bytes) -> bool:
+def _went_well(write: Write, replies: bytes) -> bool:
     """Whether all commands were queued, and EXEC has carried them out without an error."""
-    head = len(b"+OK\r\n") + len(_QUEUED) * one.commands
-    return replies.startswith(b"*%d\r\n" % one.commands, head) and replies.find(b"\n-", head) < 0
+    head = len(b"+OK\r\n") + len(_QUEUED) * write.commands
+    return replies.startswith(b"*%d\r\n" % write.commands, head) and replies.find(b"\n-", head) < 0

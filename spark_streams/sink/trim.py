@@ -21,13 +21,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.errors import RStreamError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.options import Options
-from spark_streams.sink.readers import Group, Readers, last_delivered
+from spark_streams.sink.readers import Readers
 from spark_streams.wire.connection import Connection, ReplyError, pack
-from spark_streams.wire.link import Link
-from spark_streams.wire.retry import is_passing
+from spark_streams.wire.replies import milliseconds
+from spark_streams.wire.reply_errors import is_syntax_error
+from spark_streams.wire.retry import LIMIT
+from spark_streams.wire.session import Session
+from spark_streams.wire.xinfo import GroupInfo
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,13 @@ class Trimming:
 class Trimmer:
     """Trims the streams of one task. The server's clock is asked once, then ours is followed."""
 
-    def __init__(self, link: Link, trimming: Trimming) -> None:
-        self._link = link
+    def __init__(self, session: Session, trimming: Trimming) -> None:
+        self._session = session
         self._trimming = trimming
+        # A connection of its own: the task's may have replies on their way. There are chunks, so the address is right.
+        self._trim_session = Session(session.address, patience=LIMIT)
         self._acked: AckedTrimmer | None = None
-        self._ahead: float | None = None  # the server's clock minus our monotonic one, seconds
+        self._ahead: int | None = None  # the server's clock minus our monotonic one, milliseconds
 
     def commands(self, streams: Sequence[bytes]) -> list[bytes]:
         """The XTRIMs that go along with a chunk of these streams, packed."""
@@ -99,45 +103,34 @@ class Trimmer:
         if self._trimming.strategy != "acked":
             return
         now = self._now()
-        while True:
-            try:
-                if self._acked is None:
-                    self._acked = AckedTrimmer(Connection(self._link.address), self._trimming)
-                self._acked.trim(streams, now)
-                return
-            except RStreamError as error:
-                self.close()
-                if not is_passing(error):
-                    raise
-                self._link.wait(error)
+        self._trim_session.run(lambda server: self._acked_on(server).trim(streams, now))
 
     def close(self) -> None:
         """Close the connection that trim=acked uses."""
-        if self._acked is not None:
-            self._acked.close()
-            self._acked = None
+        self._trim_session.close()
+
+    def _acked_on(self, server: Connection) -> AckedTrimmer:
+        """Another connection may lead to another server: what is known of the last one does not count."""
+        if self._acked is None or self._acked.server is not server:
+            self._acked = AckedTrimmer(server, self._trimming)
+        return self._acked
 
     def _now(self) -> int:
         if self._trimming.retention is None:
             return 0
         if self._ahead is None:
-            seconds, microseconds = self._link.execute("TIME")
-            self._ahead = int(seconds) + int(microseconds) / 1e6 - time.monotonic()
-        return int((time.monotonic() + self._ahead) * 1000)
+            self._ahead = milliseconds(self._session.execute("TIME")) - _milliseconds_here()
+        return _milliseconds_here() + self._ahead
 
 
 class AckedTrimmer:
-    """trim=acked over a connection of its own. It asks the server once whether it knows ACKED."""
+    """trim=acked over a connection. It asks the server once whether it knows ACKED."""
 
     def __init__(self, server: Connection, trimming: Trimming) -> None:
-        self._server = server
+        self.server = server
         self._trimming = trimming
         self._readers = Readers(server)
         self._knows_acked: bool | None = None
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._server.close()
 
     def trim(self, streams: Sequence[bytes], now: int) -> int:
         """Trim each; how many entries went. Raises ServerReplyError and kin, StreamStateError."""
@@ -147,37 +140,37 @@ class AckedTrimmer:
             if groups
         )
 
-    def _trim(self, stream: bytes, groups: Sequence[Group], held: StreamId | None, now: int) -> int:
+    def _trim(self, stream: bytes, groups: Sequence[GroupInfo], held: StreamId | None, now: int) -> int:
         threshold = self._trimming.threshold(now) or ("MINID", str(MAX_ID))
         if held is None and self._knows_acked is not False:
             words = [*self._trimming.words(stream, *self._given_already(groups, *threshold)), "ACKED"]
-            reply = self._server.pipeline([words])[0]
+            reply = self.server.pipeline([words])[0]
             if self._knows_acked is None:
-                self._knows_acked = not (isinstance(reply, ReplyError) and "syntax error" in str(reply))
+                self._knows_acked = not is_syntax_error(reply)
             if self._knows_acked:
                 if isinstance(reply, ReplyError):
-                    raise self._server.error_of(reply, words)
+                    raise self.server.error_of(reply, words)
                 return int(reply)
         needed = self._needed(stream, groups)
         return self._trim_up_to(stream, needed if held is None else min(needed, _above(held)), *threshold)
 
     @staticmethod
-    def _given_already(groups: Sequence[Group], kind: str, threshold: str) -> tuple[str, str]:
+    def _given_already(groups: Sequence[GroupInfo], kind: str, threshold: str) -> tuple[str, str]:
         """A threshold by id goes no further than what every group had been given when they were looked at: a query that
         holds something back may have begun since."""
         if kind != "MINID":
             return kind, threshold
-        return kind, str(min(StreamId.parse(threshold), *[_above(last_delivered(group)) for group in groups]))
+        return kind, str(min(StreamId.parse(threshold), *[_above(group.last_delivered) for group in groups]))
 
-    def _needed(self, stream: bytes, groups: Sequence[Group]) -> StreamId:
+    def _needed(self, stream: bytes, groups: Sequence[GroupInfo]) -> StreamId:
         """The lowest id that some group has still to be given or to acknowledge."""
-        waiting = [group for group in groups if group[b"pending"]]
-        pending = self._server.execute_all([("XPENDING", stream, group[b"name"]) for group in waiting])
-        needed = [_above(last_delivered(group)) for group in groups]
+        waiting = [group for group in groups if group.pending]
+        pending = self.server.execute_all([("XPENDING", stream, group.name) for group in waiting])
+        needed = [_above(group.last_delivered) for group in groups]
         return min([*needed, *[StreamId.parse(summary[1]) for summary in pending if summary[0]]])
 
     def _trim_up_to(self, stream: bytes, needed: StreamId, kind: str, threshold: str) -> int:
-        execute = self._server.execute
+        execute = self.server.execute
         if kind == "MINID":
             lower = min(needed, StreamId.parse(threshold))
             return int(execute(*self._trimming.words(stream, "MINID", str(lower))))
@@ -190,6 +183,10 @@ class AckedTrimmer:
         entries = execute("XRANGE", stream, "-", "+", "COUNT", excess)
         last = StreamId.parse(entries[-1][0]) if entries else needed
         return int(execute("XTRIM", stream, "MINID", "=", str(min(needed, last.next()))))
+
+
+def _milliseconds_here() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def _above(entry: StreamId) -> StreamId:

@@ -17,7 +17,7 @@ from spark_streams.sink.ledger_view import LedgerViews
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.transactions import LedgerSender
 from spark_streams.sink.trim import Trimmer, Trimming
-from spark_streams.wire.link import Link
+from spark_streams.wire.session import Session
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,22 @@ class Result:
 def append(
     batches: Iterable[pa.RecordBatch], options: Options, task: Task | None, patience: float | None = None
 ) -> Result:
-    """Append every row to its stream. task: None for at-least-once; patience: as Link's.
+    """Append every row to its stream. task: None for at-least-once; patience: as Session's.
 
     Raises SchemaError, EntryIdError for a row that cannot be an entry, LedgerError for rows that are not those of an
     earlier attempt, RetriesExhaustedError where the server stays unusable, ServerReplyError (or kin) for what it
     refused, ReplicationError.
     """
-    with Link(options.address, patience) as link:
-        trimmer, limits = Trimmer(link, Trimming.of(options)), Limits(options.address)
+    with Session(options.address, patience=patience) as session:
+        trimmer, limits = Trimmer(session, Trimming.of(options)), Limits(options.address)
         try:
             cut = chunks(batches, options["stream"], options["nulls"], options["chunkSize"], task is not None)
             if task is None:
-                result = Result(PlainSender(link, trimmer, limits, options["waitReplicas"]).run(cut), {})
+                result = Result(PlainSender(session, trimmer, limits, options["waitReplicas"]).run(cut), {})
             else:
-                books = LedgerViews(task.batch, task.partition, task.attempt)
-                rows = LedgerSender(link, trimmer, books, limits, options["waitReplicas"]).run(cut)
-                result = Result(rows, {book.stream: Total(book.rows, book.total) for book in books.all()})
+                views = LedgerViews(task.batch, task.partition, task.attempt)
+                rows = LedgerSender(session, trimmer, views, limits, options["waitReplicas"]).run(cut)
+                result = Result(rows, {view.stream: Total(view.rows, view.total) for view in views.all()})
         finally:
             trimmer.close()
     return result

@@ -37,8 +37,8 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.task.fetcher import Fetch
-from spark_streams.wire.patient import PatientConnection
 from spark_streams.wire.retry import LIMIT
+from spark_streams.wire.session import Session
 
 _NOBODY = Membership((), "", "")  # reading ranges needs no group
 
@@ -55,7 +55,7 @@ _TYPES: dict[str, DataType] = {
 
 def infer_schema(options: Options) -> StructType:
     """The columns of a sample of the streams, and `_stream`, `_id` and `_timestamp`. Raises SchemaError."""
-    with PatientConnection(options.address, "inferring a schema") as server:
+    with Session(options.address, "inferring a schema") as server:
         entries = server.run(lambda connection: sample(connection, options))
     columns = infer(entries, skip=[options["columnNameOfCorruptRecord"], text(MARK)])
     columns += [("_stream", "string"), ("_id", "string"), ("_timestamp", "timestamp")]
@@ -85,7 +85,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks. Where the end is `latest` it is pinned here: a task that runs again reads the same."""
-        with PatientConnection(self._options.address, "planning what is read") as server:
+        with Session(self._options.address, "planning what is read") as server:
             tasks: Sequence[Task | None] = server.run(
                 lambda connection: plan_tasks(connection, self._options, self._narrowing)
             )
@@ -98,7 +98,7 @@ class BatchReader(DataSourceReader):
         if partition.task is None:
             return
         # The driver has been connected: the address is right, and a server that is away is waited for.
-        with PatientConnection(self._options.address, "reading", LIMIT) as server:
+        with Session(self._options.address, "reading", LIMIT) as server:
             for page in Fetch(server, _NOBODY, partition.task.runs, deliveries=False).pages():
                 if page.rows:
                     yield self._columns.batch(page.entries, page.rows, page.streams).batch

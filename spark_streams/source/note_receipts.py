@@ -19,7 +19,8 @@ from typing import Self
 from spark_streams.source.group.group_state import NOTED
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
-from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_key_required, is_no_group
+from spark_streams.wire.xinfo import consumers_in
 
 KIND = b"receipt"
 
@@ -58,7 +59,7 @@ class Receipt:
 
 def is_refused(reply: Reply) -> bool:
     """Whether a receipt could not be entered because the group or the stream is gone."""
-    return isinstance(reply, ReplyError) and (reply.code == "NOGROUP" or "requires the key to exist" in str(reply))
+    return is_no_group(reply) or is_key_required(reply)
 
 
 def question(stream: str, member: Membership) -> tuple[str, ...]:
@@ -70,8 +71,8 @@ def among(member: Membership, consumers: Reply) -> list[Receipt]:
     """The receipts of a stream, of any batch; none where the group is gone."""
     if isinstance(consumers, ReplyError):
         return []
-    names = [pairs(one)[b"name"].decode("utf-8", "surrogateescape") for one in consumers]
-    return [receipt for receipt in (Receipt.parse(member, name) for name in names) if receipt is not None]
+    receipts = [Receipt.parse(member, consumer.text) for consumer in consumers_in(consumers)]
+    return [receipt for receipt in receipts if receipt is not None]
 
 
 def missing_notes(

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -32,9 +31,10 @@ from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.task.read_partition import read_task
 from spark_streams.source.task_notes import Writer
+from spark_streams.task_context import micro_batch
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.patient import PatientConnection
 from spark_streams.wire.retry import LIMIT
+from spark_streams.wire.session import Session
 from spark_streams.worker import leave_interrupts_to_the_driver
 
 # Spark sets every limit aside for trigger(once=True), and for it alone: so there is always one.
@@ -161,9 +161,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         member = Membership(self._options["streams"] or (), self._options["group"], self._options["consumer"])
         # The driver has been connected: the address is right, and a server that is away is waited for.
         with (
-            PatientConnection(self._options.address, f"reading for group {member.group!r}", LIMIT) as server,
+            Session(self._options.address, f"reading for group {member.group!r}", LIMIT) as server,
             # The one that reads has replies on their way. Rarely needed. A note may be written twice.
-            PatientConnection(self._options.address, f"notes of group {member.group!r}", LIMIT) as notes,
+            Session(self._options.address, f"notes of group {member.group!r}", LIMIT) as notes,
         ):
 
             def lost(run: EntryRange, count: int) -> None:
@@ -198,8 +198,5 @@ def _tell_of_losses(server: Connection, query: str, batch: str) -> None:
 
 def _task_names() -> tuple[str, str]:
     """Spark's query id and batch id, as tasks see them (FACTS S8); empty outside of a query."""
-    context = TaskContext.get()
-    if context is None:
-        return "", ""
-    names = [context.getLocalProperty(name) for name in ("sql.streaming.queryId", "streaming.sql.batchId")]
-    return names[0] or "", names[1] or ""
+    batch = micro_batch()
+    return ("", "") if batch is None else (batch.query, str(batch.number))

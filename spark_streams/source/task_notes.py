@@ -13,8 +13,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-import hiredis
-
 from spark_streams.deadletter.letter import LETTERS_A_TRANSACTION, Letter, Note, now, post
 from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError
 from spark_streams.ids import StreamId
@@ -24,6 +22,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.note_receipts import KIND, Receipt, among, is_refused, missing_notes, question, removal
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.wire.connection import Connection, ReplyError, pack
+from spark_streams.wire.replies import parse_replies
 
 _LETTER, _LOST = b"letter", b"lost"
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
@@ -190,9 +189,7 @@ def _read(member: Membership, stream: str, note: Note) -> Letter | int:
     _, kind, entry = note.field.split(b" ")
     if kind == _LOST:
         return int(note.value)
-    reader = hiredis.Reader()
-    reader.feed(note.value)
-    query, batch, when, reason, *fields = reader.gets()
+    query, batch, when, reason, *fields = parse_replies(note.value)[0]
     return Letter(
         stream,
         entry,

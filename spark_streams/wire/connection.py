@@ -11,7 +11,6 @@ import functools
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Self, cast
 
 import hiredis
@@ -52,11 +51,11 @@ def _driver_info() -> dict[str, Any]:
 
 
 class ReplyError(Exception):
-    """An error reply as a value: its text is the server's own."""
+    """An error reply as a value: its text is the server's own. What it means, wire.reply_errors tells."""
 
     @property
     def code(self) -> str:
-        """Its first word: OOM, LOADING, ERR …"""
+        """The first word: OOM, LOADING, NOGROUP, ERR …"""
         return str(self).split(" ", 1)[0]
 
 
@@ -115,9 +114,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -149,15 +146,15 @@ class Connection:
 
     def replies(self, count: int) -> list[Reply]:
         """The next `count` replies as Python values; error replies are ReplyError values in the list."""
-        found: list[Reply] = []
+        replies: list[Reply] = []
         gets, feed, receive = self._reader.gets, self._reader.feed, self._duplex.receive
-        while len(found) < count:
+        while len(replies) < count:
             reply = gets()
             if reply is False:
                 feed(receive())  # type: ignore[arg-type]  # it takes any buffer
             else:
-                found.append(reply)
-        return found
+                replies.append(reply)
+        return replies
 
     def execute(self, *arguments: Argument) -> Reply:
         """One command, one reply. Raises ServerReplyError (or its WRONGTYPE, NOGROUP kin) for an error reply."""
@@ -169,10 +166,10 @@ class Connection:
 
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
         """The replies of all commands in order, in one round trip; error replies stay values."""
-        found: list[Reply] = []
+        replies: list[Reply] = []
         for count in self._sent_in_turn(commands):
-            found += self.replies(count)
-        return found
+            replies += self.replies(count)
+        return replies
 
     def each(self, commands: Sequence[Sequence[Argument]]) -> Iterator[Reply]:
         """The same, a reply at a time, for large ones: neither side holds many. Whoever does not take them all has lost
@@ -193,10 +190,10 @@ class Connection:
         server always has one piece ahead, and pieces get smaller where replies are large."""
         sent, read, size, before = 0, 0, _FIRST_PIECE, self._duplex.received
         while sent < len(commands):
-            some = commands[sent : sent + size]
-            self.send(b"".join([_pack(tuple(command)) for command in some]))
+            piece = commands[sent : sent + size]
+            self.send(b"".join([_pack(tuple(command)) for command in piece]))
             ahead = sent - read
-            sent += len(some)
+            sent += len(piece)
             if ahead:
                 yield ahead
                 read += ahead
@@ -264,16 +261,20 @@ class Connection:
         text = str(reply)
         where = f"{' '.join(words[:4])[:200]} at {self.address}"
         if reply.code == "WRONGTYPE":
-            key = words[2] if words[0] in ("XGROUP", "XINFO") else words[1]
-            return WrongKeyTypeError(
-                f"key {key!r} at {self.address} holds something that is not a stream; name another key ({words[0]})"
-            )
+            return self.not_a_stream(words[2] if words[0] in ("XGROUP", "XINFO") else words[1], words[0])
         if reply.code == "NOGROUP":
             return GroupMissingError(
                 f"{where}: the stream or its consumer group is gone ({text}): restore it, or take a new checkpoint"
                 + (" (embedded: forgets its streams when it ends)" if self.address.forgets else "")
             )
         return ServerReplyError(f"{where} was answered with: {text}", reply.code)
+
+    def not_a_stream(self, key: str | bytes, command: str) -> WrongKeyTypeError:
+        """The error for a key that holds something else; command: that was, or would be, refused for it."""
+        name = key if isinstance(key, str) else key.decode("utf-8", "replace")
+        return WrongKeyTypeError(
+            f"key {name!r} at {self.address} holds something that is not a stream; name another key ({command})"
+        )
 
     def receive_some(self) -> memoryview:
         """The bytes that have come, one at least, for wire.pipe; valid until the next call."""

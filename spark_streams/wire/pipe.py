@@ -26,10 +26,10 @@ class Pipe:
 
     def take(self) -> bytes:
         """The reply bytes before the oldest mark. Raises ServerUnreachableError."""
-        while (at := self._inbox.find(self._token, self._searched)) < 0:
+        while (end := self._inbox.find(self._token, self._searched)) < 0:
             self._searched = max(len(self._inbox) - len(self._token), 0)
             self._inbox += self.server.receive_some()
-        found = bytes(memoryview(self._inbox)[:at])
-        del self._inbox[: at + len(self._token)]
+        replies = bytes(memoryview(self._inbox)[:end])
+        del self._inbox[: end + len(self._token)]
         self._searched = 0
-        return found
+        return replies

@@ -1,33 +1,43 @@
-"""Small replies: an error among many, and the name-value lists of XINFO."""
+"""Small replies: from raw bytes to values, the errors among them, and lists of names and values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import hiredis
 
-from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.connection import Reply, ReplyError
 
 
-def first_error(replies: memoryview) -> tuple[int, str] | None:
-    """(position, text) of the first error among replies back to back; None where all is well.
-
-    The replies must be ids, integers or statuses: none of these has a line that starts with `-`.
-    """
-    raw = bytes(replies)
-    if not raw.startswith(b"-") and b"\n-" not in raw:
-        return None
+def each_reply(raw: bytes | memoryview) -> Iterator[Reply]:
+    """Whole replies back to back as Python values, one by one; error replies stay values. Raises hiredis.ProtocolError
+    at the first byte that belongs to no reply."""
     reader = hiredis.Reader(replyError=ReplyError)
-    reader.feed(raw)
-    position = 0
-    while True:
-        reply = reader.gets()
-        if reply is False:
-            return None
-        if isinstance(reply, ReplyError):
-            return position, str(reply)
-        position += 1
+    reader.feed(raw)  # type: ignore[arg-type]  # it takes any buffer
+    while (reply := reader.gets()) is not False:
+        yield reply
+
+
+def parse_replies(raw: bytes | memoryview) -> list[Reply]:
+    """All of them."""
+    return list(each_reply(raw))
+
+
+def errors_among(replies: Sequence[Reply]) -> list[tuple[int, ReplyError]]:
+    """(position, error) of every error reply."""
+    return [(position, reply) for position, reply in enumerate(replies) if isinstance(reply, ReplyError)]
+
+
+def may_hold_errors(raw: bytes) -> bool:
+    """Whether there can be an error reply among these; quick, and right for replies that are ids, integers or statuses:
+    none of them has a line that starts with `-`."""
+    return raw.startswith(b"-") or b"\n-" in raw
+
+
+def milliseconds(reply: Sequence[bytes]) -> int:
+    """Since the epoch by the server's clock, from the reply to TIME."""
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
 def pairs(reply: Sequence[Any]) -> dict[bytes, Any]:

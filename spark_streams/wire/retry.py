@@ -1,6 +1,6 @@
 """What is worth trying again, how long, and how patiently. Pure, but for the clock and the sleep that are passed in.
 
-Error replies that pass by themselves, by their first word:
+Error replies that pass by themselves, by their codes:
 
     OOM                      the server's memory is full; readers or trimming make room
     BUSY                     a script holds the server up
@@ -24,35 +24,31 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerReplyError, ServerUnreachableError
+from spark_streams.errors import RetriesExhaustedError, ServerReplyError, ServerUnreachableError
+from spark_streams.wire.connection import ReplyError
 
 LIMIT = 60.0  # seconds of trying without any success, then RetriesExhaustedError
 FIRST_CONNECT_LIMIT = 5.0  # the same, where nobody has ever been connected: the address may be wrong
 SAY_EVERY = 60.0  # seconds
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
-_PASSING = frozenset(
+_TRANSIENT = frozenset(
     {"OOM", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MISCONF"}
 )
-_log = logging.getLogger("spark_streams.wire")
 _CONNECT_AGAIN = frozenset({"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN"})
+_log = logging.getLogger("spark_streams.wire")
 
 
-def passes(text: str) -> bool:
-    """Whether an error reply speaks of a state that passes."""
-    return text.split(" ", 1)[0] in _PASSING
-
-
-def wants_new_connection(text: str) -> bool:
-    """Whether another connection may lead to a server that can."""
-    return text.split(" ", 1)[0] in _CONNECT_AGAIN
-
-
-def is_passing(error: RStreamError) -> bool:
-    """The same for an error that was raised: a lost connection, or an error reply that passes."""
+def is_transient(error: Exception) -> bool:
+    """Whether an error passes by itself: a lost connection, or an error reply (a value, or raised) with such a code."""
     if isinstance(error, ServerUnreachableError):
         return error.passes
-    return isinstance(error, ServerReplyError) and error.code in _PASSING
+    return isinstance(error, ReplyError | ServerReplyError) and error.code in _TRANSIENT
+
+
+def wants_new_connection(reply: ReplyError) -> bool:
+    """Whether another connection may lead to a server that can do what this one cannot."""
+    return reply.code in _CONNECT_AGAIN
 
 
 @dataclass

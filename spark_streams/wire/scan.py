@@ -4,35 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.connection import Argument, Connection
 
 _SCAN_COUNT = 10_000  # keys a round trip
 
 
 def matching_streams(server: Connection, pattern: str, but: Iterable[str]) -> list[str]:
-    """The streams whose names match a Redis pattern, sorted (SCAN … MATCH … TYPE stream); but: names to leave out.
+    """The streams whose names match a Redis pattern, sorted; but: names to leave out.
 
     A name that is not UTF-8 cannot be an option's value or a column's, and is left out.
     """
     names: set[str] = set()
-    cursor = b"0"
-    while True:
-        cursor, page = server.execute("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT, "TYPE", "stream")
-        for name in page:
-            try:
-                names.add(name.decode())
-            except UnicodeDecodeError:
-                continue
-        if cursor == b"0":
-            return sorted(names - set(but))
+    for name in _scan(server, "MATCH", pattern):
+        try:
+            names.add(name.decode())
+        except UnicodeDecodeError:
+            continue
+    return sorted(names - set(but))
 
 
 def list_streams(server: Connection) -> list[bytes]:
-    """The names of all streams in the database, sorted; the key space is scanned a page at a time."""
+    """The names of all streams in the database, sorted."""
+    return sorted(_scan(server))
+
+
+def _scan(server: Connection, *condition: Argument) -> set[bytes]:
+    """SCAN … TYPE stream, until the cursor is at its beginning again."""
     names: set[bytes] = set()
     cursor = b"0"
     while True:
-        cursor, page = server.execute("SCAN", cursor, "COUNT", 1000, "TYPE", "stream")
+        cursor, page = server.execute("SCAN", cursor, *condition, "COUNT", _SCAN_COUNT, "TYPE", "stream")
         names.update(page)
         if cursor == b"0":
-            return sorted(names)
+            return names

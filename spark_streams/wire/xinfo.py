@@ -1,13 +1,20 @@
-"""Streams as XINFO tells of them."""
+"""Streams, consumer groups and consumers, as XINFO describes them.
+
+The functions `…_in` read a reply that is no error; what an error means depends on who asks (wire.reply_errors).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_no_such_key
+
+Entry = tuple[StreamId, Sequence[bytes]]  # its id; name, value, name, value …
 
 
 @dataclass(frozen=True)
@@ -22,17 +29,60 @@ class StreamState:
     exists: bool = True
 
 
+@dataclass(frozen=True)
+class StreamEnds:
+    """The first and the last entry of a stream that has some, and how many it has."""
+
+    first: Entry
+    last: Entry
+    length: int
+
+
+@dataclass(frozen=True)
+class GroupInfo:
+    """consumers: how many; pending: entries that are given and not acknowledged; last_delivered: the group's position;
+    entries_read, lag: Redis' own counts, None where it cannot tell, as it never can before Redis 7."""
+
+    name: bytes
+    consumers: int
+    pending: int
+    last_delivered: StreamId
+    entries_read: int | None
+    lag: int | None
+
+
+@dataclass(frozen=True)
+class ConsumerInfo:
+    """pending: entries that it has not acknowledged; idle: milliseconds since it last asked for anything."""
+
+    name: bytes
+    pending: int
+    idle: int
+
+    @property
+    def text(self) -> str:
+        """The name as text, from which the same bytes can be made again."""
+        return self.name.decode("utf-8", "surrogateescape")
+
+
 def stream_states(server: Connection, streams: Sequence[str]) -> dict[str, StreamState]:
     """What each stream holds, in one round trip; a stream that does not exist holds nothing."""
     replies = server.each([("XINFO", "STREAM", stream) for stream in streams])
-    return {s: _read_stream_state(server, s, reply) for s, reply in zip(streams, replies, strict=True)}
+    return {s: read_stream_state(server, s, reply) for s, reply in zip(streams, replies, strict=True)}
 
 
-def _read_stream_state(server: Connection, stream: str, reply: Reply) -> StreamState:
+def read_stream_state(server: Connection, stream: str | bytes, reply: Reply) -> StreamState:
+    """From the reply to XINFO STREAM; a stream that does not exist holds nothing. Raises WrongKeyTypeError,
+    ServerReplyError."""
+    if is_no_such_key(reply):
+        return StreamState(MIN_ID, 0, 0, None, exists=False)
     if isinstance(reply, ReplyError):
-        if "no such key" in str(reply):
-            return StreamState(MIN_ID, 0, 0, None, exists=False)
         raise server.error_of(reply, ("XINFO", "STREAM", stream))
+    return stream_in(reply)
+
+
+def stream_in(reply: Sequence[Any]) -> StreamState:
+    """From the reply to XINFO STREAM."""
     info = pairs(reply)
     first = info.get(b"recorded-first-entry-id")
     return StreamState(
@@ -41,3 +91,32 @@ def _read_stream_state(server: Connection, stream: str, reply: Reply) -> StreamS
         added=info.get(b"entries-added"),
         first=None if first is None else StreamId.parse(first),
     )
+
+
+def ends_in(reply: Sequence[Any]) -> StreamEnds | None:
+    """From the reply to XINFO STREAM; None where the stream is empty."""
+    info = pairs(reply)
+    first, last = info[b"first-entry"], info[b"last-entry"]
+    if first is None or last is None:
+        return None
+    return StreamEnds((StreamId.parse(first[0]), first[1]), (StreamId.parse(last[0]), last[1]), info[b"length"])
+
+
+def groups_in(reply: Sequence[Any]) -> list[GroupInfo]:
+    """From the reply to XINFO GROUPS."""
+    return [
+        GroupInfo(
+            name=info[b"name"],
+            consumers=info[b"consumers"],
+            pending=info[b"pending"],
+            last_delivered=StreamId.parse(info[b"last-delivered-id"]),
+            entries_read=info.get(b"entries-read"),
+            lag=info.get(b"lag"),
+        )
+        for info in map(pairs, reply)
+    ]
+
+
+def consumers_in(reply: Sequence[Any]) -> list[ConsumerInfo]:
+    """From the reply to XINFO CONSUMERS."""
+    return [ConsumerInfo(info[b"name"], info[b"pending"], info[b"idle"]) for info in map(pairs, reply)]

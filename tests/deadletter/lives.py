@@ -26,9 +26,9 @@ from spark_streams.source.recovery.dead_entries import DeadEntries, dead_letter
 from spark_streams.source.task_notes import collect, notes_key
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, pack
-from spark_streams.wire.patient import PatientConnection
 from spark_streams.wire.replies import pairs
 from spark_streams.wire.retry import LIMIT
+from spark_streams.wire.session import Session
 from tests.deadletter.faults import FOREIGN, Faults, Killed
 from tests.proxy import Proxy
 from tests.servers import Server
@@ -141,7 +141,7 @@ class Lives:
             dead_letter(server, "g", self._dead_entries, DEAD)
 
     def _as_driver(self, step: Callable[[Connection], object]) -> None:
-        driver = PatientConnection(self.address, "the driver", LIMIT)
+        driver = Session(self.address, "the driver", LIMIT)
         try:
             driver.get()
             driver.run(step)

@@ -138,7 +138,11 @@ def test_purge_asks_and_deletes_what_is_meant(server: Server, monkeypatch: pytes
         (["redrive", DEAD, "--rate", "0"], 2, "'--rate': 0 is not in the range x>=1"),
         (["redrive", DEAD, "--to", DEAD], 2, "would be sent to 'dead' itself"),
         (["redrive", DEAD, "--transform", "nowhere:x"], 1, "[RSTREAM_TRANSFORM] transform 'nowhere:x': nowhere cannot"),
-        (["redrive", DEAD, "--to", "text"], 1, "[RSTREAM_WRONG_KEY_TYPE] letters of stream 'dead' cannot go to key"),
+        (
+            ["redrive", DEAD, "--to", "text"],
+            1,
+            "[RSTREAM_WRONG_KEY_TYPE] dead letters of stream 'dead' cannot go to key",
+        ),
         (["purge", "none", "--yes"], 1, "[RSTREAM_SERVER_REPLY] there is no stream 'none'"),
     ],
 )

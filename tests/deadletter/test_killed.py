@@ -78,7 +78,9 @@ def test_two_redrives_at_once_move_each_letter_once(server: Server) -> None:
     assert numbers(server, DEAD) == []
     assert min(code for _, _, code in ended) == 0
     for _, errors, code in ended:
-        assert code == 0 or errors.startswith("Error: [RSTREAM_REDRIVE_TAKEN] another process moves or purges letters")
+        assert code == 0 or errors.startswith(
+            "Error: [RSTREAM_REDRIVE_TAKEN] another process moves or purges dead letters"
+        )
 
 
 def test_sigterm_ends_it_after_its_page_and_it_goes_on_later(server: Server) -> None:

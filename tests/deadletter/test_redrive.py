@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -177,9 +176,9 @@ def test_a_transform_repairs_letters_or_leaves_them(
     monkeypatch.setattr(sys, "path", [*sys.path])
     ids = fill(server, 30)
     for name, message in (
-        ("repairs:fails", f"failed at letter {ids[0]}: ZeroDivisionError: division by zero"),
-        ("repairs:empty", "gave dict for letter"),
-        ("repairs:nothing", "gave None for letter .*: write str, bytes, int or float"),
+        ("repairs:fails", f"failed at dead letter {ids[0]}: ZeroDivisionError: division by zero"),
+        ("repairs:empty", "gave dict for dead letter"),
+        ("repairs:nothing", "gave None for dead letter .*: write str, bytes, int or float"),
         ("repairs:none", "has no function 'none'"),
         ("nowhere:x", "cannot be imported: ModuleNotFoundError"),
         ("nowhere", "is not module:function"),
@@ -289,7 +288,7 @@ def test_letters_whose_entry_is_refused_within_the_transaction_are_put_back(
             client.set("s", "text")
 
         monkeypatch.setattr(module.Mover, "_open", turns_to_text)
-        with pytest.raises(ServerReplyError, match="3 letters .* were put back at its end: WRONGTYPE"):
+        with pytest.raises(ServerReplyError, match="3 dead letters .* were put back at its end: WRONGTYPE"):
             redrive(server)
         assert [fields for _, fields in words(client, DEAD)] == before
 
@@ -425,14 +424,14 @@ def test_letters_that_are_put_back_are_put_back_once_however_often_the_connectio
             if commands[0] == ("MULTI",) and len(lost) < 4:
                 lost.append(True)
                 if len(lost) in (1, 3):  # the request is lost; else the reply
-                    raise self.link.server.lost(None)
+                    raise self.session.get().lost(None)
                 honest_ask(self, commands)
-                raise self.link.server.lost(None)
+                raise self.session.get().lost(None)
             return honest_ask(self, commands)
 
         monkeypatch.setattr(module.Mover, "_open", turns_to_text)
         monkeypatch.setattr(module.Mover, "_ask", breaks)
-        with pytest.raises(ServerReplyError, match="3 letters .* were put back at its end: WRONGTYPE"):
+        with pytest.raises(ServerReplyError, match="3 dead letters .* were put back at its end: WRONGTYPE"):
             redrive(server)
         assert [fields for _, fields in words(client, DEAD)] == before
 
@@ -447,7 +446,7 @@ def test_a_connection_that_breaks_at_the_very_end_is_no_matter(server: Server, m
             honest(self)
         lost.append(True)
         if len(lost) < 3:
-            raise self.link.server.lost(None)
+            raise self.session.get().lost(None)
         honest(self)
 
     monkeypatch.setattr(module.Mover, "end", breaks)
@@ -477,7 +476,7 @@ def test_a_second_redrive_is_refused_while_the_first_one_runs(server: Server) ->
     refused = []
 
     def second(report: Report) -> None:
-        with pytest.raises(RedriveTakenError, match=re.escape("another process moves or purges letters of stream")):
+        with pytest.raises(RedriveTakenError, match="another process moves or purges dead letters of stream"):
             redrive(server)
         refused.append(1)
 

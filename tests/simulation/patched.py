@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from spark_streams import lease
+from spark_streams import lease, task_context
 from spark_streams.errors import RetriesExhaustedError, ServerUnreachableError
-from spark_streams.sink import batch_writer
-from spark_streams.source import pending_list, stream_reader
+from spark_streams.source import pending_list
 from spark_streams.source.group import subscription
 from spark_streams.source.microbatch import micro_batch_stream, prefetch, reserve
 from spark_streams.wire.address import Address
@@ -35,8 +34,7 @@ def product() -> Iterator[None]:
         _processes(patch)
         _ticks(patch)
         patch.setattr(micro_batch_stream, "BackgroundWorker", SimulatedBeside)
-        for module in (stream_reader, batch_writer):
-            patch.setattr(module, "TaskContext", TaskPlace)
+        patch.setattr(task_context, "TaskContext", TaskPlace)
         patch.setattr(subscription, "_LOOK_FOR_STREAMS", 0.0)
         patch.setattr(Backoff, "wait", _pause)
         log = logging.getLogger("spark_streams")

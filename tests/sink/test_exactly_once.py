@@ -58,7 +58,7 @@ def test_a_retry_with_other_rows_is_an_error_and_writes_nothing(server: Server) 
 
 def test_held_rows_may_be_many(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry that meets what is written only at its end keeps the rest in a file."""
-    monkeypatch.setattr("spark_streams.sink.held.IN_MEMORY", 1000)
+    monkeypatch.setattr("spark_streams.sink.spill_queue.IN_MEMORY", 1000)
     checked, batch = options(server.url, chunkSize="50"), batch_of(0)
     with pytest.raises(KilledError):
         write(dying([frame(ROWS[:150])]), checked, batch)

@@ -29,9 +29,8 @@ def client(server: Server) -> redis.Redis:
 
 @pytest.fixture
 def trimmer(server: Server) -> Iterator[AckedTrimmer]:
-    made = AckedTrimmer(Connection(Address.parse(server.url)), EXACTLY)
-    yield made
-    made.close()
+    with Connection(Address.parse(server.url)) as connection:
+        yield AckedTrimmer(connection, EXACTLY)
 
 
 def stream_of(client: redis.Redis, count: int, name: str = "s", group: str = "g") -> None:
@@ -123,9 +122,8 @@ def test_a_query_that_is_gone_for_good_can_be_let_go(client: redis.Redis, trimme
 def test_it_bounds_every_threshold(server: Server, client: redis.Redis, trimming: Trimming, left: int) -> None:
     stream_of(client, 100)
     mark(client, "30-0 holds")
-    made = AckedTrimmer(Connection(Address.parse(server.url)), trimming)
-    made.trim([b"s"], 1000)
-    made.close()
+    with Connection(Address.parse(server.url)) as connection:
+        AckedTrimmer(connection, trimming).trim([b"s"], 1000)
     assert client.xlen("s") == left
 
 

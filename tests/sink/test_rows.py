@@ -263,7 +263,7 @@ def test_a_replica_that_has_everything_lets_the_task_end(redis_server: Server) -
 
 
 def test_a_server_that_is_gone_is_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_streams.wire.patient.FIRST_CONNECT_LIMIT", 0.3)
+    monkeypatch.setattr("spark_streams.wire.session.FIRST_CONNECT_LIMIT", 0.3)
     url = f"redis://:secret@127.0.0.1:{free_port()}"
     begun = time.monotonic()
     with pytest.raises(ServerUnreachableError, match="no stream server answers at redis://\\*\\*\\*@") as caught:

@@ -29,7 +29,7 @@ LONG = 0.8  # that the server is away
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_streams.wire.patient.FIRST_CONNECT_LIMIT", SHORT)
+    monkeypatch.setattr("spark_streams.wire.session.FIRST_CONNECT_LIMIT", SHORT)
 
 
 @pytest.fixture

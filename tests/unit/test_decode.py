@@ -19,7 +19,7 @@ from spark_streams.ids import InvalidStreamId, StreamId
 from spark_streams.wire.entries.decode import decode_entries, decode_replies
 from spark_streams.wire.entries.entry_page import EntryPage
 from spark_streams.wire.entries.lines import ShapeError
-from spark_streams.wire.entries.parsed_page import ExactPage, parse_replies
+from spark_streams.wire.entries.parsed_page import ExactPage, parse_entries
 from spark_streams.wire.entries.pending_page import PendingPage, _exact, arguments_of, decode_pending, texts_of
 from spark_streams.wire.entries.vector_page import VectorPage
 
@@ -101,7 +101,7 @@ def plain_contents(entries: list[Entry], names: set[bytes]) -> object:
 
 
 def exact(reply: bytes) -> ExactPage:
-    return ExactPage(parse_replies(reply, 1)[0])
+    return ExactPage(parse_entries(reply, 1)[0])
 
 
 def names_of(entries: list[Entry]) -> set[bytes]:

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import SchemaError
 from spark_streams.sink.fields import check_writable, text_columns
-from spark_streams.wire.connection import ReplyError, pack
+from spark_streams.wire.connection import pack
 from spark_streams.wire.entries.encode import encode_xadd
-from spark_streams.wire.replies import first_error
 
 values = st.one_of(st.none(), st.binary(max_size=12), st.binary(min_size=95, max_size=105))
 
@@ -121,14 +120,6 @@ def test_what_cannot_be_written_as_a_date_is_refused() -> None:
 def test_columns_that_cannot_be_written_are_refused(schema: list[tuple[str, pa.DataType]]) -> None:
     with pytest.raises(SchemaError, match="RSTREAM_SCHEMA"):
         check_writable(pa.schema(schema))
-
-
-def test_the_first_error_among_many_replies_is_found() -> None:
-    good = b"$3\r\n1-0\r\n:5\r\n+OK\r\n"
-    assert first_error(memoryview(good)) is None
-    assert first_error(memoryview(good + b"-ERR no\r\n" + good)) == (3, "ERR no")
-    assert first_error(memoryview(b"-OOM full\r\n")) == (0, "OOM full")
-    assert str(ReplyError("x")) == "x"
 
 
 leaves = st.one_of(st.none(), st.text(max_size=6), st.sampled_from(['"', "\\", "\x01\n", "é\u2028"]))

@@ -17,6 +17,7 @@ BELOW = {
     "errors": set(),
     "ids": set(),
     "option_values": {"ids"},
+    "task_context": set(),
     "worker": set(),
     "engine": {"_version", "ids"},
     "keys": set(),
@@ -24,9 +25,11 @@ BELOW = {
     "lease": {"errors", "wire"},
     "option_checks": {"errors", "ids", "option_values"},
     "options": {"errors", "ids", "option_checks", "option_values", "wire"},
-    "deadletter": {"errors", "ids", "keys", "lease", "option_values", "options", "wire"},
-    "source": {"deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "wire", "worker"},
-    "sink": {"deadletter", "errors", "ids", "keys", "options", "source", "wire", "worker"},
+    "deadletter": {"errors", "ids", "keys", "lease", "option_values", "options", "task_context", "wire"},
+    "source": {
+        *("deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "task_context", "wire", "worker")
+    },
+    "sink": {"deadletter", "errors", "ids", "keys", "options", "source", "task_context", "wire", "worker"},
     "monitor": {"_version", "errors", "ids", "keys", "source", "wire"},
     "datasource": {"errors", "options", "sink", "source", "wire"},
     "commands": {"deadletter", "engine", "errors", "ids", "monitor", "option_values", "options", "wire"},

@@ -7,27 +7,28 @@ import pickle
 import pytest
 
 from spark_streams.errors import RetriesExhaustedError, ServerReplyError, ServerUnreachableError, WrongKeyTypeError
-from spark_streams.wire.retry import Backoff, is_passing, passes, wants_new_connection
+from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.retry import Backoff, is_transient, wants_new_connection
 
 
 @pytest.mark.parametrize("word", ["OOM", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"])
 def test_states_that_pass(word: str) -> None:
-    assert passes(f"{word} some text")
-    assert is_passing(ServerReplyError("XADD s at redis://h was answered with: some text", word))
+    assert is_transient(ReplyError(f"{word} some text"))
+    assert is_transient(ServerReplyError("XADD s at redis://h was answered with: some text", word))
 
 
 @pytest.mark.parametrize("text", ["ERR syntax error", "WRONGTYPE Operation", "NOPERM this user", "OOMPH", ""])
 def test_answers_that_would_be_the_same_again(text: str) -> None:
-    assert not passes(text)
-    assert not is_passing(ServerReplyError(f"XADD s was answered with: OOM, or {text}", text.partition(" ")[0]))
+    assert not is_transient(ReplyError(text))
+    assert not is_transient(ServerReplyError(f"XADD s was answered with: OOM, or {text}", text.partition(" ")[0]))
 
 
 def test_what_was_raised() -> None:
-    assert is_passing(ServerUnreachableError("lost"))
-    assert not is_passing(ServerUnreachableError("no address", passes=False))
-    assert not is_passing(WrongKeyTypeError("key"))
-    assert wants_new_connection("READONLY You can't write")
-    assert not wants_new_connection("OOM command")
+    assert is_transient(ServerUnreachableError("lost"))
+    assert not is_transient(ServerUnreachableError("no address", passes=False))
+    assert not is_transient(WrongKeyTypeError("key"))
+    assert wants_new_connection(ReplyError("READONLY You can't write"))
+    assert not wants_new_connection(ReplyError("OOM command"))
 
 
 class Clock:
@@ -68,7 +69,7 @@ def test_an_error_says_what_it_is_in_another_process_too() -> None:
     """Spark hands errors of tasks on as texts, and of some workers pickled."""
     copy = pickle.loads(pickle.dumps(ServerReplyError("SET k was answered with: OOM no room", "OOM")))
     assert (str(copy), copy.code) == ("[RSTREAM_SERVER_REPLY] SET k was answered with: OOM no room", "OOM")
-    assert not is_passing(pickle.loads(pickle.dumps(ServerUnreachableError("x", passes=False))))
+    assert not is_transient(pickle.loads(pickle.dumps(ServerUnreachableError("x", passes=False))))
 
 
 def test_the_log_is_told_when_waiting_begins_and_then_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:

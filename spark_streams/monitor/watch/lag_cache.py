@@ -64,11 +64,11 @@ class Standings:
     def _look(self, streams: list[str]) -> bool:
         def look(server: Connection) -> None:
             seen = survey(server, streams)
-            at = self._now()
+            now = self._now()
             for key in [key for key in self._known if key[0] in set(streams)]:
                 del self._known[key]
-            self._known.update({(one.stream, one.group): one for one in seen.groups})
-            self._looked.update(dict.fromkeys(streams, at))
+            self._known.update({(group.stream, group.group): group for group in seen.groups})
+            self._looked.update(dict.fromkeys(streams, now))
 
         return self._patiently(look)
 

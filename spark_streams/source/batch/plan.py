@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from spark_streams.deadletter.envelope import is_letter
 from spark_streams.errors import StreamStateError
@@ -15,8 +14,9 @@ from spark_streams.source.batch.stream_bounds import Head, Narrowing, run_of
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.partitioning import Task, task_size, tasks
 from spark_streams.wire.connection import Connection, ReplyError
-from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_no_such_key
 from spark_streams.wire.scan import matching_streams
+from spark_streams.wire.xinfo import StreamEnds, ends_in
 
 _ROUNDS = 6  # of looks, where entries come in bursts; one, where they do not
 _LOOKS = 4_096  # in a round, shared between the streams
@@ -77,8 +77,8 @@ def look_at_heads(server: Connection, streams: Sequence[str], must_exist: bool) 
     heads: dict[str, Head] = {}
     for stream, command, reply in zip(streams, commands, server.each(commands), strict=True):
         if not isinstance(reply, ReplyError):
-            heads[stream] = _head(pairs(reply))
-        elif "no such key" not in str(reply):
+            heads[stream] = _head(ends_in(reply))
+        elif not is_no_such_key(reply):
             raise server.error_of(reply, command)
         elif must_exist:
             raise StreamStateError(
@@ -91,13 +91,12 @@ def look_at_heads(server: Connection, streams: Sequence[str], must_exist: bool) 
     return heads
 
 
-def _head(info: Mapping[bytes, Any]) -> Head:
-    ends = [info[b"first-entry"], info[b"last-entry"]]
-    if None in ends:
+def _head(ends: StreamEnds | None) -> Head:
+    if ends is None:
         return Head(None, None, 0)
-    size = max(sum(len(part) + 8 for part in fields) for _id, fields in ends)
-    letters = is_letter(ends[0][1])
-    return Head(StreamId.parse(ends[0][0]), StreamId.parse(ends[1][0]), info[b"length"], size, letters)
+    (first, first_fields), (last, last_fields) = ends.first, ends.last
+    size = max(sum(len(part) + 8 for part in fields) for fields in (first_fields, last_fields))
+    return Head(first, last, ends.length, size, is_letter(first_fields))
 
 
 def _cut(server: Connection, heads: Mapping[str, Head], runs: Sequence[EntryRange], entries: int) -> list[EntryRange]:

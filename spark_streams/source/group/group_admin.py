@@ -9,7 +9,8 @@ from spark_streams.ids import StreamId
 from spark_streams.source.group.group_state import missing
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import Connection, ReplyError
-from spark_streams.wire.replies import pairs
+from spark_streams.wire.reply_errors import is_busy_group, is_key_required, is_no_such_key
+from spark_streams.wire.xinfo import consumers_in, groups_in
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ def streams_without_group(server: Connection, member: Membership, streams: Seque
     found = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
     without = []
     for stream, reply in zip(streams, found, strict=True):
-        if isinstance(reply, ReplyError) and "no such key" not in str(reply):
+        if isinstance(reply, ReplyError) and not is_no_such_key(reply):
             raise server.error_of(reply, ("XINFO", "GROUPS", stream))
-        groups = [] if isinstance(reply, ReplyError) else [pairs(group)[b"name"] for group in reply]
+        groups = [] if isinstance(reply, ReplyError) else [info.name for info in groups_in(reply)]
         if member.group.encode() not in groups:
             without.append(stream)
     return without
@@ -43,7 +44,7 @@ def is_in_some_group(server: Connection, member: Membership, streams: Sequence[s
     """Whether our consumer is known to the group of one of these streams, which have it."""
     replies = server.pipeline([("XINFO", "CONSUMERS", stream, member.group) for stream in streams])
     known = [reply for reply in replies if not isinstance(reply, ReplyError)]  # a group that vanished meanwhile
-    return any(pairs(one)[b"name"] == member.consumer.encode() for reply in known for one in reply)
+    return any(info.name == member.consumer.encode() for reply in known for info in consumers_in(reply))
 
 
 def create_groups_at(
@@ -62,9 +63,9 @@ def create_groups_at(
     ]
     have = []
     for command, reply in zip(commands, server.pipeline(commands), strict=True):
-        if isinstance(reply, ReplyError) and "requires the key to exist" in str(reply):
+        if is_key_required(reply):
             continue
-        if isinstance(reply, ReplyError) and not str(reply).startswith("BUSYGROUP"):
+        if isinstance(reply, ReplyError) and not is_busy_group(reply):
             raise server.error_of(reply, command)
         have.append(command[2])
     return have
@@ -87,7 +88,7 @@ def set_groups_to(server: Connection, member: Membership, starts: Mapping[str, S
 def _require_streams(server: Connection, member: Membership, commands: Sequence[tuple[str, ...]]) -> None:
     """Send them. Raises DataLossError where a stream has vanished meanwhile, and the named error of any other."""
     for command, reply in zip(commands, server.pipeline(commands), strict=True):
-        if isinstance(reply, ReplyError) and "requires the key to exist" in str(reply):
+        if is_key_required(reply):
             raise missing(server, member, command[2], stream_too=True)
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)

@@ -10,8 +10,8 @@ from spark_streams.ids import StreamId
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import Connection, Reply, ReplyError
-from spark_streams.wire.replies import pairs
-from spark_streams.wire.xinfo import StreamState, _read_stream_state, stream_states
+from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.xinfo import StreamState, consumers_in, groups_in, read_stream_state, stream_states
 
 _MOMENTS = 5  # how often a stream and its group are looked for at one moment
 NOTED = "~noted~"  # behind our name in that of a consumer that reads nothing (source.note_receipts)
@@ -63,7 +63,7 @@ def fetch_state(
     for stream, head, groups, consumers in zip(streams, replies, replies, replies, strict=True):
         state = _read_group_state(server, member, stream, groups, consumers)
         if stream not in known:
-            heads[stream] = _read_stream_state(server, stream, head)
+            heads[stream] = read_stream_state(server, stream, head)
         elif state is not None and _is_as_before(known[stream], head, state):
             heads[stream] = known[stream]
         states[stream] = state
@@ -88,7 +88,7 @@ def _look_at_one_moment(
         one for again in commands for one in (again, *_questions(member, again[2]), again)
     ])  # fmt: skip
     for stream, before, groups, consumers, after in zip(streams, replies, replies, replies, replies, strict=True):
-        head, heads[stream] = (_read_stream_state(server, stream, one) for one in (before, after))
+        head, heads[stream] = (read_stream_state(server, stream, one) for one in (before, after))
         states[stream] = state = _read_group_state(server, member, stream, groups, consumers)
         if state is not None and state.entries_read is None and state.lag is not None and head.added is not None:
             is_quiet = head.added == heads[stream].added
@@ -134,29 +134,28 @@ def _read_group_state(
     server: Connection, member: Membership, stream: str, groups: Reply, consumers: Reply
 ) -> GroupState | None:
     if isinstance(groups, ReplyError):
-        if "no such key" in str(groups):
+        if is_no_such_key(groups):
             return None
         raise server.error_of(groups, ("XINFO", "GROUPS", stream))
-    group = next((g for g in map(pairs, groups) if g[b"name"] == member.group.encode()), None)
+    group = next((info for info in groups_in(groups) if info.name == member.group.encode()), None)
     if group is None:
         return None
     ours = None
     others = []
     if not isinstance(consumers, ReplyError):
-        for one in map(pairs, consumers):
-            name = one[b"name"].decode("utf-8", "surrogateescape")
-            if name == member.consumer:
-                ours = one[b"pending"]
-            elif not name.startswith(member.consumer + NOTED):
-                others.append(OtherConsumer(name, one[b"pending"]))
+        for consumer in consumers_in(consumers):
+            if consumer.text == member.consumer:
+                ours = consumer.pending
+            elif not consumer.text.startswith(member.consumer + NOTED):
+                others.append(OtherConsumer(consumer.text, consumer.pending))
     return GroupState(
-        last_delivered=StreamId.parse(group[b"last-delivered-id"]),
-        entries_read=group.get(b"entries-read"),
-        lag=group.get(b"lag"),
+        last_delivered=group.last_delivered,
+        entries_read=group.entries_read,
+        lag=group.lag,
         ours=ours or 0,
         known=ours is not None,
         others=tuple(others),
-        counted=group.get(b"entries-read") is not None,
+        counted=group.entries_read is not None,
     )
 
 

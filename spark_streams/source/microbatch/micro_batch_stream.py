@@ -45,7 +45,7 @@ from spark_streams.source.recovery.poison_batch import PoisonBatch
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task_notes import void
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.patient import PatientConnection
+from spark_streams.wire.session import Session
 from spark_streams.wire.xinfo import stream_states
 
 _TRIES = 5  # how often a trigger may find that something has vanished under it (failOnDataLoss=false)
@@ -63,7 +63,7 @@ class MicroBatchStream:
     ) -> None:
         self._options = options
         self._no_ack = bool(options["noAck"])
-        self._server = PatientConnection(
+        self._server = Session(
             options.address,
             f"group {options['group']!r}",
             lost=self._begin_afresh,

@@ -32,7 +32,7 @@ from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.taken_entries import Taken, forget, remember, take
 from spark_streams.wire.connection import Argument, Connection, ReplyError, pack
 from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, decode_pending, texts_of
-from spark_streams.wire.replies import pairs
+from spark_streams.wire.xinfo import consumers_in
 
 _MARK = "~claim~"
 _PAGE = 1_000  # entries that are claimed with one command
@@ -244,5 +244,5 @@ def _gone(server: Connection, member: Membership, stream: str, to: str, asked: S
 
 def _held_by(server: Connection, member: Membership, stream: str, consumer: str) -> int:
     """How many entries are pending for a consumer. Raises GroupMissingError."""
-    consumers = [pairs(one) for one in server.execute("XINFO", "CONSUMERS", stream, member.group)]
-    return next((int(one[b"pending"]) for one in consumers if one[b"name"] == consumer.encode()), 0)
+    consumers = consumers_in(server.execute("XINFO", "CONSUMERS", stream, member.group))
+    return next((info.pending for info in consumers if info.name == consumer.encode()), 0)

@@ -29,9 +29,9 @@ from spark_streams.source.task.ownership import match
 from spark_streams.source.task.range_cursor import Asked, Chosen, Reading
 from spark_streams.wire.connection import ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.entries.decode import EntryPage, decode_entries, decode_replies
+from spark_streams.wire.entries.filtered_page import FilteredPage
 from spark_streams.wire.entries.pending_page import NOTHING_PENDING, PendingPage, arguments_of, decode_pending, texts_of
-from spark_streams.wire.entries.picked import PickedPage
-from spark_streams.wire.patient import PatientConnection
+from spark_streams.wire.session import Session
 
 _FIRST_PAGE = 200  # entries; the size of entries is not known yet
 _PAGE_BYTES = 4 << 20
@@ -60,7 +60,7 @@ class Fetch:
 
     def __init__(
         self,
-        server: PatientConnection,
+        server: Session,
         member: Membership,
         runs: Sequence[EntryRange],
         deliveries: bool,
@@ -208,7 +208,7 @@ class Fetch:
         received, deliveries = entries.count, matched.deliveries if self._deliveries else None
         if not matched.ours.all():
             picked = np.flatnonzero(matched.ours)
-            entries = PickedPage(entries, picked)
+            entries = FilteredPage(entries, picked)
             streams = streams if isinstance(streams, str) else streams.take(pa.array(picked))
             deliveries = None if deliveries is None else deliveries.take(pa.array(picked))
         return Page(entries, entries.count, streams, deliveries, asked.ended(), received)

@@ -13,7 +13,7 @@ from spark_streams.source.partitioning import Task
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.task.fetcher import Fetch
-from spark_streams.wire.patient import PatientConnection
+from spark_streams.wire.session import Session
 from spark_streams.worker import settle_in
 
 # Told of a run and how many of its entries are gone, where failOnDataLoss is false.
@@ -23,7 +23,7 @@ Unreadable = Callable[[str | pa.Array, Dead], None]
 
 
 def read_task(
-    server: PatientConnection,
+    server: Session,
     member: Membership,
     task: Task,
     columns: Columns,

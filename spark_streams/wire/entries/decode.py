@@ -10,7 +10,7 @@ from __future__ import annotations
 from spark_streams.errors import UnsupportedError
 from spark_streams.wire.entries.entry_page import EntryPage
 from spark_streams.wire.entries.lines import ShapeError
-from spark_streams.wire.entries.parsed_page import ExactPage, parse_replies
+from spark_streams.wire.entries.parsed_page import ExactPage, parse_entries
 from spark_streams.wire.entries.vector_page import VectorPage
 
 __all__ = ["EntryPage", "decode_entries", "decode_replies"]
@@ -46,5 +46,5 @@ def decode_replies(data: memoryview | bytes, count: int) -> tuple[EntryPage, lis
             return page, page.counts
         except ShapeError:
             pass  # the exact way reads everything
-    replies = parse_replies(data, count)
+    replies = parse_entries(data, count)
     return ExactPage([entry for reply in replies for entry in reply]), [len(reply) for reply in replies]

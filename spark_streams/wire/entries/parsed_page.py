@@ -13,6 +13,7 @@ from spark_streams.ids import StreamId
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.entries.entry_page import EntryPage, UInt64s
 from spark_streams.wire.entries.lines import Index
+from spark_streams.wire.replies import each_reply
 
 ParsedEntry = Sequence[bytes | Sequence[bytes] | None] | None
 
@@ -49,7 +50,7 @@ class ExactPage(EntryPage):
         return pa.array(self._ids, pa.binary())
 
     def milliseconds(self) -> UInt64s:
-        return np.array([StreamId.parse(one).ms for one in self._ids], np.uint64)
+        return np.array([StreamId.parse(entry).ms for entry in self._ids], np.uint64)
 
     def field(self, name: bytes) -> pa.Array:
         if self._dicts is None:
@@ -64,20 +65,19 @@ class ExactPage(EntryPage):
         return pa.array(offsets), pa.array(names, pa.binary()), pa.array(values, pa.binary())
 
 
-def parse_replies(data: memoryview | bytes, count: int) -> list[list[ParsedEntry]]:
+def parse_entries(data: memoryview | bytes, count: int) -> list[list[ParsedEntry]]:
     """The entries of so many replies back to back. Raises ServerReplyError for anything else."""
-    reader = hiredis.Reader(replyError=ReplyError)
-    reader.feed(data)  # type: ignore[arg-type]  # takes any buffer
-    found: list[list[ParsedEntry]] = []
-    for at in range(count):
+    replies = each_reply(data)
+    entries: list[list[ParsedEntry]] = []
+    for place in range(count):
         try:
-            parsed = reader.gets()
+            parsed = next(replies, False)
         except hiredis.ProtocolError as error:
             parsed = error
         if not isinstance(parsed, list):
-            which = "" if count == 1 else f" (reply {at + 1} of {count})"
+            which = "" if count == 1 else f" (reply {place + 1} of {count})"
             text = "nothing" if parsed is False else str(parsed)[:200]
             code = parsed.code if isinstance(parsed, ReplyError) else ""
             raise ServerReplyError(f"expected entries, the server answered with: {text}{which}", code)
-        found.append(parsed)
-    return found
+        entries.append(parsed)
+    return entries

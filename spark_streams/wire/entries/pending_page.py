@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import hiredis
 import numpy as np
 import pyarrow as pa
 
@@ -22,6 +21,7 @@ from spark_streams.ids import StreamId
 from spark_streams.wire.connection import ReplyError, pack
 from spark_streams.wire.entries.entry_page import slices_of
 from spark_streams.wire.entries.lines import COLON, DOLLAR, STAR, Index, Lines, ShapeError
+from spark_streams.wire.replies import each_reply
 
 _LINES_PER_ENTRY = 7
 
@@ -106,21 +106,21 @@ def _heads(lines: Lines, count: int) -> tuple[list[int], list[int | ReplyError]]
     """The first line of each reply, and how many entries it promises."""
     heads: list[int] = []
     counts: list[int | ReplyError] = []
-    at = 0
+    line = 0
     for _ in range(count):
-        if at >= len(lines.begin):
+        if line >= len(lines.begin):
             raise ShapeError
-        head = bytes(lines.data[lines.begin[at] : lines.end[at]])
+        head = bytes(lines.data[lines.begin[line] : lines.end[line]])
         if head[:1] == b"-":
             entries: int | ReplyError = ReplyError(head[1:].decode("utf-8", "replace"))
         elif head[:1] == b"*" and head[1:].isdigit():
             entries = int(head[1:])
         else:
             raise ShapeError
-        heads.append(at)
+        heads.append(line)
         counts.append(entries)
-        at += 1 + _LINES_PER_ENTRY * (entries if isinstance(entries, int) else 0)
-    if at != len(lines.begin):
+        line += 1 + _LINES_PER_ENTRY * (entries if isinstance(entries, int) else 0)
+    if line != len(lines.begin):
         raise ShapeError
     return heads, counts
 
@@ -133,11 +133,10 @@ def _page(entries: int | ReplyError, packed: bytes, deliveries: Index) -> Pendin
 
 
 def _exact(replies: memoryview | bytes, count: int) -> list[PendingPage | ReplyError]:
-    reader = hiredis.Reader(replyError=ReplyError)
-    reader.feed(bytes(replies))
+    parsed = each_reply(replies)
     pages: list[PendingPage | ReplyError] = []
     for _ in range(count):
-        entries = reader.gets()
+        entries = next(parsed, False)
         if isinstance(entries, ReplyError):
             pages.append(entries)
         elif isinstance(entries, list):

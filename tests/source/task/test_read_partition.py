@@ -22,7 +22,7 @@ from spark_streams.source.task import fetcher
 from spark_streams.source.task.read_partition import read_task
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, pack
-from spark_streams.wire.patient import PatientConnection
+from spark_streams.wire.session import Session
 from tests.proxy import Proxy
 from tests.servers import Server
 
@@ -54,7 +54,7 @@ class Reading:
         self.rows: list[Row] = []
         self.pages = 0
         member = Membership(tuple({run.stream for run in runs}), "g", "c")
-        with PatientConnection(Address.parse(server.url), "reading") as connection:
+        with Session(Address.parse(server.url), "reading") as connection:
             for batch in read_task(
                 connection, member, Task(runs), Columns(schema, True, mode), fail, self._lost, self._unreadable
             ):
@@ -332,7 +332,7 @@ def test_a_connection_that_breaks_between_and_inside_pages_is_made_again(server:
     ids = [*add(client, "s", *range(300))]
     deliver(client, "s", 300)
     found: list[bytes] = []
-    with Proxy(server.url) as proxy, PatientConnection(Address.parse(proxy.url), "reading") as connection:
+    with Proxy(server.url) as proxy, Session(Address.parse(proxy.url), "reading") as connection:
         one = fetcher.Fetch(connection, Membership(("s",), "g", "c"), [owned("s", ids)], True)
         for number, page in enumerate(one.pages()):
             found += page.entries.ids().to_pylist()[: page.rows]

@@ -11,7 +11,7 @@ from spark_streams.wire.entries.entry_page import EntryPage, UInt64s
 from spark_streams.wire.entries.lines import Index
 
 
-class PickedPage(EntryPage):
+class FilteredPage(EntryPage):
     """rows: which rows of `page`, ascending."""
 
     def __init__(self, page: EntryPage, rows: Index) -> None:

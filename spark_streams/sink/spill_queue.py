@@ -14,33 +14,32 @@ from spark_streams.wire.entries.encode import Requests
 IN_MEMORY = 64 << 20  # bytes of commands
 
 
-class Held(contextlib.AbstractContextManager["Held"]):
+class SpillQueue(contextlib.AbstractContextManager["SpillQueue"]):
     """A queue of chunks. Closes as a context manager."""
 
     def __init__(self) -> None:
-        self._chunks: list[Chunk] = []
-        self._bytes: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115 - it is closed below
+        self._chunks: list[Chunk] = []  # without their commands
+        self._commands: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115 - closed below
 
     def __exit__(self, *_: object) -> None:
-        self._bytes.close()
+        self._commands.close()
 
-    @property
-    def waiting(self) -> bool:
-        return bool(self._chunks)
+    def __len__(self) -> int:
+        return len(self._chunks)
 
     def add(self, chunk: Chunk) -> None:
-        self._bytes.write(chunk.requests.slice(0, len(chunk)))
+        self._commands.write(chunk.requests.slice(0, len(chunk)))
         offsets = chunk.requests.offsets - chunk.requests.offsets[0]
         self._chunks.append(replace(chunk, requests=Requests(memoryview(b""), offsets)))
 
     def release(self) -> Iterator[Chunk]:
         """Hand all of them out."""
-        held, self._chunks = self._chunks, []
-        if held:
-            self._bytes.seek(0)
-        for chunk in held:
-            data = memoryview(self._bytes.read(int(chunk.requests.offsets[-1])))
-            yield replace(chunk, requests=Requests(data, chunk.requests.offsets))
-        if held:
-            self._bytes.seek(0)
-            self._bytes.truncate()
+        if not self._chunks:
+            return
+        chunks, self._chunks = self._chunks, []
+        self._commands.seek(0)
+        for chunk in chunks:
+            commands = memoryview(self._commands.read(int(chunk.requests.offsets[-1])))
+            yield replace(chunk, requests=Requests(commands, chunk.requests.offsets))
+        self._commands.seek(0)
+        self._commands.truncate()

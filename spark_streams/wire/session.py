@@ -1,5 +1,9 @@
 """The way to a server for whoever waits when it is away: connected on first use, and again where that breaks.
 
+    run, execute    what may safely be done twice: the session repeats it until it succeeds
+    pipe            marked requests, several under way: their user knows what was outstanding when the connection broke,
+                    calls `again`, and sends it once more
+
 How long the first connection is waited for depends on what is known of the address. Where somebody has been connected
 to it (a task of a query whose driver has, a query that has a checkpoint), the server is away and comes back: LIMIT.
 Otherwise the address may be wrong, and the error must come soon: FIRST_CONNECT_LIMIT.
@@ -8,18 +12,18 @@ Otherwise the address may be wrong, and the error must come soon: FIRST_CONNECT_
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TypeVar
 
 from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerUnreachableError
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
-from spark_streams.wire.retry import FIRST_CONNECT_LIMIT, LIMIT, Backoff, is_passing
+from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.pipe import Pipe
+from spark_streams.wire.retry import FIRST_CONNECT_LIMIT, LIMIT, Backoff, is_transient, wants_new_connection
 
 T = TypeVar("T")
 
 
-class PatientConnection:
+class Session:
     """One connection at a time, made when it is needed. Not for two threads at once. Closes as a context manager.
 
     what: for whom, in messages; patience: seconds for the first connection, None: few, because the address may be
@@ -29,7 +33,7 @@ class PatientConnection:
     def __init__(
         self,
         address: Address,
-        what: str,
+        what: str = "the stream server",
         patience: float | None = None,
         lost: Callable[[], None] = lambda: None,
         greet: Callable[[Connection], None] = lambda server: None,
@@ -41,13 +45,12 @@ class PatientConnection:
         self._greet = greet
         self._in_doubt = patience is None
         self._server: Connection | None = None
+        self._pipe: Pipe | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def trust(self) -> None:
@@ -62,10 +65,70 @@ class PatientConnection:
             try:
                 self._server = self._connected()
             except RStreamError as error:
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
                 self._wait_for_somebody(error)
         return self._server
+
+    @property
+    def pipe(self) -> Pipe:
+        """A pipe over the connection that there is. Raises as `get` does."""
+        server = self.get()
+        if self._pipe is None or self._pipe.server is not server:
+            self._pipe = Pipe(server)
+        return self._pipe
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    # -- trying again -------------------------------------------------------------------------------------------
+
+    def run(self, step: Callable[[Connection], T]) -> T:
+        """Run a step until it succeeds: again where the server was lost or could not answer for the moment, so it must
+        be safe to repeat. Whoever waits later waits anew.
+
+        Raises what the step raises and is not transient, and what `get` and `again` raise.
+        """
+        result = self.run_part(step)
+        self.backoff.succeeded()
+        return result
+
+    def run_part(self, step: Callable[[Connection], T]) -> T:
+        """The same for a part of something larger: that it succeeds is no success yet, so the limit goes on counting
+        where the other parts keep failing. The step may also raise a ReplyError that it has read."""
+        while True:
+            server = self.get()
+            try:
+                return step(server)
+            except (RStreamError, ReplyError) as error:
+                self.again(error)
+
+    def execute(self, *arguments: Argument) -> Reply:
+        """One command that may safely be run twice."""
+        return self.run(lambda server: server.execute(*arguments))
+
+    def again(self, error: RStreamError | ReplyError) -> None:
+        """Wait before the next try, on a new connection. Raises the error itself where it is not transient,
+        RetriesExhaustedError after LIMIT.
+
+        Behind a ReplyError the connection is whole, because its reader has taken all replies: it is kept unless another
+        may lead to a server that can do more. An error that was raised may have left replies behind.
+        """
+        if not is_transient(error):
+            self.backoff.succeeded()  # it has answered
+            raise error
+        if not isinstance(error, ReplyError) or wants_new_connection(error):
+            self.close()
+            self._lost()
+        self.wait(error)
+
+    def wait(self, why: RStreamError | ReplyError) -> None:
+        """A pause before the next try. Raises RetriesExhaustedError."""
+        reason = why.message if isinstance(why, RStreamError) else str(why)
+        self.backoff.wait(f"{self._what} at {self.address}", reason)
 
     def _connected(self) -> Connection:
         server = Connection(self.address)
@@ -76,41 +139,6 @@ class PatientConnection:
             server.close()
             raise
         return server
-
-    def close(self) -> None:
-        """Close the connection, if there is one."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-
-    def again(self, error: RStreamError) -> None:
-        """Give the connection up, and wait before the next try. Raises the error itself where it does not pass,
-        RetriesExhaustedError after LIMIT."""
-        if not is_passing(error):
-            self.backoff.succeeded()  # it has answered
-            raise error
-        self.close()
-        self._lost()
-        self.wait(error)
-
-    def wait(self, why: RStreamError | str) -> None:
-        """A pause before the next try. Raises RetriesExhaustedError."""
-        self.backoff.wait(f"{self._what} at {self.address}", why.message if isinstance(why, RStreamError) else why)
-
-    def run(self, step: Callable[[Connection], T]) -> T:
-        """Run a step, again where the server was lost or could not answer for the moment: it may be repeated.
-
-        Raises what the step raises and does not pass, and what `get` and `again` raise.
-        """
-        while True:
-            server = self.get()
-            try:
-                result = step(server)
-            except RStreamError as error:
-                self.again(error)
-            else:
-                self.backoff.succeeded()
-                return result
 
     def _wait_for_somebody(self, error: RStreamError) -> None:
         if not isinstance(error, ServerUnreachableError):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.wire.entries.decode import decode_replies
-from spark_streams.wire.entries.picked import PickedPage
+from spark_streams.wire.entries.filtered_page import FilteredPage
 
 
 def bulk(value: bytes) -> bytes:
@@ -29,7 +29,7 @@ FIELDS = st.dictionaries(st.sampled_from([b"a", b"bb", b"c"]), st.binary(max_siz
 def test_a_page_of_picked_rows_is_these_rows(parts: list[list[tuple[int, dict[bytes, bytes], bool]]]) -> None:
     page, counts = decode_replies(b"".join(reply([one[:2] for one in part]) for part in parts), len(parts))
     together = [one for part in parts for one in part]
-    picked = PickedPage(page, np.flatnonzero([pick for *_, pick in together]))
+    picked = FilteredPage(page, np.flatnonzero([pick for *_, pick in together]))
     left = [one for one in together if one[2]]
     assert picked.count == len(left)
     assert picked.ids().to_pylist() == [b"%d-0" % ms for ms, *_ in left]

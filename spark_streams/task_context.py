@@ -1,0 +1,29 @@
+"""Which task of which micro-batch this code runs in, as Spark tells a task (FACTS S8)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pyspark import TaskContext
+
+QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's names; the driver's local properties, too
+
+
+class MicroBatchName(NamedTuple):
+    """query: its id; number: of the batch."""
+
+    query: str
+    number: int
+
+
+def micro_batch() -> MicroBatchName | None:
+    """The micro-batch that this task belongs to; None where it belongs to none, or this is no task."""
+    context = TaskContext.get()
+    query, number = (None if context is None else context.getLocalProperty(name) for name in (QUERY, BATCH))
+    return None if query is None or number is None else MicroBatchName(query, int(number))
+
+
+def partition() -> int | None:
+    """The number of this task's partition; None where this is no task."""
+    context = TaskContext.get()
+    return None if context is None else context.partitionId()

@@ -1,0 +1,53 @@
+"""What became of a transaction: MULTI, its commands, EXEC.
+
+carried out     EXEC answers with one reply for each command; a single one may be an error, and the others stand
+changed         EXEC answers nil, because a key that was WATCHed is another now: nothing was done
+given up        the server refused a command when it was queued, or EXEC itself: nothing was done
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.replies import errors_among
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """results: a reply for each command where it was carried out, else None; refusal: why the server gave it up, else
+    None; place: of the command that was refused, from 0 on; behind the last one where it was EXEC."""
+
+    results: list[Reply] | None
+    refusal: ReplyError | None = None
+    place: int = 0
+
+    @classmethod
+    def read(cls, replies: Sequence[Reply]) -> Outcome:
+        """From the replies to MULTI, the commands and EXEC."""
+        if not isinstance(replies[-1], ReplyError):
+            return cls(replies[-1])
+        place, refusal = errors_among(replies)[0]
+        return cls(None, refusal, max(place - 1, 0))
+
+    def unless_given_up(self) -> list[Reply] | None:
+        """The results; None where something has changed. Raises the refusal, a ReplyError."""
+        if self.refusal is not None:
+            raise self.refusal
+        return self.results
+
+
+def framed(commands: Sequence[Sequence[Argument]]) -> list[tuple[Argument, ...]]:
+    """The commands between MULTI and EXEC."""
+    return [("MULTI",), *[tuple(command) for command in commands], ("EXEC",)]
+
+
+def transact(server: Connection, commands: Sequence[Sequence[Argument]]) -> list[Reply] | None:
+    """Carry out commands as one transaction: their replies, errors among them as values; None where something that was
+    WATCHed has changed. Raises the named error of what the server refused."""
+    outcome = Outcome.read(server.pipeline(framed(commands)))
+    if outcome.refusal is not None:
+        refused = commands[outcome.place] if outcome.place < len(commands) else ("EXEC",)
+        raise server.error_of(outcome.refusal, refused[:2])
+    return outcome.results
