@@ -1,1 +1,1 @@
-"""From a consumer group to a micro-batch: offsets, reserve, plan, read, settle."""
+"""From a consumer group to a micro-batch: offsets, reserve, plan, read, acknowledge."""

@@ -1,4 +1,4 @@
-"""The reader behind spark.read: plans runs on the driver, reads them in tasks, and touches no consumer group.
+"""The reader behind spark.read: plans ranges on the driver, reads them in tasks, and touches no consumer group.
 
 Spark 4.3 keeps one plan for one loaded DataFrame (S22): it reads the same entries whenever it is used, and what a
 pushed filter leaves out is left out of every other use of that DataFrame, too. So filters narrow what is read only
@@ -99,7 +99,7 @@ class BatchReader(DataSourceReader):
             return
         # The driver has been connected: the address is right, and a server that is away is waited for.
         with Session(self._options.address, "reading", LIMIT) as server:
-            for page in Fetch(server, _NOBODY, partition.task.runs, deliveries=False).pages():
+            for page in Fetch(server, _NOBODY, partition.task.ranges, deliveries=False).pages():
                 if page.rows:
                     yield self._columns.batch(page.entries, page.rows, page.streams).batch
 

@@ -30,9 +30,9 @@ class EntryRange:
     counted: bool = True
 
 
-def per_stream(runs: Iterable[EntryRange]) -> Counter[str]:
-    """How many entries these runs have, per stream."""
+def per_stream(ranges: Iterable[EntryRange]) -> Counter[str]:
+    """How many entries these ranges have, per stream."""
     found: Counter[str] = Counter()
-    for run in runs:
-        found[run.stream] += run.count
+    for entries in ranges:
+        found[entries.stream] += entries.count
     return found

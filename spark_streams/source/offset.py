@@ -126,21 +126,21 @@ class Offset:
         return sorted({*self.positions, *self.claimed})
 
     def after(
-        self, runs: Iterable[EntryRange], token: str = "", claimed: Mapping[str, Sequence[Claimed]] | None = None
+        self, ranges: Iterable[EntryRange], token: str = "", claimed: Mapping[str, Sequence[Claimed]] | None = None
     ) -> Offset:
-        """The offset at the end of a batch that begins here, of these runs (those of a stream in order) and claims."""
+        """The offset at the end of a batch that begins here, of these ranges (a stream's in order) and claims."""
         positions, shares = dict(self.positions), dict[str, Share]()
-        for run in runs:
-            before = shares.get(run.stream)
+        for entries in ranges:
+            before = shares.get(entries.stream)
             if before is None:
-                begun = self[run.stream]
-                share = Share(run.count, run.owned, run.after, begun if begun != run.after else None)
+                begun = self[entries.stream]
+                share = Share(entries.count, entries.owned, entries.after, begun if begun != entries.after else None)
             else:
-                unbroken = positions[run.stream] == run.after
-                owned = before.owned and run.owned and unbroken
-                share = replace(before, count=before.count + run.count, owned=owned)
-            shares[run.stream] = share
-            positions[run.stream] = run.last
+                unbroken = positions[entries.stream] == entries.after
+                owned = before.owned and entries.owned and unbroken
+                share = replace(before, count=before.count + entries.count, owned=owned)
+            shares[entries.stream] = share
+            positions[entries.stream] = entries.last
         kept = {stream: tuple(some) for stream, some in (claimed or {}).items()}
         return Offset(self.group, self.consumer, positions, shares, kept, token, counts=self.counts)
 

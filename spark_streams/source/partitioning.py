@@ -13,14 +13,14 @@ _SPREAD = 4  # tasks that a smaller batch is spread over, where each has `_LEAST
 
 @dataclass(frozen=True)
 class Task:
-    """What one task reads: runs, those of a stream in its order."""
+    """What one task reads: ranges, those of a stream in its order."""
 
-    runs: tuple[EntryRange, ...]
+    ranges: tuple[EntryRange, ...]
 
     @property
     def count(self) -> int:
-        """Entries of all runs."""
-        return sum(run.count for run in self.runs)
+        """Entries of all ranges."""
+        return sum(entries.count for entries in self.ranges)
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,20 @@ class Plan:
         return cls(tasks if tasks or not narrowed else [Task(())], narrowed)
 
 
-def tasks(runs: Iterable[EntryRange], entries_per_task: int, ordered: bool = False) -> list[Task]:
-    """Tasks of about `entries_per_task` entries, from runs that follow each other in their streams.
+def tasks(ranges: Iterable[EntryRange], entries_per_task: int, ordered: bool = False) -> list[Task]:
+    """Tasks of about `entries_per_task` entries, from ranges that follow each other in their streams.
 
     Neighbouring runs of a stream become one, and small ones, of whatever streams, share a task. A run is never cut: its
     inner ids are not known. A batch that would be one task is spread over a few, where it is large enough.
     ordered: all runs of a stream are in one task.
     """
-    held = [run for run in runs if run.count > 0 or not run.counted]
+    held = [entries for entries in ranges if entries.count > 0 or not entries.counted]
     size = task_size(held, entries_per_task)
-    together = _by_stream(held) if ordered else [[run] for run in _joined(held, size)]
+    together = _by_stream(held) if ordered else [[entries] for entries in _joined(held, size)]
     found: list[list[EntryRange]] = []
     room = 0
     for group in together:
-        count = sum(run.count for run in group)
+        count = sum(entries.count for entries in group)
         if found and count <= room:
             found[-1] += group
             room -= count
@@ -59,36 +59,38 @@ def tasks(runs: Iterable[EntryRange], entries_per_task: int, ordered: bool = Fal
     return [Task(tuple(task)) for task in found]
 
 
-def task_size(runs: Iterable[EntryRange], entries_per_task: int) -> int:
-    """How many entries a task of these runs gets at most: a batch that would be one task is spread over a few."""
-    return min(entries_per_task, max(_LEAST, -(-sum(run.count for run in runs) // _SPREAD)))
+def task_size(ranges: Iterable[EntryRange], entries_per_task: int) -> int:
+    """How many entries a task of these ranges gets at most: a batch that would be one task is spread over a few."""
+    return min(entries_per_task, max(_LEAST, -(-sum(entries.count for entries in ranges) // _SPREAD)))
 
 
-def _by_stream(runs: Iterable[EntryRange]) -> list[list[EntryRange]]:
-    """Each stream's runs, joined as far as they go."""
+def _by_stream(ranges: Iterable[EntryRange]) -> list[list[EntryRange]]:
+    """Each stream's ranges, joined as far as they go."""
     streams: dict[str, list[EntryRange]] = {}
-    for run in runs:
-        streams.setdefault(run.stream, []).append(run)
+    for entries in ranges:
+        streams.setdefault(entries.stream, []).append(entries)
     return [_joined(one, None) for one in streams.values()]
 
 
-def _joined(runs: Iterable[EntryRange], size: int | None) -> list[EntryRange]:
+def _joined(ranges: Iterable[EntryRange], size: int | None) -> list[EntryRange]:
     """Neighbours that are alike as one run, of up to `size` entries."""
     joined: list[EntryRange] = []
-    for run in runs:
+    for entries in ranges:
         before = joined[-1] if joined else None
-        if before is not None and _alike(before, run) and (size is None or before.count + run.count <= size):
-            joined[-1] = replace(before, last=run.last, count=before.count + run.count, ids=before.ids + run.ids)
+        if before is not None and _alike(before, entries) and (size is None or before.count + entries.count <= size):
+            joined[-1] = replace(
+                before, last=entries.last, count=before.count + entries.count, ids=before.ids + entries.ids
+            )
         else:
-            joined.append(run)
+            joined.append(entries)
     return joined
 
 
-def _alike(before: EntryRange, run: EntryRange) -> bool:
+def _alike(before: EntryRange, entries: EntryRange) -> bool:
     return (
         (before.stream, before.last, before.owned, before.consumer, before.counted)
-        == (run.stream, run.after, run.owned, run.consumer, run.counted)
-    ) and bool(before.ids) == bool(run.ids)
+        == (entries.stream, entries.after, entries.owned, entries.consumer, entries.counted)
+    ) and bool(before.ids) == bool(entries.ids)
 
 
 def share(limit: int, backlog: Mapping[str, int], turn: int = 0) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Our consumer's pending entries, page by page: the log of what a batch holds, and the XACK that settles it.
+"""Our consumer's pending entries, page by page: the log of what a batch holds, and the XACK that acknowledges it.
 
 Of however many streams: their pages travel together, and a round trip brings no more than _ROUND ids.
 """
@@ -33,12 +33,12 @@ class PendingRange:
     most: int | None = None
 
 
-def pending_runs(
+def pending_ranges(
     server: Connection, member: Membership, ranges: Sequence[PendingRange], size: int, keep_ids: bool = False
 ) -> list[EntryRange]:
-    """What is pending in these ranges, as runs of up to `size` entries, range by range.
+    """What is pending in these ranges, as ranges of up to `size` entries, one after the other.
 
-    What else the stream holds between them is not known, so the runs are not owned. keep_ids: with `EntryRange.ids`,
+    What else the stream holds between them is not known, so the ranges are not owned. keep_ids: with `EntryRange.ids`,
     for entries that are acknowledged before they are read. Raises GroupMissingError, ServerError.
     """
     found: dict[int, list[EntryRange]] = {at: [] for at in range(len(ranges))}
@@ -50,26 +50,26 @@ def pending_runs(
         for (at, one), count, page in zip(now.items(), counts, pages, strict=True):
             end = one.last if page.last is None or page.count < count else page.last
             if page.last is not None:
-                run = EntryRange(one.stream, one.after, page.last, page.count, False, one.consumer)
-                found[at].append(replace(run, ids=page.ids) if keep_ids else run)
+                entries = EntryRange(one.stream, one.after, page.last, page.count, False, one.consumer)
+                found[at].append(replace(entries, ids=page.ids) if keep_ids else entries)
             left[at] = replace(one, after=end, most=None if one.most is None else one.most - page.count)
-    return [run for runs in found.values() for run in runs]
+    return [entries for of_range in found.values() for entries in of_range]
 
 
-def settle(server: Connection, member: Membership, ranges: Sequence[PendingRange]) -> int:
+def acknowledge(server: Connection, member: Membership, ranges: Sequence[PendingRange]) -> int:
     """XACK what is pending in these ranges; how many entries that were.
 
-    The acknowledgements of one round travel with the questions of the next. Doing it again settles what is left.
+    The acknowledgements of one round travel with the questions of the next. Doing it again acknowledges what is left.
     Raises GroupMissingError, ServerError.
     """
-    settled = 0
+    total = 0
     left = list(ranges)
     acks: list[tuple[str, bytes]] = []
     while left or acks:
         now, left = left[:_STREAMS], left[_STREAMS:]
         counts = [_share_of_round(one, len(now)) for one in now]
         pages, acknowledged = _round_trip(server, member, now, counts, acks)
-        settled += acknowledged
+        total += acknowledged
         acks = []
         for one, count, page in zip(now, counts, pages, strict=True):
             if page.last is None:
@@ -78,7 +78,7 @@ def settle(server: Connection, member: Membership, ranges: Sequence[PendingRange
             more = None if one.most is None else one.most - page.count
             if page.count == count and page.last < one.last and more != 0:
                 left.append(replace(one, after=page.last, most=more))
-    return settled
+    return total
 
 
 def _share_of_round(one: PendingRange, streams: int) -> int:

@@ -43,7 +43,7 @@ _KNOWN = 4  # offsets that are not read again from what Spark gives back
 _TOLD_SECONDS = 7 * 86_400
 
 
-class RunPartition(InputPartition):
+class EntriesPartition(InputPartition):
     """One task's share of a micro-batch. token: the batch's own name; narrowed: the batch is a piece of one that
     failed; lossy: it has fewer entries than it was given."""
 
@@ -144,7 +144,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lossy = not plan.narrowed and sum(task.count for task in plan.tasks) < _held(stop)
         # Where nothing is left to read, a task says so to the sink.
         tasks = plan.tasks or [Task(())]
-        return [RunPartition(task, stop.token, plan.narrowed, lossy) for task in tasks]
+        return [EntriesPartition(task, stop.token, plan.narrowed, lossy) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         self.batches.commit(self._offset(end))
@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in a task ---------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, RunPartition)
+        assert isinstance(partition, EntriesPartition)
         member = Membership(self._options["streams"] or (), self._options["group"], self._options["consumer"])
         # The driver has been connected: the address is right, and a server that is away is waited for.
         with (
@@ -166,8 +166,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Session(self._options.address, f"notes of group {member.group!r}", LIMIT) as notes,
         ):
 
-            def lost(run: EntryRange, count: int) -> None:
-                notes.run(lambda there: Writer(there, member, partition.token, *_task_names()).lost(run, count))
+            def lost(entries: EntryRange, count: int) -> None:
+                notes.run(lambda there: Writer(there, member, partition.token, *_task_names()).lost(entries, count))
                 notes.run(lambda there: _tell_of_losses(there, *_task_names()))
 
             def unreadable(streams: str | pa.Array, dead: Dead) -> None:

@@ -58,10 +58,10 @@ class Writer:
                 notes = []
         self._leave(notes)
 
-    def lost(self, run: EntryRange, count: int) -> None:
+    def lost(self, entries: EntryRange, count: int) -> None:
         """Note that entries of a run are gone. Those of several consumers may begin at the same place."""
-        which = b"%b/%b" % (bytes(run.after), quote(run.consumer, safe="").encode())
-        self._leave([(run.stream, b"%b %b %b" % (self.token.encode(), _LOST, which), str(count).encode())])
+        which = b"%b/%b" % (bytes(entries.after), quote(entries.consumer, safe="").encode())
+        self._leave([(entries.stream, b"%b %b %b" % (self.token.encode(), _LOST, which), str(count).encode())])
 
     def _leave(self, notes: Sequence[_NewNote]) -> None:
         commands: list[tuple[str | bytes, ...]] = []

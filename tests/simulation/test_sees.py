@@ -19,7 +19,7 @@ from spark_streams.source.microbatch.current_batch import CurrentBatch
 from spark_streams.source.microbatch.query_state import StateReconciler
 from spark_streams.source.microbatch.trigger import Trigger
 from spark_streams.source.offset import Offset
-from spark_streams.source.pending_list import PendingRange, settle
+from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.simulation.patched import product
@@ -59,7 +59,7 @@ def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
 
     def early(self: Trigger, server: Connection, begin: Offset, most: int | None) -> CurrentBatch | None:
         batch = honest(self, server, begin, most)
-        settle(server, self._subscription.member, [PendingRange("s:0", MAX_ID)])
+        acknowledge(server, self._subscription.member, [PendingRange("s:0", MAX_ID)])
         return batch
 
     patch.setattr(Trigger, "next", early)
@@ -89,7 +89,7 @@ def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> No
 
 
 def _hardly_asks(self: StateReconciler, server: Connection, begin: Offset, streams: Any) -> Any:
-    self._settling.now(server, begin)
+    self._acknowledging.now(server, begin)
     self._account.forget(streams)
     return self._groups.now(server, self._subscription.member, streams)
 

@@ -12,7 +12,7 @@ from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source import pending_list
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import PendingRange, pending_runs, settle
+from spark_streams.source.pending_list import PendingRange, acknowledge, pending_ranges
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.entries.pending_page import texts_of
@@ -66,9 +66,9 @@ def test_a_thousand_small_streams_are_settled_in_two_round_trips(client: redis.R
     for stream in streams:
         deliver(client, stream, 3)
     ranges = [PendingRange(stream, StreamId(2, 0)) for stream in streams]
-    assert len(pending_runs(connection, MEMBER, ranges, 100)) == 1000
+    assert len(pending_ranges(connection, MEMBER, ranges, 100)) == 1000
     assert connection.trips == 1
-    assert settle(connection, MEMBER, ranges) == 2000
+    assert acknowledge(connection, MEMBER, ranges) == 2000
     assert connection.trips == 3
     assert all(pending_ids(client, stream) == ["3-0"] for stream in streams)
 
@@ -78,11 +78,11 @@ def test_a_long_pending_list_is_settled_page_by_page_up_to_its_end_and_no_furthe
 ) -> None:
     monkeypatch.setattr(pending_list, "PAGE", 70)
     deliver(client, "s", 300)
-    assert settle(connection, MEMBER, [PendingRange("s", StreamId(5, 0), StreamId(2, 0))]) == 3
-    assert settle(connection, MEMBER, [PendingRange("s", StreamId(250, 0))]) == 247
+    assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(5, 0), StreamId(2, 0))]) == 3
+    assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(250, 0))]) == 247
     assert pending_ids(client, "s") == [f"{n}-0" for n in range(251, 301)]
-    assert settle(connection, MEMBER, [PendingRange("s", StreamId(250, 0))]) == 0
-    assert settle(connection, MEMBER, [PendingRange("s", MAX_ID, most=20)]) == 20
+    assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(250, 0))]) == 0
+    assert acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID, most=20)]) == 20
     assert pending_ids(client, "s")[0] == "271-0"
 
 
@@ -95,10 +95,10 @@ def test_more_streams_than_a_round_takes_are_settled_in_several(
     for stream, count in lengths.items():
         deliver(client, stream, count)
     ranges = [PendingRange(stream, MAX_ID) for stream in lengths]
-    runs = pending_runs(connection, MEMBER, ranges, 1000)
+    runs = pending_ranges(connection, MEMBER, ranges, 1000)
     for stream, count in lengths.items():
         assert sum(run.count for run in runs if run.stream == stream) == count
-    assert settle(connection, MEMBER, ranges) == sum(lengths.values())
+    assert acknowledge(connection, MEMBER, ranges) == sum(lengths.values())
     assert not any(pending_ids(client, stream) for stream in lengths)
 
 
@@ -106,32 +106,32 @@ def test_pending_entries_become_runs_range_by_range(client: redis.Redis, connect
     deliver(client, "s", 10)
     deliver(client, "t", 4, "c", "other")
     ranges = [PendingRange("s", StreamId(9, 0), StreamId(1, 0)), PendingRange("t", MAX_ID)]
-    assert pending_runs(connection, MEMBER, ranges, 5) == [
+    assert pending_ranges(connection, MEMBER, ranges, 5) == [
         EntryRange("s", StreamId(1, 0), StreamId(6, 0), 5, owned=False),
         EntryRange("s", StreamId(6, 0), StreamId(9, 0), 3, owned=False),
         EntryRange("t", MIN_ID, StreamId(3, 0), 2, owned=False),
     ]
-    assert pending_runs(connection, MEMBER, [PendingRange("s", MAX_ID, most=3)], 2) == [
+    assert pending_ranges(connection, MEMBER, [PendingRange("s", MAX_ID, most=3)], 2) == [
         EntryRange("s", MIN_ID, StreamId(2, 0), 2, owned=False),
         EntryRange("s", StreamId(2, 0), StreamId(3, 0), 1, owned=False),
     ]
-    assert pending_runs(connection, MEMBER, [PendingRange("s", StreamId(4, 0), StreamId(4, 0))], 2) == []
+    assert pending_ranges(connection, MEMBER, [PendingRange("s", StreamId(4, 0), StreamId(4, 0))], 2) == []
 
 
 def test_the_pending_list_of_another_consumer_is_asked_and_settled_by_its_name(
     client: redis.Redis, connection: Counting
 ) -> None:
     deliver(client, "s", 10, "c", "claim")
-    (run,) = pending_runs(connection, MEMBER, [PendingRange("s", MAX_ID, consumer="claim")], 100, keep_ids=True)
+    (run,) = pending_ranges(connection, MEMBER, [PendingRange("s", MAX_ID, consumer="claim")], 100, keep_ids=True)
     assert (run.consumer, run.count, run.last) == ("claim", 5, StreamId(10, 0))
     assert texts_of(run.ids).to_pylist() == [b"%d-0" % n for n in range(2, 11, 2)]
-    assert settle(connection, MEMBER, [PendingRange("s", StreamId(4, 0), consumer="claim")]) == 2
+    assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(4, 0), consumer="claim")]) == 2
     assert len(pending_ids(client, "s")) == 8
 
 
 def test_a_group_that_is_gone_is_named(client: redis.Redis, connection: Counting) -> None:
     deliver(client, "s", 3)
-    for ask in (settle, lambda *given: pending_runs(*given, 10)):
+    for ask in (acknowledge, lambda *given: pending_ranges(*given, 10)):
         with pytest.raises(GroupMissingError, match="XPENDING t g at .*: the stream or its consumer group is gone"):
             ask(connection, MEMBER, [PendingRange("s", MAX_ID), PendingRange("t", MAX_ID)])
 
@@ -146,5 +146,5 @@ def test_a_user_who_may_not_acknowledge_is_told_so(redis_server: Server) -> None
             Connection(Address.parse(redis_server.url.replace("://", "://half:pw@"))) as connection,
             pytest.raises(ServerReplyError, match="XACK s g at .*NOPERM"),
         ):
-            settle(connection, MEMBER, [PendingRange("s", MAX_ID)])
+            acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID)])
         admin.acl_deluser("half")

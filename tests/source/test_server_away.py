@@ -17,7 +17,7 @@ from spark_streams.errors import RetriesExhaustedError, ServerUnreachableError
 from spark_streams.options import BATCH_SOURCE, parse_options
 from spark_streams.source.batch_reader import BatchReader, infer_schema
 from spark_streams.source.rows.columns import Columns
-from spark_streams.source.stream_reader import RunPartition
+from spark_streams.source.stream_reader import EntriesPartition
 from spark_streams.source.task.fetcher import Fetch
 from tests.proxy import Proxy
 from tests.servers import Server
@@ -63,7 +63,7 @@ def test_a_task_that_begins_while_the_server_is_away_waits_for_it(
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(told) == 1, "one line, however often it was tried"
     assert told[0].startswith(f"reading for group 'g' at {behind.url}: no stream server answers")
-    narrowed = [RunPartition(share.task, share.token, narrowed=True, lossy=False) for share in shares]
+    narrowed = [EntriesPartition(share.task, share.token, narrowed=True, lossy=False) for share in shares]
     proxy.away(LONG)
     assert [row["n"] for share in narrowed for batch in one.read(share) for row in batch.to_pylist()] == list(range(50))
 

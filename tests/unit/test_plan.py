@@ -16,7 +16,7 @@ def run(stream: str, after: int, last: int, count: int, owned: bool = True, **mo
 
 
 def runs_of(found: list[Task]) -> list[EntryRange]:
-    return [run for task in found for run in task.runs]
+    return [run for task in found for run in task.ranges]
 
 
 def test_neighbouring_runs_become_one_up_to_a_tasks_size() -> None:
@@ -90,7 +90,7 @@ def test_no_entry_is_lost_or_doubled_and_streams_keep_their_order(
     for stream in "abc":
         mine = [run for run in runs_of(found) if run.stream == stream]
         assert all(before.last <= after.after for before, after in itertools.pairwise(mine))
-        assert not ordered or sum(any(run.stream == stream for run in task.runs) for task in found) <= 1
+        assert not ordered or sum(any(run.stream == stream for run in task.ranges) for task in found) <= 1
 
 
 @given(

@@ -41,13 +41,13 @@ def plan_tasks(server: Connection, options: Options, narrowing: Narrowing) -> li
         )
         for stream, head in heads.items()
     ]
-    runs = [run for run in bounded if run is not None]
+    ranges = [span for span in bounded if span is not None]
     if options["ordered"]:
-        return tasks(runs, options["entriesPerPartition"], ordered=True)
-    entries = task_size(runs, options["entriesPerPartition"])
+        return tasks(ranges, options["entriesPerPartition"], ordered=True)
+    entries = task_size(ranges, options["entriesPerPartition"])
     if options["minPartitions"] is not None:
-        entries = max(1, min(entries, sum(run.count for run in runs) // options["minPartitions"]))
-    return tasks(_cut(server, heads, runs, entries), entries)
+        entries = max(1, min(entries, sum(span.count for span in ranges) // options["minPartitions"]))
+    return tasks(_cut(server, heads, ranges, entries), entries)
 
 
 def look_at_inputs(server: Connection, options: Options, narrowing: Narrowing) -> dict[str, Head]:
@@ -99,31 +99,37 @@ def _head(ends: StreamEnds | None) -> Head:
     return Head(first, last, ends.length, size, is_letter(first_fields))
 
 
-def _cut(server: Connection, heads: Mapping[str, Head], runs: Sequence[EntryRange], entries: int) -> list[EntryRange]:
-    """The runs, those that are too large for a task in parts."""
-    large = [run for run in runs if _may_be_large(run, heads[run.stream], entries)]
-    looks: dict[EntryRange, list[Look]] = {run: [] for run in large}
+def _cut(server: Connection, heads: Mapping[str, Head], ranges: Sequence[EntryRange], entries: int) -> list[EntryRange]:
+    """The ranges, those that are too large for a task in parts."""
+    large = [span for span in ranges if _may_be_large(span, heads[span.stream], entries)]
+    looks: dict[EntryRange, list[Look]] = {span: [] for span in large}
     share = max(_STREAM_LOOKS[0], min(_STREAM_LOOKS[1], _LOOKS // max(1, len(large))))
-    affordable = {run: _LOOK_BYTES // (3 * len(large) * max(1, heads[run.stream].entry_bytes)) for run in large}
-    places = {run: first_places(run, entries, min(share, max(1, affordable[run]))) for run in large}
+    affordable = {span: _LOOK_BYTES // (3 * len(large) * max(1, heads[span.stream].entry_bytes)) for span in large}
+    places = {span: first_places(span, entries, min(share, max(1, affordable[span]))) for span in large}
     for _ in range(_ROUNDS):
         if not any(places.values()):
             break
         _look(server, heads, places, looks)
         places = {
-            run: further_places(run, looks[run], entries, heads[run.stream].length, min(share, affordable[run]))
-            for run in large
+            span: further_places(
+                span,
+                looks[span],
+                entries,
+                heads[span.stream].length,
+                min(share, affordable[span]),
+            )
+            for span in large
         }
     parts: list[EntryRange] = []
-    for run in runs:
-        known = looks.get(run)
-        parts += cut(run, known, entries, heads[run.stream].length) if known else [run]
+    for span in ranges:
+        known = looks.get(span)
+        parts += cut(span, known, entries, heads[span.stream].length) if known else [span]
     return parts
 
 
-def _may_be_large(run: EntryRange, head: Head, entries: int) -> bool:
+def _may_be_large(span: EntryRange, head: Head, entries: int) -> bool:
     """Whether it may be worth cutting. A part of a stream may hold more than an even spread says, up to all of it."""
-    return not run.ids and 2 * head.length > 3 * entries and run.after.next() < run.last
+    return not span.ids and 2 * head.length > 3 * entries and span.after.next() < span.last
 
 
 def _look(
@@ -133,17 +139,17 @@ def _look(
     looks: dict[EntryRange, list[Look]],
 ) -> None:
     """Look at these places, in one round trip."""
-    wanted = [(run, at) for run, ats in places.items() for at in ats]
+    wanted = [(entries, at) for entries, ats in places.items() for at in ats]
     budget = _LOOK_BYTES // max(1, len(wanted))
-    counts = {run: max(2, min(32, budget // max(1, heads[run.stream].entry_bytes))) for run in places}
+    counts = {entries: max(2, min(32, budget // max(1, heads[entries.stream].entry_bytes))) for entries in places}
     commands: list[tuple[str | bytes | int, ...]] = []
-    for run, at in wanted:
-        commands.append(("XRANGE", run.stream, bytes(at), bytes(run.last), "COUNT", counts[run]))
-        commands.append(("XREVRANGE", run.stream, at.ms, at.ms, "COUNT", 1))
+    for entries, at in wanted:
+        commands.append(("XRANGE", entries.stream, bytes(at), bytes(entries.last), "COUNT", counts[entries]))
+        commands.append(("XREVRANGE", entries.stream, at.ms, at.ms, "COUNT", 1))
     found: list[tuple[StreamId, ...]] = []
     for command, reply in zip(commands, server.each(commands), strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
         found.append(tuple(StreamId.parse(entry[0]) for entry in reply))
-    for (run, at), ids, deepest in zip(wanted, found[0::2], found[1::2], strict=True):
-        looks[run].append(Look(at, ids, len(ids) < counts[run], deepest[0].seq if deepest else 0))
+    for (entries, at), ids, deepest in zip(wanted, found[0::2], found[1::2], strict=True):
+        looks[entries].append(Look(at, ids, len(ids) < counts[entries], deepest[0].seq if deepest else 0))

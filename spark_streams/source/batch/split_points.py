@@ -43,20 +43,20 @@ class _Stretch:
     seen: StreamId | None
 
 
-def first_places(run: EntryRange, entries: int, looks: int) -> list[StreamId]:
+def first_places(span: EntryRange, entries: int, looks: int) -> list[StreamId]:
     """Where to look first: evenly over the run's ids, at most `looks` times. entries: how many a part shall have."""
-    wanted = min(looks, _FINENESS * -(-run.count // entries))
-    return _between(run.after.next(), run.last, wanted)
+    wanted = min(looks, _FINENESS * -(-span.count // entries))
+    return _between(span.after.next(), span.last, wanted)
 
 
-def further_places(run: EntryRange, known: Sequence[Look], entries: int, most: int, looks: int) -> list[StreamId]:
+def further_places(span: EntryRange, known: Sequence[Look], entries: int, most: int, looks: int) -> list[StreamId]:
     """Where to look again, at most `looks` times, because a stretch is too large for a part; none where all is well.
 
     known: the looks so far; most: how many entries the stream has. Where far fewer were found than the run should
     hold, a burst hides between the looks.
     """
-    stretches = _stretches(run, known, most)
-    hidden = sum(one.about for one in stretches) < run.count // 2
+    stretches = _stretches(span, known, most)
+    hidden = sum(one.about for one in stretches) < span.count // 2
     vague = [one for one in stretches if not one.known and (hidden or 2 * one.about > entries)]
     places: list[StreamId] = []
     for one in sorted(vague, key=lambda one: -one.about):
@@ -66,17 +66,17 @@ def further_places(run: EntryRange, known: Sequence[Look], entries: int, most: i
     return sorted(set(places[:looks]) - {look.at for look in known})
 
 
-def cut(run: EntryRange, looks: Sequence[Look], entries: int, most: int) -> list[EntryRange]:
+def cut(span: EntryRange, looks: Sequence[Look], entries: int, most: int) -> list[EntryRange]:
     """The run in parts of about so many entries: touching, in order, together the run."""
     parts: list[EntryRange] = []
-    after, about = run.after, 0
-    stretches = _stretches(run, looks, most)
-    for one in _scaled(stretches, most) if run.count == most else stretches:
+    after, about = span.after, 0
+    stretches = _stretches(span, looks, most)
+    for one in _scaled(stretches, most) if span.count == most else stretches:
         if about > 0 and one.at > after.next() and about + one.about > entries:
-            parts.append(replace(run, after=after, last=one.at.previous(), count=about))
+            parts.append(replace(span, after=after, last=one.at.previous(), count=about))
             after, about = one.at.previous(), 0
         about += one.about
-    return [*parts, replace(run, after=after, count=max(1, about))]
+    return [*parts, replace(span, after=after, count=max(1, about))]
 
 
 def _between(first: StreamId, last: StreamId, pieces: int) -> list[StreamId]:
@@ -91,13 +91,13 @@ def _between(first: StreamId, last: StreamId, pieces: int) -> list[StreamId]:
     return [first, *sorted(place for place in places if place > first)]
 
 
-def _stretches(run: EntryRange, looks: Sequence[Look], most: int) -> list[_Stretch]:
+def _stretches(entries: EntryRange, looks: Sequence[Look], most: int) -> list[_Stretch]:
     """The run from end to end."""
     found: list[_Stretch] = []
     ordered = sorted(looks, key=lambda look: look.at)
     for number, look in enumerate(ordered):
         final = number + 1 == len(ordered)
-        upto = run.last if final else ordered[number + 1].at
+        upto = entries.last if final else ordered[number + 1].at
         inside = look.ids if final else [one for one in look.ids if one < upto]
         known = look.end or len(inside) < len(look.ids)
         about = len(inside) if known else max(len(inside), min(most, _count(look, upto)))

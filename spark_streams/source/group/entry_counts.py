@@ -66,12 +66,12 @@ class Counts:
             if known is not None:
                 self.of[stream] = replace(known, missed=0)
 
-    def took(self, runs: Iterable[EntryRange]) -> None:
+    def took(self, ranges: Iterable[EntryRange]) -> None:
         """These were delivered."""
-        for run in runs:
-            known = self.of.get(run.stream)
+        for entries in ranges:
+            known = self.of.get(entries.stream)
             if known is not None:
-                self.of[run.stream] = replace(known, read=known.read + run.count)
+                self.of[entries.stream] = replace(known, read=known.read + entries.count)
 
     def share(self, stream: str) -> None:
         """Others read from its group, too."""

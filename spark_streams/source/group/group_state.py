@@ -174,7 +174,7 @@ def require_alone(member: Membership, stream: str, state: GroupState) -> None:
 
 @dataclass(frozen=True)
 class Reserved:
-    """runs: what was delivered, in order per stream; states: the groups of all wanted streams after that."""
+    """ranges: what was delivered, in order per stream; states: the groups of all wanted streams after that."""
 
-    runs: list[EntryRange]
+    ranges: list[EntryRange]
     states: Mapping[str, GroupState]

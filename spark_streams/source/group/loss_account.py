@@ -72,8 +72,8 @@ class LossAccount:
     def took(self, heads: Mapping[str, StreamState], before: Mapping[str, GroupState], reserved: Reserved) -> None:
         """These were delivered. What a stream held at the last look and the group was not given when it had come to
         the end of that is lost. heads, before: the streams and the groups at the last look. Raises DataLossError."""
-        self.counts.took(reserved.runs)
-        ends = {run.stream: run.last for run in reserved.runs}
+        self.counts.took(reserved.ranges)
+        ends = {entries.stream: entries.last for entries in reserved.ranges}
         for stream, state in reserved.states.items():
             self.counts.moved(stream, state.last_delivered)
             head = heads[stream]

@@ -15,14 +15,14 @@ from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.background import BackgroundWorker
 from spark_streams.source.offset import Offset
-from spark_streams.source.pending_list import PendingRange, claimed_ranges, settle
+from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges
 from spark_streams.source.recovery.claim import delete_claim_consumers
 from spark_streams.source.task_notes import collect
 from spark_streams.wire.connection import Connection
 
 
-class Settling:
-    """The settling of one query's batches, at once or beside the next one's tasks. Every step may be repeated.
+class Acknowledging:
+    """The acknowledging of one query's batches, at once or beside the next one's tasks. Every step may be repeated.
 
     worker: the thread for the latter; dead_letters: how many this run has posted, per stream. Tasks leave notes where
     entries may be lost or become dead letters.
@@ -43,12 +43,12 @@ class Settling:
         self._noted = losses.allowed or options["mode"] == "DEADLETTER"
         self._letters_to: str | None = options["deadLetterStream"]
         self.marks = Marks(member.group, member.consumer, options["noAck"] or options["delivery"] == "at-most-once")
-        self._settled: dict[str, StreamId] = {}
-        self._done: Offset | None = None  # the last one that was settled, or is being settled
+        self._acknowledged: dict[str, StreamId] = {}
+        self._done: Offset | None = None  # the last one that was acknowledged, or is being
         self._dead_letters = dead_letters
 
     def is_done(self, up_to: Offset) -> bool:
-        """Whether this offset has been settled, or is being settled; streams that vanished under it do not count."""
+        """Whether this offset has been acknowledged, or is being; streams that vanished under it do not count."""
         return self._done is not None and up_to.covers(self._done)
 
     def now(self, server: Connection, up_to: Offset) -> None:
@@ -59,11 +59,11 @@ class Settling:
         self.take_notes(server, up_to)
         self._acknowledge(server, up_to, self._ranges(up_to))
         self._close_claims(server, up_to)
-        self._settled.update(up_to.positions)
+        self._acknowledged.update(up_to.positions)
         self._done = up_to
 
     def _acknowledge(self, server: Connection, up_to: Offset, ranges: Sequence[PendingRange]) -> None:
-        settle(server, self._member, ranges)
+        acknowledge(server, self._member, ranges)
         (self.marks.write if up_to.token else self.marks.begin)(server, up_to.positions)
 
     def beside(self, server: Connection, up_to: Offset) -> None:
@@ -73,12 +73,12 @@ class Settling:
         self._close_claims(server, up_to)
         ranges = self._ranges(up_to)
         self._worker.submit(lambda server: self._acknowledge(server, up_to, ranges))
-        self._settled.update(up_to.positions)
+        self._acknowledged.update(up_to.positions)
         self._done = up_to
 
     def forget(self) -> None:
-        """Take nothing for settled, as after a restart."""
-        self._settled = {}
+        """Take nothing for acknowledged, as after a restart."""
+        self._acknowledged = {}
         self._done = None
         self.marks.forget()
 
@@ -91,13 +91,13 @@ class Settling:
     def _begin_of(self, stream: str, up_to: Offset) -> StreamId:
         """Above which entry what is pending for us was given to a batch that is not acknowledged yet: after a restart
         that may be the one before, too."""
-        held, floor = up_to.shares.get(stream), self._settled.get(stream, self.marks.floor(stream))
+        held, floor = up_to.shares.get(stream), self._acknowledged.get(stream, self.marks.floor(stream))
         if held is None or held.after is None or floor < (held.begun or held.after):
             return floor
         return max(floor, held.after)
 
     def _close_claims(self, server: Connection, up_to: Offset) -> None:
-        settle(server, self._member, claimed_ranges(up_to.claimed))
+        acknowledge(server, self._member, claimed_ranges(up_to.claimed))
         delete_claim_consumers(server, self._member, up_to.claimed)
 
     def take_notes(self, server: Connection, up_to: Offset) -> None:

@@ -18,7 +18,7 @@ from spark_streams.source.microbatch.prefetch import Reserving
 from spark_streams.source.microbatch.query_state import QueryState
 from spark_streams.source.offset import Claimed
 from spark_streams.source.partitioning import share
-from spark_streams.source.pending_list import PendingRange, pending_runs
+from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import Rules, take_over
 from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.poison_batch import PoisonBatch
@@ -92,7 +92,7 @@ class ContentsChooser:
         claimed = self._claim(server, state, token, most)
         room = None if most is None else most - sum(one.count for some in claimed.values() for one in some)
         if state.prefetch is not None:
-            ranges = state.prefetch.runs
+            ranges = state.prefetch.ranges
         else:
             ranges = self._left_by_a_crash(server, state, room)
             if ranges:
@@ -121,7 +121,7 @@ class ContentsChooser:
         allowed = backlog if most is None else share(most, backlog, self.turn)
         asked = [PendingRange(s, MAX_ID, state.begin[s], most=entries) for s, entries in allowed.items()]
         size = self._admission.size(list(allowed.values()))
-        return pending_runs(server, self._subscription.member, asked, size)
+        return pending_ranges(server, self._subscription.member, asked, size)
 
     def _new(
         self, server: Connection, groups: Mapping[str, GroupState], most: int | None, hurry: bool
@@ -135,8 +135,8 @@ class ContentsChooser:
         while backlog:
             reserved = self.reserving.new_entries(server, self._groups.heads, groups, backlog, most, self.turn)
             self._account.took(self._groups.heads, groups, reserved)
-            if reserved.runs or not reserved.states:
-                return reserved.runs
+            if reserved.ranges or not reserved.states:
+                return reserved.ranges
             # What these streams had was deleted, or others were faster: the turn is that of those that were left out.
             backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
         return []

@@ -29,7 +29,7 @@ from spark_streams.source.group.kept_positions import KeptPositions
 from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.membership import Membership
-from spark_streams.source.microbatch.acknowledge import Settling
+from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.background import BackgroundWorker
 from spark_streams.source.microbatch.batch_contents import ContentsChooser
@@ -76,16 +76,24 @@ class MicroBatchStream:
         account = LossAccount(losses, subscription, self._no_ack)
         groups = self._groups = GroupReconciler(losses, subscription, account, self._no_ack)
         poison = self._poison = PoisonBatch(options["maxDeliveries"], self._dead_letter, losses)
-        settling = self._settling = Settling(self.worker, options, self.member, losses, self.counters.dead)
+        acks = self._acknowledging = Acknowledging(self.worker, options, self.member, losses, self.counters.dead)
         admission = self._admission = Admission(options, now)
         self._positions = KeptPositions(self._no_ack)
         contents = self._contents = ContentsChooser(
             options, subscription, groups, account, admission, poison, losses, self.counters, self._dead_letter
         )
         state = self._state = StateReconciler(
-            options, subscription, groups, account, self._positions, settling, admission, self.worker, contents.forget
+            options,
+            subscription,
+            groups,
+            account,
+            self._positions,
+            acks,
+            admission,
+            self.worker,
+            contents.forget,
         )
-        self._trigger = Trigger(options, subscription, state, groups, account, contents, settling, admission, losses)
+        self._trigger = Trigger(options, subscription, state, groups, account, contents, acks, admission, losses)
         self._current: CurrentBatch | None = None
 
     @property
@@ -144,7 +152,7 @@ class MicroBatchStream:
     def commit(self, end: Offset) -> None:
         """Acknowledge up to `end`, unless that is done or under way. The same code as in `next` (S3)."""
         self._check_owner(end)
-        if self._settling.is_done(end):
+        if self._acknowledging.is_done(end):
             return
         try:
             self._server.run(lambda server: self._commit(server, end))
@@ -196,7 +204,7 @@ class MicroBatchStream:
     def _commit(self, server: Connection, end: Offset) -> None:
         if self._state.wait_for_worker() is not None:
             self._begin_afresh()  # what was reserved ahead is not what this run expects any more
-        self._settling.now(server, end)
+        self._acknowledging.now(server, end)
 
     def _count_attempt(self, server: Connection, begin: Offset, end: Offset) -> bool:
         """Count this run's attempt at a batch; where too many have died of it, it is set aside. Whether it is cut."""
@@ -224,7 +232,7 @@ class MicroBatchStream:
         void(server, self.member, end.streams)
         listed = not (self._no_ack or end.no_ack)
         replay = Replay(server, self.member, self._losses, listed, self._admission.size, batch.is_cut)
-        ranges = replay.runs(begin, end)
+        ranges = replay.ranges(begin, end)
         return in_order(server, self.member, ranges) if self._options["ordered"] else ranges
 
     def _dead_letter(self, entries: DeadEntries) -> None:

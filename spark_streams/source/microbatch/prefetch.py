@@ -52,14 +52,14 @@ class Reserving:
 
 @dataclass
 class Prefetch:
-    """One reserving ahead. known: the streams at the last look; runs: what it has reserved, once it has `work`ed."""
+    """One reserving ahead. known: the streams at the last look; ranges: what it has reserved, once it has `work`ed."""
 
     reserving: Reserving
     streams: Sequence[str]
     most: int | None
     turn: int
     known: Mapping[str, StreamState]
-    runs: list[EntryRange] = field(default_factory=list)
+    ranges: list[EntryRange] = field(default_factory=list)
 
     def work(self, server: Connection) -> None:
         """Reserve, unless a closer look is needed: whoever makes the batch takes it. Raises as `reserve` does."""
@@ -69,19 +69,19 @@ class Prefetch:
             return
         backlog = self.reserving.admission.backlog(heads, states)
         if is_worth_it(self.reserving.admission, backlog, self.most):
-            self.runs = self.reserving.new_entries(server, heads, states, backlog, self.most, self.turn).runs
+            self.ranges = self.reserving.new_entries(server, heads, states, backlog, self.most, self.turn).ranges
 
     def pending(self) -> Counter[str]:
         """How many entries are pending for it, per stream."""
-        return Counter() if self.reserving.no_ack else per_stream(self.runs)
+        return Counter() if self.reserving.no_ack else per_stream(self.ranges)
 
     def ends(self) -> dict[str, StreamId]:
         """Where it has left the groups that it has read from."""
-        return {run.stream: run.last for run in self.runs}
+        return {entries.stream: entries.last for entries in self.ranges}
 
-    def is_untouched(self, states: Mapping[str, GroupState], unsettled: Mapping[str, int]) -> bool:
-        """Whether all groups stand as this left them. unsettled: pending entries of the batch before it."""
-        ours = Counter(unsettled) + self.pending()
+    def is_untouched(self, states: Mapping[str, GroupState], unacknowledged: Mapping[str, int]) -> bool:
+        """Whether all groups stand as this left them. unacknowledged: pending entries of the batch before it."""
+        ours = Counter(unacknowledged) + self.pending()
         ends = self.ends()
         return ends.keys() <= states.keys() and all(
             state.ours == ours[stream] and state.last_delivered == ends.get(stream, state.last_delivered)

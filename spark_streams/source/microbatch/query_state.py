@@ -22,12 +22,12 @@ from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.group.kept_positions import KeptPositions
 from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.subscription import Subscription
-from spark_streams.source.microbatch.acknowledge import Settling
+from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.background import BackgroundWorker
 from spark_streams.source.microbatch.prefetch import Prefetch
 from spark_streams.source.offset import Offset
-from spark_streams.source.pending_list import PendingRange, settle
+from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.source.recovery.claim import delete_empty_consumers
 from spark_streams.source.recovery.handed_entries import take_handed
 from spark_streams.wire.connection import Connection
@@ -61,7 +61,7 @@ class StateReconciler:
         groups: GroupReconciler,
         account: LossAccount,
         positions: KeptPositions,
-        settling: Settling,
+        acknowledging: Acknowledging,
         admission: Admission,
         worker: BackgroundWorker,
         forget: Callable[[], None],
@@ -72,7 +72,7 @@ class StateReconciler:
         self._groups = groups
         self._account = account
         self._positions = positions
-        self._settling = settling
+        self._acknowledging = acknowledging
         self._admission = admission
         self._worker = worker
         self._forget = forget
@@ -86,7 +86,7 @@ class StateReconciler:
     def begin_afresh(self) -> None:
         """Take nothing for known."""
         self.is_fresh = True
-        self._settling.forget()
+        self._acknowledging.forget()
         self._forget()
 
     def leave(self, groups: Mapping[str, GroupState], reserved: Collection[EntryRange]) -> None:
@@ -103,7 +103,7 @@ class StateReconciler:
     @property
     def reserved_ahead(self) -> int:
         """How many entries are reserved for the next trigger, once the worker is done."""
-        return 0 if self._prefetch is None else sum(entries.count for entries in self._prefetch.runs)
+        return 0 if self._prefetch is None else sum(entries.count for entries in self._prefetch.ranges)
 
     def wait_for_worker(self) -> Prefetch | None:
         """Until what was begun beside the tasks is finished; what it has reserved, if it is of use."""
@@ -114,7 +114,7 @@ class StateReconciler:
             # A stream or group is gone: what follows says which, and whether that is allowed.
             self.begin_afresh()
             return None
-        return None if prefetch is None or not prefetch.runs or self.is_fresh else prefetch
+        return None if prefetch is None or not prefetch.ranges or self.is_fresh else prefetch
 
     # -- a trigger begins ------------------------------------------------------------------------------------------
 
@@ -125,10 +125,10 @@ class StateReconciler:
         logged = self._checkpoint(server, begin)
         ends = {} if prefetch is None else prefetch.ends()
         begin, groups = self._groups.reconciled(
-            server, self._subscription.member, logged, self._streams, self._settling.marks, ends, self.is_fresh
+            server, self._subscription.member, logged, self._streams, self._acknowledging.marks, ends, self.is_fresh
         )
         if begin is not logged:
-            self._settling.take_notes(server, logged)  # of streams that are gone, too
+            self._acknowledging.take_notes(server, logged)  # of streams that are gone, too
         # What the batch before this one left pending is known, so acknowledging it can wait until tasks run.
         unacknowledged = self._unacknowledged(begin)
         if prefetch is not None and not prefetch.is_untouched(groups, unacknowledged):
@@ -145,7 +145,7 @@ class StateReconciler:
             prefetch, unacknowledged = None, {}
             above = {} if self._no_ack else {stream: state.ours for stream, state in groups.items()}
         elif prefetch is not None:
-            self._account.counts.took(prefetch.runs)
+            self._account.counts.took(prefetch.ranges)
         self._account.hold(server, begin, self._groups.heads, groups, above)
         return QueryState(logged, begin, groups, prefetch, unacknowledged, above)
 
@@ -158,19 +158,19 @@ class StateReconciler:
                 subscription.has_checkpoint(server, begin)
             begin = self._positions.with_checkpoint(server, subscription.member, begin, is_fresh)
             if is_fresh:
-                self._settling.marks.read(server, [*{*self._streams, *begin.positions}])
+                self._acknowledging.marks.read(server, [*{*self._streams, *begin.positions}])
         return subscription.without_dropped(server, begin, is_fresh)
 
     def _unacknowledged(self, begin: Offset) -> dict[str, int]:
         """Entries of the batch up to `begin` that are pending still, as far as that is known."""
-        if self.is_fresh or self._no_ack or self._is_at_most_once or self._settling.is_done(begin):
+        if self.is_fresh or self._no_ack or self._is_at_most_once or self._acknowledging.is_done(begin):
             return {}
         return {stream: share.count for stream, share in begin.shares.items()}
 
     def _acknowledge_all(self, server: Connection, groups: Mapping[str, GroupState]) -> None:
         """What an earlier run with a pending list has left: the groups stand below it by now."""
         ours = [PendingRange(stream, MAX_ID) for stream, state in groups.items() if state.ours]
-        settle(server, self._subscription.member, ours)
+        acknowledge(server, self._subscription.member, ours)
 
     def _is_surprised(
         self, groups: Mapping[str, GroupState], unacknowledged: Mapping[str, int], prefetch: Prefetch | None
@@ -192,19 +192,19 @@ class StateReconciler:
     def _ask_what_is_left(self, server: Connection, begin: Offset, streams: list[str]) -> dict[str, GroupState]:
         """The groups as they are, when what the checkpoint has is acknowledged and what others have done to our entries
         is known. Raises DataLossError where entries were passed over and that is not allowed."""
-        member, marks = self._subscription.member, self._settling.marks
+        member, marks = self._subscription.member, self._acknowledging.marks
         if not self.is_fresh and not marks.are_there(server):
             self.begin_afresh()  # the server came back from an older state, without our noticing
             marks.read(server, streams)
         given_up = self._given_up(begin, streams)
-        self._settling.now(server, begin)
+        self._acknowledging.now(server, begin)
         groups = self._groups.now(server, member, streams)
         if self._no_ack:
             return groups
         floors = {stream: marks.floor(stream) for stream in streams}
         # What is pending above a group that was set back is given again.
         again = [PendingRange(s, MAX_ID, state.last_delivered) for s, state in groups.items() if state.ours]
-        has_changed = settle(server, member, again) > 0
+        has_changed = acknowledge(server, member, again) > 0
         if take_handed(server, member, groups, floors, secrets.token_hex(6)) or has_changed:
             groups = self._groups.now(server, member, streams)
         if self.is_fresh:
@@ -220,5 +220,5 @@ class StateReconciler:
         if not self.is_fresh:
             return set()
         all_of_them = self._no_ack or self._is_at_most_once or begin.no_ack
-        held = {stream for stream, mark in self._settling.marks.of.items() if mark.holds}
+        held = {stream for stream, mark in self._acknowledging.marks.of.items() if mark.holds}
         return held | set(streams) if all_of_them else held

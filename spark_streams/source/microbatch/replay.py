@@ -11,7 +11,7 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, Share
-from spark_streams.source.pending_list import PendingRange, pending_runs
+from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.wire.connection import Connection
 
 
@@ -27,7 +27,7 @@ class Replay:
     size: Callable[[Sequence[int]], int]
     narrowed: bool = False
 
-    def runs(self, begin: Offset, end: Offset) -> list[EntryRange]:
+    def ranges(self, begin: Offset, end: Offset) -> list[EntryRange]:
         """The batch (begin, end]. Raises DataLossError where some of it is gone and that is not allowed."""
         found: list[EntryRange] = []
         for stream, held in end.shares.items():
@@ -36,10 +36,10 @@ class Replay:
                 found += self._share(stream, after, end[stream], held, counted=bool(end.counts))
         for stream, some in end.claimed.items():
             for claimed in some:
-                runs = self._left_of(PendingRange(stream, MAX_ID, MIN_ID, claimed.consumer), claimed.count)
+                ranges = self._left_of(PendingRange(stream, MAX_ID, MIN_ID, claimed.consumer), claimed.count)
                 if not self.narrowed:
-                    self._compare(stream, claimed.count, runs, f"that {claimed.consumer!r} had claimed")
-                found += runs
+                    self._compare(stream, claimed.count, ranges, f"that {claimed.consumer!r} had claimed")
+                found += ranges
         return found
 
     def _share(self, stream: str, after: StreamId, last: StreamId, held: Share, counted: bool) -> list[EntryRange]:
@@ -51,8 +51,8 @@ class Replay:
             return found
         if held.owned:
             # The range was all ours: the stream itself has the batch, whatever has become of the pending list.
-            if sum(run.count for run in found) == held.count:
-                return [replace(run, owned=True) for run in found]
+            if sum(entries.count for entries in found) == held.count:
+                return [replace(entries, owned=True) for entries in found]
             return [EntryRange(stream, after, last, held.count, owned=True)]
         self._compare(stream, held.count, found, f"above {after} up to {last}")
         return found
@@ -61,14 +61,14 @@ class Replay:
         """What is still pending. Nothing is where the group is gone: an error, unless losses are allowed or the stream
         has the entries to `spare`."""
         try:
-            return pending_runs(self.server, self.member, [ours], self.size([count]))
+            return pending_ranges(self.server, self.member, [ours], self.size([count]))
         except (GroupMissingError, DataLossError):
             if not spare and not self.losses.allowed:
                 raise
             return []
 
     def _compare(self, stream: str, count: int, found: Sequence[EntryRange], which: str) -> None:
-        gone = max(0, count - sum(run.count for run in found))
+        gone = max(0, count - sum(entries.count for entries in found))
         problem = (
             f"of a batch of {count} {which} are no longer pending for consumer {self.member.consumer!r} of group "
             f"{self.member.group!r} (acknowledged, claimed by another consumer, or XGROUP DELCONSUMER)"

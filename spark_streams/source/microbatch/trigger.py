@@ -15,7 +15,7 @@ from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.subscription import Subscription
-from spark_streams.source.microbatch.acknowledge import Settling
+from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.batch_contents import BatchContents, ContentsChooser
 from spark_streams.source.microbatch.current_batch import CurrentBatch
@@ -23,7 +23,7 @@ from spark_streams.source.microbatch.interleave import in_order
 from spark_streams.source.microbatch.prefetch import Prefetch, is_worth_it
 from spark_streams.source.microbatch.query_state import QueryState, StateReconciler
 from spark_streams.source.offset import Offset
-from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_runs, settle
+from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges, pending_ranges
 from spark_streams.source.recovery.taken_entries import missing_from
 from spark_streams.wire.connection import Connection
 
@@ -39,7 +39,7 @@ class Trigger:
         groups: GroupReconciler,
         account: LossAccount,
         contents: ContentsChooser,
-        settling: Settling,
+        acknowledging: Acknowledging,
         admission: Admission,
         losses: DataLoss,
     ) -> None:
@@ -49,7 +49,7 @@ class Trigger:
         self._groups = groups
         self._account = account
         self._contents = contents
-        self._settling = settling
+        self._acknowledging = acknowledging
         self._admission = admission
         self._losses = losses
 
@@ -61,12 +61,12 @@ class Trigger:
         contents = self._contents.choose(server, state, token, most)
         self._state.leave(state.groups, contents.new or [])
         if not contents:
-            if not self._settling.is_done(state.begin):
-                self._settling.now(server, state.begin)
+            if not self._acknowledging.is_done(state.begin):
+                self._acknowledging.now(server, state.begin)
             return None
         batch = self._made(server, state, contents, token)
-        if not self._settling.is_done(state.begin):
-            self._settling.beside(server, state.begin)
+        if not self._acknowledging.is_done(state.begin):
+            self._acknowledging.beside(server, state.begin)
         if contents.new is not None and not contents.claimed:
             self._reserve_ahead(state.groups, contents.new, most)
         return batch
@@ -90,7 +90,7 @@ class Trigger:
         """The ranges of a batch, those of its claims among them."""
         member = self._subscription.member
         size = self._admission.size([one.count for some in contents.claimed.values() for one in some])
-        claimed = pending_runs(server, member, claimed_ranges(contents.claimed), size)
+        claimed = pending_ranges(server, member, claimed_ranges(contents.claimed), size)
         for missing in missing_from(contents.claimed, claimed):
             self._losses.report(missing.stream, missing.count, str(missing), GO_ON)
         ranges = contents.ranges + claimed
@@ -103,9 +103,9 @@ class Trigger:
         kept: list[EntryRange] = []
         for entries in ranges:
             ours = PendingRange(entries.stream, entries.last, entries.after, entries.consumer)
-            kept += [entries] if entries.owned else pending_runs(server, member, [ours], entries.count, keep_ids=True)
+            kept += [entries] if entries.owned else pending_ranges(server, member, [ours], entries.count, keep_ids=True)
         shares = [PendingRange(stream, end[stream], held.after or MIN_ID) for stream, held in end.shares.items()]
-        settle(server, member, [*shares, *claimed_ranges(end.claimed)])
+        acknowledge(server, member, [*shares, *claimed_ranges(end.claimed)])
         return kept
 
     def _reserve_ahead(self, groups: Mapping[str, GroupState], new: Sequence[EntryRange], most: int | None) -> None:

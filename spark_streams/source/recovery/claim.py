@@ -27,7 +27,7 @@ from spark_streams.source.group.data_loss import GO_ON
 from spark_streams.source.group.group_state import GroupState, OtherConsumer
 from spark_streams.source.membership import OF_A_QUERY, Membership, owner_of
 from spark_streams.source.offset import Claimed, Offset
-from spark_streams.source.pending_list import PendingRange, pending_runs
+from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.taken_entries import Taken, forget, remember, take
 from spark_streams.wire.connection import Argument, Connection, ReplyError, pack
@@ -235,8 +235,8 @@ def send_claim(
 def _gone(server: Connection, member: Membership, stream: str, to: str, asked: Sequence[bytes]) -> int:
     """How many of the entries that a claim asked for are no longer in the stream: the server has dropped them then.
     What it does not have for any other reason, others have acknowledged or claimed."""
-    runs = pending_runs(server, member, [PendingRange(stream, MAX_ID, consumer=to)], _PAGE, keep_ids=True)
-    held = texts_of(b"".join([run.ids for run in runs]))
+    ranges = pending_ranges(server, member, [PendingRange(stream, MAX_ID, consumer=to)], _PAGE, keep_ids=True)
+    held = texts_of(b"".join([entries.ids for entries in ranges]))
     ids = texts_of(b"".join(asked))
     missed = ids.filter(pc.invert(pc.is_in(ids, value_set=held))).to_pylist()
     return server.pipeline([("XRANGE", stream, one, one) for one in missed]).count([])

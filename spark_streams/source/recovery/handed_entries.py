@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from spark_streams.ids import StreamId
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import PAGE, PendingRange, pending_runs
+from spark_streams.source.pending_list import PAGE, PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import claim_consumer, send_claim
 from spark_streams.wire.connection import Connection
 
@@ -27,11 +27,13 @@ def take_handed(
     floors: up to where what is pending for us is not from a batch. Raises GroupMissingError, ServerError.
     """
     asked = [PendingRange(stream, floors[stream]) for stream, state in states.items() if state.ours]
-    runs = pending_runs(server, member, asked, PAGE, keep_ids=True)
-    for run in runs:
+    ranges = pending_ranges(server, member, asked, PAGE, keep_ids=True)
+    for entries in ranges:
         _log.warning(
             "stream %r: %d entries up to %s were handed to consumer %r by somebody: they are read with the next batch",
-            run.stream, run.count, run.last, member.consumer,
+            entries.stream, entries.count, entries.last, member.consumer,
         )  # fmt: skip
-        send_claim(server, member, run.stream, claim_consumer(member.consumer, token), 0, run.count, run.ids)
-    return bool(runs)
+        send_claim(
+            server, member, entries.stream, claim_consumer(member.consumer, token), 0, entries.count, entries.ids
+        )
+    return bool(ranges)

@@ -27,7 +27,7 @@ from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
-from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_runs
+from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_ranges
 from spark_streams.source.recovery.claim import delete_claim_consumers
 from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.poison_pieces import MARK, Held, held_apart, held_by, move
@@ -84,7 +84,7 @@ class PoisonBatch:
         died = book.runs - (book.run == self._run)  # the connection broke in the midst of it
         if self._most is not None:
             ranges = ranges_of(begin, end.without(gone)) if died else []
-            ours = pending_runs(server, member, ranges, _PAGE)
+            ours = pending_ranges(server, member, ranges, _PAGE)
             book = replace(book, runs=died + 1, run=self._run)
             if not ours or (book.aside is None and died < book.allows(self._most, whole=_is_whole(book, end))):
                 self._remembered.save(server, end, book)
@@ -104,7 +104,7 @@ class PoisonBatch:
     ) -> Book:
         """Move all entries of a batch to consumers of their own; what is known then. promised: how many it had of each
         stream."""
-        count, held = sum(run.count for run in ours), per_stream(ours)
+        count, held = sum(entries.count for entries in ours), per_stream(ours)
         is_new, taken = book.aside is None, Counter[str]()
         if is_new:
             taken = Counter() if book.narrowed else promised - held
@@ -130,7 +130,8 @@ class PoisonBatch:
     def next_piece(
         self, server: Connection, member: Membership, states: Mapping[str, GroupState], begin: Offset
     ) -> dict[str, list[Claimed]]:
-        """The piece that is the next batch, if there is one. begin: what is committed; its own piece is being settled.
+        """The piece that is the next batch, if there is one. begin: what is committed, and about to be
+        acknowledged.
 
         Raises ServerError, DataLossError where entries are gone from pieces and that is not allowed.
         """

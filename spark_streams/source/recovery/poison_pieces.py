@@ -14,7 +14,7 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.group_state import GroupState, fetch_state
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
-from spark_streams.source.pending_list import PendingRange, pending_runs
+from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import send_claim
 from spark_streams.wire.connection import Connection
 
@@ -26,7 +26,7 @@ Held = dict[str, dict[str, int]]  # how many entries consumers hold, per stream
 
 def move(server: Connection, member: Membership, ranges: Sequence[PendingRange], size: int, token: str) -> Held:
     """Move these entries to consumers, `size` to each, whatever their streams; what these hold. token: of their names,
-    new for each moving: a consumer that was a batch is acknowledged when that batch is settled, and again."""
+    new for each moving: a consumer that was a batch is acknowledged when that batch is acknowledged, and again."""
     piece = _Piece(member.consumer, token, size)
     for pending in ranges:
         after = pending.after
@@ -65,7 +65,7 @@ class _Piece:
 
 def _page(server: Connection, member: Membership, pending: PendingRange) -> list[EntryRange]:
     """The first entries of a range that are pending, with their ids: as many as it says, and they fit one piece."""
-    return pending_runs(server, member, [pending], pending.most or _PAGE, keep_ids=True)
+    return pending_ranges(server, member, [pending], pending.most or _PAGE, keep_ids=True)
 
 
 def held_apart(member: Membership, states: Mapping[str, GroupState], but: Sequence[str] = ()) -> Held:

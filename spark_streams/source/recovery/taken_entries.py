@@ -1,4 +1,4 @@
-"""What claims hold, remembered beside the stream until their batch is settled.
+"""What claims hold, remembered beside the stream until their batch is acknowledged.
 
 An offset names its claims, and how many entries each must hold. Between a claim and its offset only the server knows of
 it: `rstream:claims:{stream}:<group>:<consumer>`, a hash, has the consumer of each claim and how many entries it holds.
@@ -57,7 +57,7 @@ class Taken:
     def missing(
         self, server: Connection, member: Membership, states: Mapping[str, GroupState], begin: Offset
     ) -> list[Missing]:
-        """What is missing from claims that no offset names. begin: the last one, which may be about to be settled."""
+        """What is missing from claims that no offset names. begin: the last one, acknowledged or about to be."""
         new = [stream for stream in states if stream not in self._looked]
         found = []
         for stream, known in _known(server, member, new).items():
@@ -87,11 +87,11 @@ def _known(server: Connection, member: Membership, streams: Sequence[str]) -> di
     }
 
 
-def missing_from(claimed: Mapping[str, Sequence[Claimed]], runs: Sequence[EntryRange]) -> list[Missing]:
-    """What is missing of a batch's claims. runs: what they hold."""
+def missing_from(claimed: Mapping[str, Sequence[Claimed]], ranges: Sequence[EntryRange]) -> list[Missing]:
+    """What is missing of a batch's claims. ranges: what they hold."""
     held = Counter[tuple[str, str]]()
-    for run in runs:
-        held[run.stream, run.consumer] += run.count
+    for entries in ranges:
+        held[entries.stream, entries.consumer] += entries.count
     each = [(stream, one, held[stream, one.consumer]) for stream, some in claimed.items() for one in some]
     return [Missing(stream, one.consumer, one.count - has, one.count) for stream, one, has in each if has < one.count]
 

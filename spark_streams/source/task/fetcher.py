@@ -1,4 +1,4 @@
-"""The entries of some runs, a page at a time. Many small runs share a page, a large one takes many.
+"""The entries of some ranges, a page at a time. Many small ranges share a page, a large one takes many.
 
 How a run is read depends on what is known of it:
 - owned: XRANGE, and every entry is ours;
@@ -44,7 +44,7 @@ _CUT = 100  # and this many times smaller than one that was too large
 @dataclass(frozen=True)
 class Page:
     """The first `rows` rows of `entries`; streams: of all rows, or of each; deliveries: int64 per row, where wanted.
-    ended: runs that this page is the last of, and how many entries were found of each; received: entries that came,
+    ended: ranges that this page is the last of, and how many entries were found of each; received: entries that came,
     ours or not."""
 
     entries: EntryPage
@@ -56,19 +56,19 @@ class Page:
 
 
 class Fetch:
-    """Reads `runs` through `server`. may_vanish: where a group is gone, nothing is ours; otherwise that is an error."""
+    """Reads `ranges` through `server`. may_vanish: where a group is gone, nothing is ours; else that is an error."""
 
     def __init__(
         self,
         server: Session,
         member: Membership,
-        runs: Sequence[EntryRange],
+        ranges: Sequence[EntryRange],
         deliveries: bool,
         may_vanish: bool = False,
     ) -> None:
         self._server = server
         self._member = member
-        self._readings = [Reading.of(run) for run in runs]
+        self._readings = [Reading.of(entries) for entries in ranges]
         self._deliveries = deliveries
         self._may_vanish = may_vanish
         self._size = _FIRST_PAGE
@@ -170,8 +170,10 @@ class Fetch:
         return self._deliveries or not reading.run.owned
 
     def _pending_command(self, reading: Reading, count: int) -> bytes:
-        run = reading.run
-        return ask_pending(self._member, PendingRange(run.stream, run.last, reading.after, run.consumer), count)
+        entries = reading.run
+        return ask_pending(
+            self._member, PendingRange(entries.stream, entries.last, reading.after, entries.consumer), count
+        )
 
     # -- understanding the reply -------------------------------------------------------------------------------
 

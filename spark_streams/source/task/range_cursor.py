@@ -30,10 +30,10 @@ class Reading:
     ended: bool = False
 
     @classmethod
-    def of(cls, run: EntryRange) -> Reading:
+    def of(cls, entries: EntryRange) -> Reading:
         """At the beginning of a run."""
-        ids = arguments_of(run.ids) if run.ids else None
-        return cls(run, run.after, by_id=ids is not None, ids=ids)
+        ids = arguments_of(entries.ids) if entries.ids else None
+        return cls(entries, entries.after, by_id=ids is not None, ids=ids)
 
     def wanted(self, room: int) -> int:
         """How many entries to ask for where there is room for so many."""
@@ -72,7 +72,7 @@ class Asked:
         return None if sum(self.counts) == 1 else several
 
     def ended(self) -> list[tuple[EntryRange, int]]:
-        """The runs that are at their end, and how many entries of each were found."""
+        """The ranges that are at their end, and how many entries of each were found."""
         return [(reading.run, reading.found) for reading in self.readings if reading.ended]
 
     def streams(self, rows: Index) -> str | pa.Array:

@@ -1,4 +1,4 @@
-"""What a task does: read its runs, page by page, as record batches. It only reads (FACTS S7)."""
+"""What a task does: read its ranges, page by page, as record batches. It only reads (FACTS S7)."""
 
 from __future__ import annotations
 
@@ -40,24 +40,25 @@ def read_task(
     ServerError.
     """
     settle_in()
-    fetch = Fetch(server, member, task.runs, columns.wants_deliveries, may_vanish=not fail_on_data_loss)
+    fetch = Fetch(server, member, task.ranges, columns.wants_deliveries, may_vanish=not fail_on_data_loss)
     for page in fetch.pages():
         if page.rows:
             decoded = columns.batch(page.entries, page.rows, page.streams, page.deliveries)
             if decoded.dead is not None:
                 unreadable(page.streams, decoded.dead)
             yield decoded.batch
-        for run, found in page.ended:
-            if not run.counted or found >= run.count:
+        for entries, found in page.ended:
+            if not entries.counted or found >= entries.count:
                 continue
             if fail_on_data_loss:
-                raise _data_loss(member, run, found)
-            lost(run, run.count - found)
+                raise _data_loss(member, entries, found)
+            lost(entries, entries.count - found)
 
 
-def _data_loss(member: Membership, run: EntryRange, found: int) -> DataLossError:
+def _data_loss(member: Membership, entries: EntryRange, found: int) -> DataLossError:
+    gone = f"{entries.count - found} of {entries.count} entries"
     return DataLossError(
-        f"stream {run.stream!r}: {run.count - found} of {run.count} entries that group {member.group!r} was given "
-        f"above {run.after} up to {run.last} are gone (trimmed, deleted, or claimed by another consumer); keep the "
+        f"stream {entries.stream!r}: {gone} that group {member.group!r} was given above {entries.after} up to "
+        f"{entries.last} are gone (trimmed, deleted, or claimed by another consumer); keep the "
         "stream longer than the lag of its slowest group, or set failOnDataLoss=false to go on without them"
     )

@@ -293,6 +293,7 @@ def test_trimming_is_noticed_in_a_group_that_others_read_from(server: Server, cl
     assert lost(strict) == 0
 
 
+@pytest.mark.usefixtures("never_ahead")
 @pytest.mark.parametrize("restarted", [False, True])
 def test_what_is_added_below_a_start_that_lies_ahead_is_no_loss(
     server: Server, client: redis.Redis, restarted: bool

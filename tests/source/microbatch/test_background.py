@@ -1,4 +1,4 @@
-"""Settling beside the tasks, in a thread of its own, on both servers."""
+"""Acknowledging beside the tasks, in a thread of its own, on both servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_streams.errors import GroupMissingError, ServerUnreachableError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.background import BackgroundWorker, Job
-from spark_streams.source.pending_list import PendingRange, settle
+from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
@@ -51,7 +51,7 @@ def settling(*ranges: PendingRange, then: Callable[[], None] = lambda: None) -> 
 
     def job(server: Connection) -> None:
         then()
-        settle(server, MEMBER, ranges)
+        acknowledge(server, MEMBER, ranges)
 
     return job
 

@@ -54,7 +54,7 @@ def test_a_batch_is_cut_into_tasks(server: Server, client: redis.Redis) -> None:
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     assert [p.task.count for p in one.partitions(start, end)] == [30, 30, 40]
-    assert all(run.owned for p in one.partitions(start, end) for run in p.task.runs)
+    assert all(run.owned for p in one.partitions(start, end) for run in p.task.ranges)
     assert one.partitions(end, end) == []
 
 
@@ -151,7 +151,7 @@ def test_a_range_read_by_others_between_our_steps_is_not_owned(
     # Between looking at the group and reserving, another consumer reads 10 entries.
     with others_read_first(monkeypatch, client, 10):
         end = one.latestOffset(start, ALL)
-    first, *others = [run for partition in one.partitions(start, end) for run in partition.task.runs]
+    first, *others = [run for partition in one.partitions(start, end) for run in partition.task.ranges]
     assert not first.owned
     assert others
     assert all(run.owned for run in others)

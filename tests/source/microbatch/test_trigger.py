@@ -69,7 +69,7 @@ def test_an_ordered_stream_is_one_task_in_stream_order(server: Server, client: r
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     partitions = one.partitions(start, end)
-    streams = [{run.stream for run in partition.task.runs} for partition in partitions]
+    streams = [{run.stream for run in partition.task.ranges} for partition in partitions]
     assert sorted(map(sorted, streams)) in ([["a"], ["b"]], [["a", "b"]])
     found = read(one, start, end)
     assert found == [*range(200), *range(200)]
