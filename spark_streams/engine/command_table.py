@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias, TypeVar
 
 from spark_streams.engine.resp.replies import CommandError, Reply
 
-if TYPE_CHECKING:
-    from spark_streams.engine.client import Client
-    from spark_streams.engine.core import Engine
-
-Handler: TypeAlias = "Callable[[Engine, Client, list[bytes]], Reply | None]"
+# Called with the engine, the client and the arguments; the table itself needs to know neither.
+Handler: TypeAlias = Callable[..., Reply | None]
+AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 
 @dataclass(eq=False)
@@ -56,10 +54,10 @@ def every_command() -> Iterable[Command]:
 
 def command(
     name: str, arity: int, flags: str = "", keys: tuple[int, int, int] = (0, 0, 0)
-) -> Callable[[Handler], Handler]:
+) -> Callable[[AnyHandler], AnyHandler]:
     """Enter a handler under its name; `container|sub` makes the container on first mention."""
 
-    def enter(handler: Handler) -> Handler:
+    def enter(handler: AnyHandler) -> AnyHandler:
         made = Command(name, arity, frozenset(flags.split()), keys, handler)
         parent, bar, child = name.partition("|")
         if bar:

@@ -99,16 +99,14 @@ class Journal:
         else:
             effect(self, db, args)
 
-    def restored(self, db: Database, key: bytes, existed: bool) -> None:
+    def restored(self, db: Database, key: bytes, existed: bool, commands: Iterable[bytes]) -> None:
         """A key was made from a payload, which not every Redis can read: the commands that make it are written."""
-        from spark_streams.engine.persistence import snapshot  # which writes in this module's words
-
         self.begin()
         if existed:
             self.write(db, b"DEL", key)
         self._open(db)
         self._count += 1  # a value is several commands
-        self.parts += snapshot.value(key, db.values[key], db.expires.get(key))
+        self.parts += commands
         self.end()
 
     # Streams

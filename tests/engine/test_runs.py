@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_streams.engine.core import Engine
 from spark_streams.engine.journal import Journal
+from spark_streams.engine.launch.assembly import new_engine
 from spark_streams.engine.resp.replies import encode
 from spark_streams.engine.resp.request_parser import RequestParser
 from spark_streams.engine.resp.xadd_batch import Run, Shapes, find_run
@@ -28,7 +28,7 @@ class Side:
 
     def __init__(self, plain: bool, node_entries: int) -> None:
         self.time = 1_526_919_030_474
-        self.engine = Engine(lambda: self.time)
+        self.engine = new_engine(lambda: self.time)
         self.engine.node_limits.entries = node_entries
         self.engine.journal = Journal()
         self.engine.send = self._send

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from spark_streams._version import __version__
 from spark_streams.engine.client import Client
-from spark_streams.engine.command_table import COMMANDS, Command, command, every_command
+from spark_streams.engine.command_table import COMMANDS, Command, command, every_command, keys_of
 from spark_streams.engine.commands.arguments import syntax_error
 from spark_streams.engine.core import REDIS_VERSION, Engine
 from spark_streams.engine.resp.replies import (
@@ -229,10 +229,10 @@ def _get_keys(engine: Engine, args: list[bytes]) -> Reply:
         at = next((i for i, arg in enumerate(args) if arg.lower() == b"streams"), len(args))
         rest = args[at + 1 :]
         return Array(bulks(rest[: len(rest) // 2]))
-    found = engine.keys_of(spec, args)
-    if not found:
+    keys = keys_of(spec, args)
+    if not keys:
         raise CommandError("ERR The command has no key arguments")
-    return Array(bulks(found))
+    return Array(bulks(keys))
 
 
 command("command", -1, "loading stale")(command_root)

@@ -14,19 +14,16 @@ stream that does not exist) is not done here.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from spark_streams.engine.client import REPLY_ON, Client
+from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.xadd_batch import Run, Shape
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.id_ranges import DIGITS, Block, blocks
 from spark_streams.engine.store.stream import Stream
 
-if TYPE_CHECKING:
-    from spark_streams.engine.core import Engine
 
-
-def add_run(engine: Engine, client: Client, run: Run) -> bytes | None:
+def add_batch(engine: Engine, client: Client, run: Run) -> bytes | None:
     """The replies of all its commands; None, and nothing done, where they must be run one by one."""
     db, shape, count = client.db, run.shape, len(run.sections)
     key = shape.key

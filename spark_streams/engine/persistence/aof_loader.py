@@ -22,19 +22,17 @@ import re
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hiredis
 
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import COMMANDS, find
+from spark_streams.engine.persistence.kept_engine import KeptEngine
 from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.entry import fields_wire
 from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
-
-if TYPE_CHECKING:
-    from spark_streams.engine.core import Engine
 
 _CHUNK = 1 << 20
 _MAX_COUNT = 1 << 20  # arguments of a command, as in Redis
@@ -65,7 +63,7 @@ class _RefusedError(Exception):
 class Loader:
     """Runs the commands of one file on an engine that writes nothing down meanwhile."""
 
-    def __init__(self, engine: Engine, path: Path) -> None:
+    def __init__(self, engine: KeptEngine, path: Path) -> None:
         self._engine = engine
         self._path = path
         self._client = Client(0, engine.databases[0], "", "", engine.now)
@@ -181,7 +179,7 @@ class Loader:
     def _check(self, args: list[bytes]) -> Callable[..., object]:
         """The handler of a command that may stand in such a file."""
         try:
-            spec = self._engine.look_up(args)
+            spec = find(args)
         except CommandError as problem:
             raise _RefusedError(problem.text[:200].decode("utf-8", "replace")) from None
         if "write" not in spec.flags and spec.name != "select":
@@ -198,9 +196,8 @@ class Loader:
         with self._path.open("rb") as file:
             file.seek(unfinished)
             rest = file.read()
-        names = self._engine.commands
         for match in _BEGIN.finditer(rest):
-            spec = names.get(match[1].lower())
+            spec = COMMANDS.get(match[1].lower())
             known = spec is not None and (not spec.flags or "write" in spec.flags)  # a container has no flags
             if known and _runs_to_the_end(rest, match.start() + 2):
                 swallowed = f"a length runs over the command at offset {unfinished + match.start() + 2}"

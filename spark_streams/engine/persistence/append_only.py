@@ -11,7 +11,6 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.persistence import snapshot
@@ -19,10 +18,8 @@ from spark_streams.engine.persistence.aof_loader import Loader, TornFileError
 from spark_streams.engine.persistence.aof_rewrite import TEMPORARY, Rewriter
 from spark_streams.engine.persistence.aof_writer import PersistenceError, Writer
 from spark_streams.engine.persistence.append_file import AppendFile, FolderLock, replace
+from spark_streams.engine.persistence.kept_engine import KeptEngine
 from spark_streams.engine.settings.table import SettingError
-
-if TYPE_CHECKING:
-    from spark_streams.engine.core import Engine
 
 _LOCK_PATIENCE = 2.0  # seconds for an engine that is about to end
 
@@ -32,7 +29,7 @@ log = logging.getLogger("rstream.engine")
 class Persistence:
     """The append-only file of one engine; off until `start`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: KeptEngine) -> None:
         self._engine = engine
         self._config = engine.config
         self.ready = False  # whether the settings are all in; from then on appendonly can be switched
