@@ -9,7 +9,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import Command, find
 from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.resp.requests import Request
-from spark_streams.engine.resp.xadd_batch import Run
+from spark_streams.engine.resp.xadd_batch import XaddBatch
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.store.memory import MemoryGauge
 
@@ -71,4 +71,4 @@ class Guard:
             raise CommandError(f"EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}")
 
     def _any_denied(self, queue: list[Request]) -> bool:
-        return any(isinstance(request, Run) or "denyoom" in find(request).flags for request in queue)
+        return any(isinstance(request, XaddBatch) or "denyoom" in find(request).flags for request in queue)

@@ -20,7 +20,7 @@ from spark_streams.engine.journal import Journal
 from spark_streams.engine.persistence.append_only import Persistence
 from spark_streams.engine.resp.replies import QUEUED, CommandError, Reply, error
 from spark_streams.engine.resp.requests import Request, single_commands
-from spark_streams.engine.resp.xadd_batch import Run, Shapes
+from spark_streams.engine.resp.xadd_batch import Shapes, XaddBatch
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.store.keyspace import Database
 from spark_streams.engine.store.memory import MemoryGauge
@@ -29,8 +29,8 @@ from spark_streams.engine.store.node_limits import NodeLimits
 REDIS_VERSION = "8.10.0"  # the newest version whose stream commands are all here
 DATABASES = 16
 
-# Carries out a run of XADDs as one; None, and nothing is done, where they must be run one by one.
-AddBatch: TypeAlias = "Callable[[Engine, Client, Run], bytes | None]"
+# Carries out a batch of XADDs as one; None, and nothing is done, where they must be run one by one.
+AddBatch: TypeAlias = "Callable[[Engine, Client, XaddBatch], bytes | None]"
 
 log = logging.getLogger("rstream.engine")
 
@@ -107,35 +107,26 @@ class Engine:
     def run(self, client: Client, requests: list[Request], out: list[bytes], room: int, start: int = 0) -> int:
         """Run requests from `start` on in order, their replies appended to `out`; where it stopped.
 
-        The last is one that blocks or closes, or the one whose reply makes them more than `room` bytes. A Run that must
-        not be taken as one is replaced in `requests` by its commands.
+        The last is one that blocks or closes, or the one whose reply makes them more than `room` bytes. An XaddBatch
+        that must not be taken as one is replaced in `requests` by its commands.
         """
         client.last_seen = self.now
-        end = len(requests)
-        if self.paused_until:
-            requests[start:] = single_commands(requests[start:])
-            waits = (at for at in range(start, len(requests)) if self.must_wait(requests[at]))
-            end = next(waits, len(requests))
-            client.postponed = end < len(requests)
+        end = self._split_at_pause(client, requests, start) if self.paused_until else len(requests)
         at = start
         while at < end:
             request = requests[at]
-            reply: Reply | None
-            if isinstance(request, Run):
-                reply = self._run_as_one(client, request)
-                if reply is None:
-                    requests[at : at + 1] = request.commands()
-                    end += len(request.sections) - 1
-                    continue
-            else:
+            if isinstance(request, list):
                 reply = self.execute(client, request)
                 self.commands_processed += 1
+            else:
+                reply = self._run_batch(client, request)
+                if reply is None:
+                    requests[at : at + 1] = request.commands()
+                    end = len(requests)  # nothing is paused: then there would be no batches
+                    continue
             at += 1
             if client.reply_mode != REPLY_ON:
-                if client.reply_mode == REPLY_SKIP_NEXT:
-                    client.reply_mode = REPLY_SKIPPING
-                elif client.reply_mode == REPLY_SKIPPING and client.waiter is None:
-                    client.reply_mode = REPLY_ON
+                self._keep_silent(client)
             elif isinstance(reply, bytes):
                 out.append(reply)
                 room -= len(reply)
@@ -150,32 +141,49 @@ class Engine:
         self._time(None)
         return at
 
-    def _run_as_one(self, client: Client, run: Run) -> bytes | None:
-        """The replies of a run of XADDs; None where they must be run one by one."""
+    def _split_at_pause(self, client: Client, requests: list[Request], start: int) -> int:
+        """The place of the first request that CLIENT PAUSE holds up; from `start` on all are single commands now."""
+        requests[start:] = commands = single_commands(requests[start:])
+        for at, command in enumerate(commands, start):
+            if self.must_wait(command):
+                client.postponed = True
+                return at
+        client.postponed = False
+        return len(requests)
+
+    def _keep_silent(self, client: Client) -> None:
+        """A command is done whose reply CLIENT REPLY keeps back: all of them (OFF), or the one behind SKIP."""
+        if client.reply_mode == REPLY_SKIP_NEXT:
+            client.reply_mode = REPLY_SKIPPING
+        elif client.reply_mode == REPLY_SKIPPING and client.waiter is None:
+            client.reply_mode = REPLY_ON
+
+    def _run_batch(self, client: Client, batch: XaddBatch) -> bytes | None:
+        """The replies of a batch of XADDs; None, and nothing is done, where they must be run one by one."""
         if client.queue is not None and client.reply_mode != REPLY_ON:
             return None
         if self.access.needed:
             try:
-                self.access.check(client, self._xadd, [run.raw])
+                self.access.check(client, self._xadd, [batch.raw])
             except CommandError:
                 return None
-        if client.queue is not None:
-            client.queue.append(run)
-            self.commands_processed += len(run.sections)
-            return QUEUED * len(run.sections)
-        replies = self.execute_run(client, run)
+        if client.queue is None:
+            replies = self.execute_batch(client, batch)
+        else:
+            client.queue.append(batch)
+            replies = QUEUED * len(batch.sections)
         if replies is not None:
-            self.commands_processed += len(run.sections)
+            self.commands_processed += len(batch.sections)
         return replies
 
-    def execute_run(self, client: Client, run: Run) -> bytes | None:
+    def execute_batch(self, client: Client, batch: XaddBatch) -> bytes | None:
         """The same without asking whether it may be run, or is only to be queued."""
         spec = self._xadd
         if spec is not self._timed:
             self._time(spec)
-        replies = self._add_batch(self, client, run)
+        replies = self._add_batch(self, client, batch)
         if replies is not None:
-            spec.calls += len(run.sections)
+            spec.calls += len(batch.sections)
             client.last_command = spec.name.encode()
         return replies
 
@@ -186,11 +194,10 @@ class Engine:
             self._timed.nanoseconds += moment - self._timed_since
         self._timed, self._timed_since = spec, moment
 
-    def must_wait(self, args: Request) -> bool:
+    def must_wait(self, args: list[bytes]) -> bool:
         """Whether CLIENT PAUSE holds this command up."""
         if self.now >= self.paused_until:
             return False
-        assert not isinstance(args, Run)
         try:
             return self.paused_all or bool(find(args).flags & {"write", "mayreplicate"})
         except CommandError:

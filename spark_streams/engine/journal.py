@@ -127,7 +127,7 @@ class Journal:
             head = b"*%d%b" % (int(fields[1:cut]) + 6, fields_wire(words)[2:])
         self.parts += (head, identity, fields[cut + 2 :])
 
-    def added_run(
+    def added_batch(
         self, db: Database, key: bytes, names: int, head: bytes, endings: Sequence[bytes], sections: Sequence[bytes]
     ) -> None:
         """Entries of so many fields whose ids are one head, `$15\\r\\n1526919030474-`, and an ending, `7\\r\\n`."""

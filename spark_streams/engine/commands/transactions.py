@@ -6,7 +6,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import NIL_ARRAY, OK, CommandError, Pieces, Reply, encode
-from spark_streams.engine.resp.xadd_batch import Run
+from spark_streams.engine.resp.xadd_batch import XaddBatch
 
 
 @command("multi", 1, "fast intransaction")
@@ -48,9 +48,9 @@ def exec_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         journal.begin()
     try:
         for one in queue:
-            if isinstance(one, Run):
+            if isinstance(one, XaddBatch):
                 count += len(one.sections)
-                together = engine.execute_run(client, one)
+                together = engine.execute_batch(client, one)
                 if together is not None:
                     replies.append(together)
                     continue

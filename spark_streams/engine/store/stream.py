@@ -85,7 +85,7 @@ class Stream(NodeList):
         self.last_id = entry_id
 
     @property
-    def takes_runs(self) -> bool:
+    def takes_batches(self) -> bool:
         """Whether `extend` can be used: not where the bytes of each entry must be counted."""
         return self.tail_size is None and 0 < self.limits.entries <= _MOST_BY_COUNT and bool(self.nodes)
 
