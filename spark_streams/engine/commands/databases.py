@@ -108,13 +108,6 @@ def randomkey(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return bulk(random.choice(found)) if found else NIL
 
 
-def _value(client: Client, key: bytes) -> Value:
-    value = client.db.get(key)
-    if value is None:
-        raise CommandError("ERR no such key")
-    return value
-
-
 @command("object|encoding", 3, "readonly", (2, 2, 1))
 def object_encoding(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """OBJECT ENCODING key: the name that Redis would give for such a value."""

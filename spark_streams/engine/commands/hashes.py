@@ -118,10 +118,7 @@ def hdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     value = _hash(client, args[1])
     removed = sum(value.pop(name, None) is not None for name in args[2:])
     if removed:
-        if value:
-            client.db.touch(args[1])
-        else:
-            client.db.remove(args[1])
+        client.db.shrunk(args[1])
     return integer(removed)
 
 

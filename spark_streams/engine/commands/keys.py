@@ -9,7 +9,7 @@ from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulk, bulks, integer, simple
-from spark_streams.engine.store.keyspace import TYPE_NAMES, Value
+from spark_streams.engine.store.keyspace import TYPE_NAMES, Value, existing
 from spark_streams.engine.store.stream import Stream
 
 
@@ -120,9 +120,7 @@ def scan(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 def _rename(client: Client, args: list[bytes], only_new: bool) -> Reply:
     db, old, new = client.db, args[1], args[2]
-    value = db.get(old)
-    if value is None:
-        raise CommandError("ERR no such key")
+    value = existing(db.get(old))
     if only_new and db.get(new) is not None:
         return integer(0)
     if old != new:

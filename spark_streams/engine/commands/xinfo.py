@@ -12,15 +12,9 @@ from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import NIL, Array, CommandError, Map, Reply, bulk, integer, simple
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.group import Group
+from spark_streams.engine.store.keyspace import existing
 from spark_streams.engine.store.pending_list import Consumer, Run, RunIndex
 from spark_streams.engine.store.stream import Stream
-
-
-def _stream(client: Client, key: bytes) -> Stream:
-    stream = client.db.stream(key)
-    if stream is None:
-        raise CommandError("ERR no such key")
-    return stream
 
 
 def _map(*pairs: tuple[str, Reply]) -> Map:
@@ -57,7 +51,7 @@ def _head(stream: Stream) -> list[tuple[str, Reply]]:
 @command("xinfo|stream", -3, "readonly", (2, 2, 1))
 def xinfo_stream(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XINFO STREAM key [FULL [COUNT n]]"""
-    stream = _stream(client, args[2])
+    stream = existing(client.db.stream(args[2]))
     stream.idempotence.forget_old(engine.now)
     if len(args) > 3:
         return _full(stream, _full_count(args))
@@ -136,7 +130,7 @@ def _first(index: RunIndex, stream: Stream, count: int | None) -> Iterable[tuple
 @command("xinfo|groups", 3, "readonly", (2, 2, 1))
 def xinfo_groups(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XINFO GROUPS key"""
-    stream = _stream(client, args[2])
+    stream = existing(client.db.stream(args[2]))
     return Array(
         [
             _map(
@@ -155,7 +149,7 @@ def xinfo_groups(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("xinfo|consumers", 4, "readonly", (2, 2, 1))
 def xinfo_consumers(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XINFO CONSUMERS key group"""
-    group = _stream(client, args[2]).groups.get(args[3])
+    group = existing(client.db.stream(args[2])).groups.get(args[3])
     if group is None:
         raise CommandError(b"NOGROUP No such consumer group '%b' for key name '%b'" % (args[3], args[2]))
     return Array(

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from spark_streams.engine.store import entryid
 
 if TYPE_CHECKING:
+    from spark_streams.engine.store.node import Node
     from spark_streams.engine.store.node_list import NodeList
 
 
@@ -68,23 +69,31 @@ class Run:
         if self.ids is not None:
             low = bisect_left(self.ids, start)
             return self.ids[low:] if limit is None else self.ids[low : low + limit]
-        found: list[int] = []
-        for node, low, high in stream.slot_ranges(max(start, self.first), self.last):
-            found += node.id_list(low, high if limit is None else min(high, low + limit - len(found)))
-            if limit is not None and len(found) >= limit:
-                break
-        return found
+        ids: list[int] = []
+        for node, low, high in self._slots(stream, start, limit):
+            ids += node.id_list(low, high)
+        return ids
 
     def id_texts(self, stream: NodeList, start: int = 0, limit: int | None = None) -> list[bytes]:
         """As `id_list`, in text."""
         if self.count == 1 or self.ids is not None:
             return [entryid.text(entry_id) for entry_id in self.id_list(stream, start, limit)]
-        found: list[bytes] = []
+        texts: list[bytes] = []
+        for node, low, high in self._slots(stream, start, limit):
+            texts += node.id_texts(low, high)
+        return texts
+
+    def _slots(self, stream: NodeList, start: int, limit: int | None) -> Iterator[tuple[Node, int, int]]:
+        """The slots of its entries from the id `start` on, at most `limit`, node by node."""
+        left = limit
         for node, low, high in stream.slot_ranges(max(start, self.first), self.last):
-            found += node.id_texts(low, high if limit is None else min(high, low + limit - len(found)))
-            if limit is not None and len(found) >= limit:
-                break
-        return found
+            if left is None:
+                yield node, low, high
+            else:
+                yield node, low, min(high, low + left)
+                left -= high - low
+                if left <= 0:
+                    break
 
     def holds(self, entry_id: int, stream: NodeList) -> bool:
         """Whether this very id is one of its entries."""
