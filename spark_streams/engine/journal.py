@@ -247,12 +247,12 @@ def _removed(journal: Journal, db: Database, args: list[bytes]) -> None:
         at += 1
     ids = [entryid.parse(text) for text in texts]
     journal.begin()
-    gone = [entryid.text(one) for one in ids if stream.find(one) is None]
+    gone = [entryid.text(entry_id) for entry_id in ids if stream.find(entry_id) is None]
     if gone:
         journal.write(db, b"XDEL", args[1], *gone)
     for name in groups:
         pending = stream.groups[name].pending
-        done = [entryid.text(one) for one in ids if pending.get(one, stream) is None]
+        done = [entryid.text(entry_id) for entry_id in ids if pending.get(entry_id, stream) is None]
         if done:
             journal.write(db, b"XACK", args[1], name, *done)
     journal.end()

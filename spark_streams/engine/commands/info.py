@@ -207,8 +207,8 @@ def command_root(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if sub == b"count" and not names:
         return integer(len(COMMANDS))
     if sub == b"info":
-        found = [_named(name) for name in names] if names else list(COMMANDS.values())
-        return Array([NIL_ARRAY if spec is None else _describe(spec) for spec in found])
+        specs = [_named(name) for name in names] if names else list(COMMANDS.values())
+        return Array([NIL_ARRAY if spec is None else _describe(spec) for spec in specs])
     if sub == b"docs":
         wanted = [(name, _named(name)) for name in names or COMMANDS]
         return Map([(bulk(name.lower()), _doc(spec)) for name, spec in wanted if spec is not None])
@@ -241,8 +241,8 @@ command("command", -1, "loading stale")(command_root)
 @command("config|get", -3)
 def config_get(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CONFIG GET pattern …"""
-    found = engine.config.get([arg.decode("utf-8", "replace") for arg in args[2:]])
-    return Map([(bulk(name.encode()), bulk(value.encode())) for name, value in found.items()])
+    settings = engine.config.get([arg.decode("utf-8", "replace") for arg in args[2:]])
+    return Map([(bulk(name.encode()), bulk(value.encode())) for name, value in settings.items()])
 
 
 @command("config|set", -4)

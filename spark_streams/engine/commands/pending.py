@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from spark_streams.engine.client import Client
@@ -100,7 +101,7 @@ def _extended(
             continue
         texts = run.id_texts(stream, start, count - total)
         if run.last > end:
-            texts = texts[: len([one for one in run.id_list(stream, start, count - total) if one <= end])]
+            texts = texts[: bisect_right(run.id_list(stream, start, count - total), end)]
         if not texts:
             continue
         total += len(texts)
@@ -144,13 +145,13 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     items: list[Reply] = []
     taken: dict[int, list[int]] = {}
     dropped: list[int] = []
-    for one in ids:
-        run = group.pending.get(one, stream)
-        entry = stream.find(one)
+    for claimed_id in ids:
+        run = group.pending.get(claimed_id, stream)
+        entry = stream.find(claimed_id)
         if entry is None:
             if run is not None:
-                group.pending.take(one, stream)
-                dropped.append(one)
+                group.pending.take(claimed_id, stream)
+                dropped.append(claimed_id)
             continue
         if run is None and not claim.force:
             continue
@@ -162,11 +163,11 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             deliveries = claim.deliveries
         elif not claim.just_id:
             deliveries = min(deliveries + 1, MAX_DELIVERIES)
-        group.pending.take(one, stream)
-        group.pending.put(one, consumer, claim.time, deliveries, stream)
-        taken.setdefault(deliveries, []).append(one)
+        group.pending.take(claimed_id, stream)
+        group.pending.put(claimed_id, consumer, claim.time, deliveries, stream)
+        taken.setdefault(deliveries, []).append(claimed_id)
         consumer.active = engine.now
-        items.append(bulk(entryid.text(one)) if claim.just_id else entry.wire())
+        items.append(bulk(entryid.text(claimed_id)) if claim.just_id else entry.wire())
     client.db.touch_groups(args[1])
     if engine.journal is not None:
         engine.journal.claimed(client.db, args[1], args[2], group, consumer, taken, claim.time, dropped, moved)
@@ -232,15 +233,15 @@ def xautoclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     wanted, deleted, cursor = _pick(stream, group, start, count, min_idle, engine.now)
     items: list[Reply] = []
     taken: dict[int, list[int]] = {}
-    for one, deliveries in wanted:
+    for claimed_id, deliveries in wanted:
         counted = deliveries if just_id else min(deliveries + 1, MAX_DELIVERIES)
-        _take_over(group, stream, one, consumer, engine.now, counted)
-        taken.setdefault(counted, []).append(one)
-        entry = stream.find(one)
+        _take_over(group, stream, claimed_id, consumer, engine.now, counted)
+        taken.setdefault(counted, []).append(claimed_id)
+        entry = stream.find(claimed_id)
         assert entry is not None  # _pick chose it because it exists
-        items.append(bulk(entryid.text(one)) if just_id else entry.wire())
-    for one in deleted:
-        group.pending.take(one, stream)
+        items.append(bulk(entryid.text(claimed_id)) if just_id else entry.wire())
+    for claimed_id in deleted:
+        group.pending.take(claimed_id, stream)
     if wanted or deleted:
         client.db.touch_groups(args[1])
         if engine.journal is not None:
@@ -248,9 +249,9 @@ def xautoclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return Array([bulk(entryid.text(cursor)), Array(items), Array(bulks(map(entryid.text, deleted)))])
 
 
-def _take_over(group: Group, stream: Stream, one: int, consumer: Consumer, now: int, deliveries: int) -> None:
-    group.pending.take(one, stream)
-    group.pending.put(one, consumer, now, deliveries, stream)
+def _take_over(group: Group, stream: Stream, claimed_id: int, consumer: Consumer, now: int, deliveries: int) -> None:
+    group.pending.take(claimed_id, stream)
+    group.pending.put(claimed_id, consumer, now, deliveries, stream)
     consumer.active = now
 
 
@@ -264,14 +265,14 @@ def _pick(
     deleted: list[int] = []
     for run in index.since(start):
         due = not min_idle or run.consumer is group.nobody or now - run.time >= min_idle
-        for one in run.id_list(stream, start, attempts + 1):
+        for pending_id in run.id_list(stream, start, attempts + 1):
             if not attempts or not count:
-                return wanted, deleted, one
+                return wanted, deleted, pending_id
             attempts -= 1
-            if stream.find(one) is None:
-                deleted.append(one)
+            if stream.find(pending_id) is None:
+                deleted.append(pending_id)
                 count -= 1
             elif due:
-                wanted.append((one, run.deliveries))
+                wanted.append((pending_id, run.deliveries))
                 count -= 1
     return wanted, deleted, 0

@@ -60,7 +60,7 @@ def xread(engine: Engine, client: Client, args: list[bytes]) -> Reply | None:
     wanted = [(key, _read_after(db.stream(key), text)) for key, text in zip(options.keys, options.ids, strict=True)]
 
     def attempt() -> Reply | None:
-        found: list[tuple[Reply, Reply]] = []
+        replies: list[tuple[Reply, Reply]] = []
         room = Room(options, client.resp)
         for key, last in wanted:
             if room.full:
@@ -74,11 +74,11 @@ def xread(engine: Engine, client: Client, args: list[bytes]) -> Reply | None:
             room.begin(key)
             slices, total = stream.slices(after + 1, entryid.HIGHEST, room.count)
             if total:
-                found.append((bulk(key), Entries(*room.cut(slices, total))))
+                replies.append((bulk(key), Entries(*room.cut(slices, total))))
             room.end()
-        if found and any(type(db.get(key)) not in (Stream, type(None)) for key in options.keys):
+        if replies and any(type(db.get(key)) not in (Stream, type(None)) for key in options.keys):
             raise wrong_type()
-        return PairedMap(found) if found else None
+        return PairedMap(replies) if replies else None
 
     return _wait(engine, client, options, attempt)
 
@@ -161,7 +161,7 @@ def _read_groups(
     db, name, claim = client.db, options.group, options.claim
     for key in options.keys:
         _group(db, key, name)
-    found: list[tuple[Reply, Reply]] = []
+    replies: list[tuple[Reply, Reply]] = []
     room = Room(options, client.resp)
     for key, last in wanted:
         if room.full:
@@ -180,9 +180,9 @@ def _read_groups(
         else:
             reply = _read_new(engine, db, key, options, stream, group, consumer, claim, room)
         if reply is not None:
-            found.append((bulk(key), reply))
+            replies.append((bulk(key), reply))
             room.end()
-    return PairedMap(found) if found else None
+    return PairedMap(replies) if replies else None
 
 
 def _read_new(
@@ -231,10 +231,10 @@ def _live(stream: Stream, run: Run, count: int | None) -> Iterator[tuple[int, by
             for at in range(low, high):
                 yield node.id_at(at), node.wire(at, at + 1)
         return
-    for one in run.ids:
-        entry = stream.find(one)
+    for pending_id in run.ids:
+        entry = stream.find(pending_id)
         if entry is not None:
-            yield one, entry.wire()
+            yield pending_id, entry.wire()
 
 
 def _oldest(stream: Stream, group: Group, latest: int) -> int | None:
@@ -257,12 +257,12 @@ def _claim(
             deliveries = min(run.deliveries + 1, MAX_DELIVERIES)
             ids: list[int] = []
             left_over = False
-            for one, wire in _live(stream, run, None if room.count is None else room.count + 1):
+            for pending_id, wire in _live(stream, run, None if room.count is None else room.count + 1):
                 if not room.take(len(wire) + len(tail)):
                     left_over = True
                     break
                 items.append(b"*4%b%b" % (wire[2:], tail))
-                ids.append(one)
+                ids.append(pending_id)
             taken.setdefault(deliveries, []).extend(ids)
             for part in _parts(stream, group, run, ids):
                 pending.move(part, consumer, now, deliveries)
@@ -283,7 +283,7 @@ def _parts(stream: Stream, group: Group, run: Run, ids: Sequence[int]) -> list[R
         return [run]
     if run.ids is None and stream.slot(ids[-1]) - stream.slot(run.first) + 1 == len(ids):
         return group.pending.between(run.first, ids[-1], stream)
-    return list(chain.from_iterable([group.pending.between(one, one, stream) for one in ids]))
+    return list(chain.from_iterable([group.pending.between(pending_id, pending_id, stream) for pending_id in ids]))
 
 
 # History: what is pending for the consumer itself
@@ -307,8 +307,8 @@ def _read_history(
         ids = run.id_list(stream, start, room.count)
         start = ids[-1] + 1
         more = True
-        for one in group.pending.between(ids[0], ids[-1], stream):
-            more = more and _redeliver(engine, resp, stream, group, one, room, items, changed)
+        for part in group.pending.between(ids[0], ids[-1], stream):
+            more = more and _redeliver(engine, resp, stream, group, part, room, items, changed)
         if not more:
             break
     return Array(items), changed
@@ -329,17 +329,17 @@ def _redeliver(
         items += [piece.node.wire(i, i + 1) for piece in slices for i in range(piece.low, piece.high)]
         changed.append(group.pending.move(run, run.consumer, engine.now, deliveries))
         return True
-    for one in run.id_list(stream):
-        entry = stream.find(one)
+    for pending_id in run.id_list(stream):
+        entry = stream.find(pending_id)
         if entry is None:
-            gone = Array([bulk(entryid.text(one)), NIL_ARRAY])
+            gone = Array([bulk(entryid.text(pending_id)), NIL_ARRAY])
             if not room.take(len(encode(gone, resp))):
                 return False
             items.append(gone)
             continue
         if not room.take(len(entry.wire())):
             return False
-        (single,) = group.pending.between(one, one, stream)
+        (single,) = group.pending.between(pending_id, pending_id, stream)
         changed.append(group.pending.move(single, single.consumer, engine.now, deliveries))
         items.append(entry.wire())
     return True

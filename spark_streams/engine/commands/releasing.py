@@ -36,7 +36,7 @@ def xnack(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         ranges = group.ranges(texts, stream)
     except entryid.EntryIdError:
         raise CommandError(BAD_ID) from None
-    released = sum(_release(stream, group, *one, count_of, force) for one in ranges)
+    released = sum(_release(stream, group, *range_, count_of, force) for range_ in ranges)
     if released:
         client.db.touch_groups(args[1])
     return integer(released)

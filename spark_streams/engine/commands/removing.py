@@ -106,10 +106,10 @@ def _acknowledge_and_remove(
         ids = [entryid.parse(text) for text in texts]
         return [
             code
-            for one, text in zip(ids, texts, strict=True)
-            for code in _acknowledge_and_remove(stream, group, one, one, [text], policy)
+            for pending_id, text in zip(ids, texts, strict=True)
+            for code in _acknowledge_and_remove(stream, group, pending_id, pending_id, [text], policy)
         ]
-    ids = [one for run in runs for one in run.id_list(stream)]
+    ids = [pending_id for run in runs for pending_id in run.id_list(stream)]
     for run in runs:
         group.pending.remove(run)
     # An entry that was pending and does not exist any more counts as removed.

@@ -68,11 +68,11 @@ def _append(stream: Stream, shape: Shape, block: Block, head: bytes, sections: l
     while at < block.size:
         node = stream.open_node()
         upto = min(block.size, at + stream.limits.entries - node.slots)
-        some = sections[at:upto]
-        pieces = [head] * (3 * len(some))
+        taken = sections[at:upto]
+        pieces = [head] * (3 * len(taken))
         pieces[1::3] = table[block.low + at : block.low + upto]
-        pieces[2::3] = some
-        lengths = [shared + length for length in map(len, some)]
+        pieces[2::3] = taken
+        lengths = [shared + length for length in map(len, taken)]
         stream.extend(block.first + at, b"".join(pieces), lengths, shape.names)
         at = upto
 

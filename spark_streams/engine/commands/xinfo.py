@@ -124,7 +124,7 @@ def _first(index: RunIndex, stream: Stream, count: int | None) -> Iterable[tuple
             return
         ids = run.id_list(stream, 0, left)
         left -= len(ids)
-        yield from ((run, one) for one in ids)
+        yield from ((run, entry_id) for entry_id in ids)
 
 
 @command("xinfo|groups", 3, "readonly", (2, 2, 1))

@@ -138,11 +138,11 @@ def _folder() -> Path:
         folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"rstream-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, parents=bool(chosen), exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as problem:
         raise EngineStartError(f"cannot use {folder} for the shared engine: {problem.strerror or problem}") from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise EngineStartError(f"{folder} is not a directory of this user: refusing to share an engine through it")
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         raise EngineStartError(f"{folder} is open to other users: run chmod 700 {folder}")
     return folder

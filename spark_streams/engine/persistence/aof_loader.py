@@ -105,29 +105,28 @@ class Loader:
 
     def _take(self, gets: Callable[[], object]) -> None:
         """Run what the reader has complete."""
-        found: list[list[bytes]] = []
+        complete: list[list[bytes]] = []
         failure = ""
         try:
             while (command := gets()) is not False:
-                found.append(command)  # type: ignore[arg-type]
+                complete.append(command)  # type: ignore[arg-type]
         except (hiredis.ProtocolError, MemoryError, TypeError, ValueError) as problem:
             failure = str(problem) or "out of memory"  # hiredis knows more types than a command may hold
         try:
-            sound = {list}.issuperset(map(type, found)) and all(found)
-            b"".join(chain.from_iterable(found))
+            sound = {list}.issuperset(map(type, complete)) and all(complete)
+            b"".join(chain.from_iterable(complete))
         except TypeError:
             sound = False
         if not sound:
-            flags = [type(one) is list and len(one) > 0 and all(type(arg) is bytes for arg in one) for one in found]
-            found = found[: flags.index(False)]
+            complete = complete[: list(map(_is_command, complete)).index(False)]
             failure = "not a command"
-        for command in found:
-            self._one(command)
+        for command in complete:
+            self._run_or_queue(command)
             self.commands += 1
         if failure:
             raise _RefusedError(failure)
 
-    def _one(self, args: list[bytes]) -> None:
+    def _run_or_queue(self, args: list[bytes]) -> None:
         name = args[0]
         if self._queue is None:
             if name == b"XADD" and self._append(args):
@@ -233,6 +232,10 @@ class Loader:
         return at, ""
 
 
+def _is_command(value: object) -> bool:
+    return type(value) is list and len(value) > 0 and all(type(arg) is bytes for arg in value)
+
+
 def _is_at_an_end(reader: hiredis.Reader) -> bool:
     """Whether the reader has nothing unfinished: then one more command comes out as it goes in."""
     try:
@@ -259,13 +262,13 @@ def _end_of_command(data: bytes | mmap.mmap, at: int) -> int:
 
 def _runs_to_the_end(data: bytes, at: int) -> bool:
     """Whether commands, at least one, follow one another from here to where the data ends."""
-    found = 0
+    count = 0
     try:
         while at < len(data) and (at := _end_of_command(data, at)) > 0:
-            found += 1
+            count += 1
     except ValueError:
         return False
-    return found > 0
+    return count > 0
 
 
 def _number(data: bytes | mmap.mmap, at: int, sign: bytes, limit: int) -> tuple[int, int]:

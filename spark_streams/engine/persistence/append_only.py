@@ -181,7 +181,7 @@ class Persistence:
         """INFO persistence."""
         journal = self._engine.journal
         writing = "err" if journal is not None and journal.refusal else "ok"
-        found: dict[str, object] = {
+        fields: dict[str, object] = {
             "rdb_changes_since_last_save": self._changes() - self.saved_changes,
             "rdb_bgsave_in_progress": int(self._save_wanted),
             "rdb_last_save_time": self.saved_at,
@@ -194,7 +194,7 @@ class Persistence:
             "aof_last_write_status": writing,
         }
         if self.enabled:
-            found |= {
+            fields |= {
                 "aof_current_size": self.size,
                 "aof_base_size": self.rewriter.base_size,
                 "aof_buffer_length": self.writer.waiting,
@@ -203,7 +203,7 @@ class Persistence:
                 "aof_last_load_seconds": f"{self.load_seconds:.3f}",
                 "aof_last_rewrite_pause_ms": f"{self.rewriter.pause * 1000:.1f}",
             }
-        return found
+        return fields
 
     # Settings
 

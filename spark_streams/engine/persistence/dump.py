@@ -84,7 +84,10 @@ def _put_stream(out: bytearray, stream: Stream, active_times: bool) -> None:
 def _owners(group: Group) -> list[tuple[Consumer, list[Run]]]:
     """Consumers and their runs. What XNACK has released goes under the empty name, which is how XPENDING shows it."""
     released = group.nobody.pending.runs
-    owners = [(one, one.pending.runs if one.name else one.pending.runs + released) for one in group.consumers.values()]
+    owners = [
+        (consumer, consumer.pending.runs if consumer.name else consumer.pending.runs + released)
+        for consumer in group.consumers.values()
+    ]
     return owners if not released or b"" in group.consumers else [*owners, (group.nobody, released)]
 
 

@@ -82,12 +82,12 @@ def _hash(source: Source) -> dict[bytes, bytes]:
 
 
 def _quicklist(source: Source, packed: bool) -> list[bytes]:
-    found: list[bytes] = []
+    elements: list[bytes] = []
     for _ in range(source.count()):
         plain = packed and source.length() == 1
         node = source.string()
-        found += [node] if plain else unpack(node) if packed else unpack_ziplist(node)
-    return found
+        elements += [node] if plain else unpack(node) if packed else unpack_ziplist(node)
+    return elements
 
 
 _READERS: dict[int, Callable[[Source], Value]] = {

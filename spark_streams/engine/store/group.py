@@ -40,11 +40,11 @@ class Group:
 
     def consumer(self, name: bytes, now: int) -> Consumer:
         """The consumer of this name, made on first mention."""
-        found = self.consumers.get(name)
-        if found is None:
-            found = self.consumers[name] = Consumer(name, now)
-        found.seen = now
-        return found
+        consumer = self.consumers.get(name)
+        if consumer is None:
+            consumer = self.consumers[name] = Consumer(name, now)
+        consumer.seen = now
+        return consumer
 
     def drop_consumer(self, name: bytes) -> int:
         """Forget a consumer with all that is pending for it; how many entries that was."""

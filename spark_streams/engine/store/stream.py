@@ -141,12 +141,12 @@ class Stream(NodeList):
 
     def delete(self, entry_id: int) -> bool:
         """Remove one entry (XDEL). False when there is no such entry."""
-        found = self.find(entry_id)
-        if found is None:
+        entry = self.find(entry_id)
+        if entry is None:
             return False
-        found.node.kill(found.low, found.low + 1)
+        entry.node.kill(entry.low, entry.low + 1)
         self.length -= 1
-        if not found.node.live:
+        if not entry.node.live:
             self._drop(self._node_at(entry_id))
         self.max_deleted_id = max(self.max_deleted_id, entry_id)
         if entry_id == self.first_id:
@@ -192,9 +192,9 @@ class Stream(NodeList):
             if approximate:
                 break
             stop = node.slots if keep is not None else node.index(min_id)
-            for one, two in list(node.spans(0, stop)):
-                take = two - one if keep is None else min(two - one, self.length - keep)
-                node.kill(one, one + take)
+            for low, high in list(node.spans(0, stop)):
+                take = high - low if keep is None else min(high - low, self.length - keep)
+                node.kill(low, low + take)
                 self.length -= take
                 removed += take
             if not node.live:
