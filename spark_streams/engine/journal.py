@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spark_streams.engine.store.group import Group
     from spark_streams.engine.store.keyspace import Database
     from spark_streams.engine.store.node_list import Slice
-    from spark_streams.engine.store.pending_list import Consumer, Run
+    from spark_streams.engine.store.pending_list import Consumer, PelRange
     from spark_streams.engine.store.stream import Stream
 
 _IDS_PER_COMMAND = 50_000  # Redis takes a million arguments
@@ -184,13 +184,14 @@ class Journal:
             self.position(db, key, name, group)
         self.end()
 
-    def redelivered(self, db: Database, key: bytes, name: bytes, group: Group, runs: Iterable[Run], stream: Stream
-                    ) -> None:  # fmt: skip
-        """Runs whose time and deliveries have changed."""
+    def redelivered(
+        self, db: Database, key: bytes, name: bytes, group: Group, pel_ranges: Iterable[PelRange], stream: Stream
+    ) -> None:
+        """Ranges whose time and deliveries have changed."""
         self.begin()
-        for run in runs:
-            ids = run.id_list(stream)
-            self.claimed(db, key, name, group, run.consumer, {run.deliveries: ids}, run.time)
+        for pel_range in pel_ranges:
+            ids = pel_range.id_list(stream)
+            self.claimed(db, key, name, group, pel_range.consumer, {pel_range.deliveries: ids}, pel_range.time)
         self.end()
 
     def _claim(

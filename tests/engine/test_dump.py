@@ -138,7 +138,7 @@ def test_a_big_stream_goes_both_ways(redis: Wire) -> None:
     compare(redis.call, again.call)
     assert again.call("XRANGE", "s", "-", "+") == inside.call("XRANGE", "s", "-", "+")
     group = again.client.db.values[b"s"].groups[b"g"]  # type: ignore[union-attr]
-    assert len(group.pending.index.runs) == 1
+    assert len(group.pending.index.ranges) == 1
 
 
 def test_what_has_no_place_in_a_dump(redis: Wire, tmp_path: Any) -> None:

@@ -29,7 +29,7 @@ from spark_streams.engine.resp.replies import (
 )
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.group import Group
-from spark_streams.engine.store.pending_list import Consumer, RunIndex
+from spark_streams.engine.store.pending_list import Consumer, PelRangeIndex
 from spark_streams.engine.store.stream import Stream
 
 MAX_DELIVERIES = 2**63 - 1
@@ -71,42 +71,42 @@ def xpending(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 
 def _summary(stream: Stream, group: Group) -> Reply:
-    runs = group.pending.index.runs
-    if not runs:
+    pel_ranges = group.pending.index.ranges
+    if not pel_ranges:
         return Array([integer(0), NIL, NIL, NIL_ARRAY])
     consumers = [
         Array(bulks([name, b"%d" % consumer.pending.count]))
         for name, consumer in sorted(group.consumers.items())
         if consumer.pending.count
     ]
-    first, last = entryid.text(runs[0].first), entryid.text(runs[-1].last)
+    first, last = entryid.text(pel_ranges[0].first), entryid.text(pel_ranges[-1].last)
     return Array([integer(len(group.pending)), bulk(first), bulk(last), Array(consumers)])
 
 
 def _extended(
-    index: RunIndex, stream: Stream, group: Group, start: int, end: int, count: int, min_idle: int, now: int
+    index: PelRangeIndex, stream: Stream, group: Group, start: int, end: int, count: int, min_idle: int, now: int
 ) -> Reply:
-    """Id, consumer, idle milliseconds, deliveries: within a run only the id differs, so runs are joined, not built.
+    """Id, consumer, idle milliseconds, deliveries: within a range only the id differs, so ranges are joined, not built.
 
     What XNACK released has no consumer and is idle since -1.
     """
     pieces: list[bytes] = []
     total = 0
-    for run in index.since(start):
-        if run.first > end or total >= count:
+    for pel_range in index.since(start):
+        if pel_range.first > end or total >= count:
             break
-        owned = run.consumer is not group.nobody
-        idle = max(now - run.time, 0) if owned else -1
+        owned = pel_range.consumer is not group.nobody
+        idle = max(now - pel_range.time, 0) if owned else -1
         if min_idle and owned and idle < min_idle:
             continue
-        texts = run.id_texts(stream, start, count - total)
-        if run.last > end:
-            texts = texts[: bisect_right(run.id_list(stream, start, count - total), end)]
+        texts = pel_range.id_texts(stream, start, count - total)
+        if pel_range.last > end:
+            texts = texts[: bisect_right(pel_range.id_list(stream, start, count - total), end)]
         if not texts:
             continue
         total += len(texts)
-        name = run.consumer.name
-        tail = b"\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n" % (len(name), name, idle, run.deliveries)
+        name = pel_range.consumer.name
+        tail = b"\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n" % (len(name), name, idle, pel_range.deliveries)
         if len(texts[0]) == len(texts[-1]) == len(min(texts, key=len)) == len(max(texts, key=len)):
             head = b"*4\r\n%b\r\n" % HEADERS[len(texts[0])]
             pieces += [head, (tail + head).join(texts), tail]
@@ -146,19 +146,19 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     taken: dict[int, list[int]] = {}
     dropped: list[int] = []
     for claimed_id in ids:
-        run = group.pending.get(claimed_id, stream)
+        pel_range = group.pending.get(claimed_id, stream)
         entry = stream.find(claimed_id)
         if entry is None:
-            if run is not None:
+            if pel_range is not None:
                 group.pending.take(claimed_id, stream)
                 dropped.append(claimed_id)
             continue
-        if run is None and not claim.force:
+        if pel_range is None and not claim.force:
             continue
-        owned = run is not None and run.consumer is not group.nobody
-        if run is not None and owned and claim.min_idle and engine.now - run.time < claim.min_idle:
+        owned = pel_range is not None and pel_range.consumer is not group.nobody
+        if pel_range is not None and owned and claim.min_idle and engine.now - pel_range.time < claim.min_idle:
             continue
-        deliveries = run.deliveries if run is not None else 1
+        deliveries = pel_range.deliveries if pel_range is not None else 1
         if claim.deliveries >= 0:
             deliveries = claim.deliveries
         elif not claim.just_id:
@@ -263,9 +263,9 @@ def _pick(
     attempts = count * 10
     wanted: list[tuple[int, int]] = []
     deleted: list[int] = []
-    for run in index.since(start):
-        due = not min_idle or run.consumer is group.nobody or now - run.time >= min_idle
-        for pending_id in run.id_list(stream, start, attempts + 1):
+    for pel_range in index.since(start):
+        due = not min_idle or pel_range.consumer is group.nobody or now - pel_range.time >= min_idle
+        for pending_id in pel_range.id_list(stream, start, attempts + 1):
             if not attempts or not count:
                 return wanted, deleted, pending_id
             attempts -= 1
@@ -273,6 +273,6 @@ def _pick(
                 deleted.append(pending_id)
                 count -= 1
             elif due:
-                wanted.append((pending_id, run.deliveries))
+                wanted.append((pending_id, pel_range.deliveries))
                 count -= 1
     return wanted, deleted, 0

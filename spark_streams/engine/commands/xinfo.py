@@ -13,7 +13,7 @@ from spark_streams.engine.resp.replies import NIL, Array, CommandError, Map, Rep
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.group import Group
 from spark_streams.engine.store.keyspace import existing
-from spark_streams.engine.store.pending_list import Consumer, Run, RunIndex
+from spark_streams.engine.store.pending_list import Consumer, PelRange, PelRangeIndex
 from spark_streams.engine.store.stream import Stream
 
 
@@ -88,9 +88,10 @@ def _full(stream: Stream, count: int | None) -> Reply:
 
 def _full_group(stream: Stream, name: bytes, group: Group, count: int | None) -> Reply:
     pending = [
-        Array([_id(one), bulk(run.consumer.name), integer(run.time), integer(run.deliveries)])
-        for run, one in _first(group.pending.index, stream, count)
+        Array([_id(pending_id), bulk(pel_range.consumer.name), integer(pel_range.time), integer(pel_range.deliveries)])
+        for pel_range, pending_id in _first(group.pending.index, stream, count)
     ]
+    consumers = [_full_consumer(stream, consumer, count) for _, consumer in sorted(group.consumers.items())]
     return _map(
         ("name", bulk(name)),
         ("last-delivered-id", _id(group.last_id)),
@@ -99,14 +100,14 @@ def _full_group(stream: Stream, name: bytes, group: Group, count: int | None) ->
         ("pel-count", integer(len(group.pending))),
         ("nacked-count", integer(group.nobody.pending.count)),
         ("pending", Array(pending)),
-        ("consumers", Array([_full_consumer(stream, one, count) for _, one in sorted(group.consumers.items())])),
+        ("consumers", Array(consumers)),
     )
 
 
 def _full_consumer(stream: Stream, consumer: Consumer, count: int | None) -> Reply:
     pending = [
-        Array([_id(one), integer(run.time), integer(run.deliveries)])
-        for run, one in _first(consumer.pending, stream, count)
+        Array([_id(pending_id), integer(pel_range.time), integer(pel_range.deliveries)])
+        for pel_range, pending_id in _first(consumer.pending, stream, count)
     ]
     return _map(
         ("name", bulk(consumer.name)),
@@ -117,14 +118,14 @@ def _full_consumer(stream: Stream, consumer: Consumer, count: int | None) -> Rep
     )
 
 
-def _first(index: RunIndex, stream: Stream, count: int | None) -> Iterable[tuple[Run, int]]:
+def _first(index: PelRangeIndex, stream: Stream, count: int | None) -> Iterable[tuple[PelRange, int]]:
     left = index.count if count is None else count
-    for run in index.runs:
+    for pel_range in index.ranges:
         if left <= 0:
             return
-        ids = run.id_list(stream, 0, left)
+        ids = pel_range.id_list(stream, 0, left)
         left -= len(ids)
-        yield from ((run, entry_id) for entry_id in ids)
+        yield from ((pel_range, entry_id) for entry_id in ids)
 
 
 @command("xinfo|groups", 3, "readonly", (2, 2, 1))

@@ -73,14 +73,18 @@ def stream(key: bytes, what: Stream) -> Iterator[bytes]:
         yield command(b"XGROUP", b"CREATE", key, name, entryid.text(group.last_id))
         for consumer in group.consumers.values():
             yield command(b"XGROUP", b"CREATECONSUMER", key, name, consumer.name)
-        # Alike claims go together, however many runs they lie in.
+        # Alike claims go together, however many ranges they lie in.
         alike: dict[tuple[bytes, int, int], list[bytes]] = {}
-        for run in group.pending.index.runs:
-            texts = run.id_texts(what) if run.last <= what.last_id else _not_above(run.id_list(what), what.last_id)
-            if run.consumer is group.nobody:
-                yield from _release(key, name, run.deliveries, texts)
+        for pel_range in group.pending.index.ranges:
+            texts = (
+                pel_range.id_texts(what)
+                if pel_range.last <= what.last_id
+                else _not_above(pel_range.id_list(what), what.last_id)
+            )
+            if pel_range.consumer is group.nobody:
+                yield from _release(key, name, pel_range.deliveries, texts)
             else:
-                alike.setdefault((run.consumer.name, run.time, run.deliveries), []).extend(texts)
+                alike.setdefault((pel_range.consumer.name, pel_range.time, pel_range.deliveries), []).extend(texts)
         for (owner, time, deliveries), texts in alike.items():
             tail = (b"TIME", number(time), b"RETRYCOUNT", number(deliveries), b"FORCE", b"JUSTID")
             for at in range(0, len(texts), _PER_COMMAND):
@@ -124,12 +128,12 @@ def _ghosts(what: Stream) -> list[int]:
     remembered = (entry_id for messages in what.idempotence.producers.values() for entry_id in messages.values())
     ghosts = {entry_id for entry_id in remembered if what.find(entry_id) is None}
     for group in what.groups.values():
-        for run in group.pending.index.runs:
-            if run.ids is None and run.count > 1:
-                for node, low, high in what.slot_ranges(run.first, run.last):
+        for pel_range in group.pending.index.ranges:
+            if pel_range.ids is None and pel_range.count > 1:
+                for node, low, high in what.slot_ranges(pel_range.first, pel_range.last):
                     ghosts.update(node.id_at(index) for index in node.dead or () if low <= index < high)
             else:
-                ghosts.update(pending_id for pending_id in run.id_list(what) if what.find(pending_id) is None)
+                ghosts.update(pending_id for pending_id in pel_range.id_list(what) if what.find(pending_id) is None)
     return sorted(pending_id for pending_id in ghosts if pending_id <= what.last_id)
 
 

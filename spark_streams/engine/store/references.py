@@ -6,7 +6,7 @@ A group refers to an entry that is pending in it, or that it has not been given 
     DELREF   the entry goes and what is pending of it goes, too
     ACKED    the entry goes only if no group refers to it
 
-Pending lists are runs, so all of this works on ranges: neighbouring entries cost what one costs. Source: XDELEX,
+Pending lists are ranges, so all of this works on ranges: neighbouring entries cost what one costs. Source: XDELEX,
 XACKDEL, XTRIM in Redis' command reference.
 """
 
@@ -59,13 +59,13 @@ def referenced(stream: Stream, first: int, last: int) -> list[tuple[int, int]]:
     for group in stream.groups.values():
         if group.last_id < last:
             ranges.append((max(first, group.last_id + 1), last))
-        for run in group.pending.index.since(first):
-            if run.first > last:
+        for pel_range in group.pending.index.since(first):
+            if pel_range.first > last:
                 break
-            if run.ids is None:
-                ranges.append((max(first, run.first), min(last, run.last)))
+            if pel_range.ids is None:
+                ranges.append((max(first, pel_range.first), min(last, pel_range.last)))
             else:
-                ids = run.ids[bisect_left(run.ids, first) : bisect_right(run.ids, last)]
+                ids = pel_range.ids[bisect_left(pel_range.ids, first) : bisect_right(pel_range.ids, last)]
                 ranges += zip(ids, ids, strict=True)
     ranges.sort()
     merged: list[tuple[int, int]] = []

@@ -33,7 +33,7 @@ from spark_streams.engine.store.node_list import NodeList, Slice
 
 # An inexact node is closed at this many bytes on the wire, so that offsets fit in 32 bits.
 _MAX_WIRE_BYTES = 1 << 20
-# Nodes of up to so many entries may take runs, whose entries are 256 KB at most.
+# Nodes of up to so many entries may take batches, whose entries are 256 KB at most.
 _MOST_BY_COUNT = 10_000
 
 
@@ -225,7 +225,7 @@ class Stream(NodeList):
     def memory(self) -> int:
         """About how many bytes the stream takes in this process, groups included."""
         entries = sum(node.memory for node in self.nodes)
-        pending = sum(len(group.pending.index.runs) * 200 + 500 for group in self.groups.values())
+        pending = sum(len(group.pending.index.ranges) * 200 + 500 for group in self.groups.values())
         return 500 + entries + pending
 
     def set_last_id(self, last_id: int) -> None:
