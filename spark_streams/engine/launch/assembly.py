@@ -1,4 +1,4 @@
-"""An engine put together: the core with all its commands. The core knows of neither; see core.py."""
+"""An engine put together: the core, and the commands that fill its command table. The core imports none of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Keeping what the engine holds: the append-only file's life, from reading it back to letting go of it.
 
-writing.py writes it and makes sure of it, aof_rewrite.py makes it short again, loading.py reads it back.
+aof_writer.py writes it and makes sure of it, aof_rewrite.py makes it short again, aof_loader.py reads it back.
 
 There is no second kind of file: SAVE and BGSAVE make sure of this one, and are errors where there is none.
 """
