@@ -153,8 +153,8 @@ class RequestParser:
     def _take_strictly(self, data: bytes, requests: list[Request]) -> bytes:
         """Command by command, and of an unfinished one its complete arguments. Before AUTH one command only."""
         self._wanted = 0
-        at = 0
-        while at < len(data) and not self._count and not (requests and self.limits.unauthenticated):
+        at, size, alone = 0, len(data), self.limits.unauthenticated
+        while at < size and not self._count and not (alone and requests):
             if data[at] == _ASTERISK:
                 end = self._take_count(data, at)
                 if self._count:
