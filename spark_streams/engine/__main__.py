@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from spark_streams.engine.core import Engine
+from spark_streams.engine.launch.assembly import new_engine
 from spark_streams.engine.launch.commandline import configure
 from spark_streams.engine.persistence.aof_loader import CorruptFileError
 from spark_streams.engine.persistence.aof_writer import PersistenceError
@@ -22,7 +22,7 @@ _LEVELS = {"debug": 10, "verbose": 10, "notice": 20, "warning": 30, "nothing": 1
 
 def main(arguments: list[str] | None = None, prog: str = "python -m spark_streams.engine") -> int:
     """Serve until stopped. Exit code 2 for wrong options, 1 and one line on stderr if it cannot listen."""
-    engine = Engine()
+    engine = new_engine()
     config = engine.config
     chosen = configure(config, prog, arguments)
     try:

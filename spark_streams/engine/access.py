@@ -1,20 +1,17 @@
-"""What stands before commands when there is a reason to: a password, a memory limit, a pause.
+"""What stands before commands when there is a reason to: a password, a memory limit.
 
-While there is none, the engine's `guard` is None and no command is asked.
+While there is none, the guard is not `needed`, and no command is checked.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import Command, find
 from spark_streams.engine.resp.replies import CommandError
-from spark_streams.engine.resp.xadd_batch import Run
-
-if TYPE_CHECKING:
-    from spark_streams.engine.client import Client
-    from spark_streams.engine.command_table import Command
-    from spark_streams.engine.core import Engine
-    from spark_streams.engine.resp.requests import Request
+from spark_streams.engine.resp.requests import Request
+from spark_streams.engine.resp.xadd_batch import XaddBatch
+from spark_streams.engine.settings.config import Config
+from spark_streams.engine.store.memory import MemoryGauge
 
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
@@ -23,22 +20,24 @@ WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
 class Guard:
     """Says which commands are refused. One for each engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, config: Config, memory: MemoryGauge) -> None:
+        self._config = config
+        self._memory = memory
         self._password = b""
-        engine.config.when("requirepass", self._password_changed)
-        engine.config.when("maxmemory", self._limit_changed)
+        self.needed = False  # whether commands must be checked
+        config.when("requirepass", self._password_changed)
+        config.when("maxmemory", self._limit_changed)
 
     def _password_changed(self) -> None:
-        self._password = self._engine.config.text("requirepass").encode("utf-8", "surrogateescape")
+        self._password = self._config.text("requirepass").encode("utf-8", "surrogateescape")
         self._refresh()
 
     def _limit_changed(self) -> None:
-        self._engine.memory.set_limit(self._engine.config.number("maxmemory"))
+        self._memory.set_limit(self._config.number("maxmemory"))
         self._refresh()
 
     def _refresh(self) -> None:
-        self._engine.guard = self if self._password or self._engine.memory.limit else None
+        self.needed = bool(self._password or self._memory.limit)
 
     @property
     def closed(self) -> bool:
@@ -62,7 +61,7 @@ class Guard:
         """Raises NOAUTH or OOM."""
         if self._password and not client.authenticated and "noauth" not in spec.flags:
             raise CommandError("NOAUTH Authentication required.")
-        memory = self._engine.memory
+        memory = self._memory
         if memory.limit and "denyoom" in spec.flags:
             if memory.full():
                 raise CommandError(OUT_OF_MEMORY)
@@ -72,4 +71,4 @@ class Guard:
             raise CommandError(f"EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}")
 
     def _any_denied(self, queue: list[Request]) -> bool:
-        return any(isinstance(one, Run) or "denyoom" in self._engine.find(one).flags for one in queue)
+        return any(isinstance(request, XaddBatch) or "denyoom" in find(request).flags for request in queue)

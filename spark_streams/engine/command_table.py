@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias, TypeVar
 
 from spark_streams.engine.resp.replies import CommandError, Reply
 
-if TYPE_CHECKING:
-    from spark_streams.engine.client import Client
-    from spark_streams.engine.core import Engine
-
-Handler: TypeAlias = "Callable[[Engine, Client, list[bytes]], Reply | None]"
+# Called with the engine, the client and the arguments; the table itself needs to know neither.
+Handler: TypeAlias = Callable[..., Reply | None]
+AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 
 @dataclass(eq=False)
@@ -56,10 +54,10 @@ def every_command() -> Iterable[Command]:
 
 def command(
     name: str, arity: int, flags: str = "", keys: tuple[int, int, int] = (0, 0, 0)
-) -> Callable[[Handler], Handler]:
+) -> Callable[[AnyHandler], AnyHandler]:
     """Enter a handler under its name; `container|sub` makes the container on first mention."""
 
-    def enter(handler: Handler) -> Handler:
+    def enter(handler: AnyHandler) -> AnyHandler:
         made = Command(name, arity, frozenset(flags.split()), keys, handler)
         parent, bar, child = name.partition("|")
         if bar:
@@ -82,8 +80,8 @@ def named_by(args: list[bytes]) -> Command | None:
 
 def find(args: list[bytes]) -> Command:
     """The command that these arguments name. Raises Redis' errors for an unknown one or a wrong count."""
-    found = COMMANDS.get(args[0].lower())
-    if found is None:
+    spec = COMMANDS.get(args[0].lower())
+    if spec is None:
         why = REFUSED.get(args[0].lower(), b"")
         why = b" (not in this engine: %b)" % why if why else b""
         shown = b""
@@ -95,17 +93,17 @@ def find(args: list[bytes]) -> Command:
             b"ERR unknown command '%b'%b, with args beginning with: %b"
             % (args[0].partition(b"\0")[0][:128], why, shown)
         )
-    if found.handler is None:
+    if spec.handler is None:
         if len(args) < 2:
-            found.check_arity(len(args))
-        sub = found.subcommands.get(args[1].lower())
+            spec.check_arity(len(args))
+        sub = spec.subcommands.get(args[1].lower())
         if sub is None:
             raise CommandError(
-                b"ERR unknown subcommand '%b'. Try %b HELP." % (args[1][:128], found.name.upper().encode())
+                b"ERR unknown subcommand '%b'. Try %b HELP." % (args[1][:128], spec.name.upper().encode())
             )
-        found = sub
-    found.check_arity(len(args))
-    return found
+        spec = sub
+    spec.check_arity(len(args))
+    return spec
 
 
 def keys_of(spec: Command, args: list[bytes]) -> list[bytes]:

@@ -10,26 +10,27 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from spark_streams.engine.access import Guard
 from spark_streams.engine.blocking import Waiters
 from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client
+from spark_streams.engine.command_table import COMMANDS, Command, find, named_by
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.persistence.append_only import Persistence
 from spark_streams.engine.resp.replies import QUEUED, CommandError, Reply, error
 from spark_streams.engine.resp.requests import Request, single_commands
-from spark_streams.engine.resp.xadd_batch import Run, Shapes
+from spark_streams.engine.resp.xadd_batch import Shapes, XaddBatch
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.store.keyspace import Database
 from spark_streams.engine.store.memory import MemoryGauge
 from spark_streams.engine.store.node_limits import NodeLimits
 
-if TYPE_CHECKING:
-    from spark_streams.engine.command_table import Command
-
 REDIS_VERSION = "8.10.0"  # the newest version whose stream commands are all here
 DATABASES = 16
+
+# Carries out a batch of XADDs as one; None, and nothing is done, where they must be run one by one.
+AddBatch: TypeAlias = "Callable[[Engine, Client, XaddBatch], bytes | None]"
 
 log = logging.getLogger("rstream.engine")
 
@@ -40,13 +41,9 @@ def unix_ms() -> int:
 
 
 class Engine:
-    """All state of one engine process."""
+    """All state of one engine process. launch/assembly.py makes one."""
 
-    def __init__(self, clock: Callable[[], int] = unix_ms) -> None:
-        # Imported here because the commands import this module for its types.
-        from spark_streams.engine.command_table import COMMANDS, find, keys_of, named_by
-        from spark_streams.engine.commands.xadd_batch import add_run
-
+    def __init__(self, add_batch: AddBatch, clock: Callable[[], int] = unix_ms) -> None:
         self.clock = clock
         self.now = clock()
         self.started = self.now
@@ -59,11 +56,8 @@ class Engine:
         self.databases = [Database(number, lambda: 0 if self.loading else self.now) for number in range(DATABASES)]
         for db in self.databases:
             db.expired = self._expired
-        self.find = find
-        self.named_by = named_by
         self.memory = MemoryGauge(self.databases)
-        self.guard: Guard | None = None  # asked before each command, where there is a reason to
-        self.access = Guard(self)
+        self.access = Guard(self.config, self.memory)
         self.paused_until = 0  # CLIENT PAUSE: Unix milliseconds
         self.paused_all = False  # reads wait, too
         self.clients: dict[int, Client] = {}
@@ -75,7 +69,6 @@ class Engine:
         self.in_transaction = False
         self.stopping = False
         self.run_id = os.urandom(20).hex()
-        self.commands = COMMANDS
         self.commands_processed = 0
         self.connections_received = 0
         self.connections_rejected = 0
@@ -83,8 +76,8 @@ class Engine:
         self.active_expire = True  # DEBUG SET-ACTIVE-EXPIRE
         self.errors: dict[str, int] = {}
         self.error_replies = 0
-        self._keys_of = keys_of
-        self._add_run = add_run
+        self._add_batch = add_batch
+        self._xadd = COMMANDS[b"xadd"]
         self.shapes = Shapes()
         self._known: dict[bytes, Command] = {}
         self._timed: Command | None = None  # what time is counted for
@@ -114,35 +107,26 @@ class Engine:
     def run(self, client: Client, requests: list[Request], out: list[bytes], room: int, start: int = 0) -> int:
         """Run requests from `start` on in order, their replies appended to `out`; where it stopped.
 
-        The last is one that blocks or closes, or the one whose reply makes them more than `room` bytes. A Run that must
-        not be taken as one is replaced in `requests` by its commands.
+        The last is one that blocks or closes, or the one whose reply makes them more than `room` bytes. An XaddBatch
+        that must not be taken as one is replaced in `requests` by its commands.
         """
         client.last_seen = self.now
-        end = len(requests)
-        if self.paused_until:
-            requests[start:] = single_commands(requests[start:])
-            waits = (at for at in range(start, len(requests)) if self.must_wait(requests[at]))
-            end = next(waits, len(requests))
-            client.postponed = end < len(requests)
+        end = self._split_at_pause(client, requests, start) if self.paused_until else len(requests)
         at = start
         while at < end:
             request = requests[at]
-            reply: Reply | None
-            if isinstance(request, Run):
-                reply = self._run_as_one(client, request)
-                if reply is None:
-                    requests[at : at + 1] = request.commands()
-                    end += len(request.sections) - 1
-                    continue
-            else:
+            if isinstance(request, list):
                 reply = self.execute(client, request)
                 self.commands_processed += 1
+            else:
+                reply = self._run_batch(client, request)
+                if reply is None:
+                    requests[at : at + 1] = request.commands()
+                    end = len(requests)  # nothing is paused: then there would be no batches
+                    continue
             at += 1
             if client.reply_mode != REPLY_ON:
-                if client.reply_mode == REPLY_SKIP_NEXT:
-                    client.reply_mode = REPLY_SKIPPING
-                elif client.reply_mode == REPLY_SKIPPING and client.waiter is None:
-                    client.reply_mode = REPLY_ON
+                self._keep_silent(client)
             elif isinstance(reply, bytes):
                 out.append(reply)
                 room -= len(reply)
@@ -157,33 +141,49 @@ class Engine:
         self._time(None)
         return at
 
-    def _run_as_one(self, client: Client, run: Run) -> bytes | None:
-        """The replies of a run of XADDs; None where they must be run one by one."""
-        spec = self.commands[b"xadd"]
+    def _split_at_pause(self, client: Client, requests: list[Request], start: int) -> int:
+        """The place of the first request that CLIENT PAUSE holds up; from `start` on all are single commands now."""
+        requests[start:] = commands = single_commands(requests[start:])
+        for at, command in enumerate(commands, start):
+            if self.must_wait(command):
+                client.postponed = True
+                return at
+        client.postponed = False
+        return len(requests)
+
+    def _keep_silent(self, client: Client) -> None:
+        """A command is done whose reply CLIENT REPLY keeps back: all of them (OFF), or the one behind SKIP."""
+        if client.reply_mode == REPLY_SKIP_NEXT:
+            client.reply_mode = REPLY_SKIPPING
+        elif client.reply_mode == REPLY_SKIPPING and client.waiter is None:
+            client.reply_mode = REPLY_ON
+
+    def _run_batch(self, client: Client, batch: XaddBatch) -> bytes | None:
+        """The replies of a batch of XADDs; None, and nothing is done, where they must be run one by one."""
         if client.queue is not None and client.reply_mode != REPLY_ON:
             return None
-        if self.guard is not None:
+        if self.access.needed:
             try:
-                self.guard.check(client, spec, [run.raw])
+                self.access.check(client, self._xadd, [batch.raw])
             except CommandError:
                 return None
-        if client.queue is not None:
-            client.queue.append(run)
-            self.commands_processed += len(run.sections)
-            return QUEUED * len(run.sections)
-        replies = self.execute_run(client, run)
+        if client.queue is None:
+            replies = self.execute_batch(client, batch)
+        else:
+            client.queue.append(batch)
+            replies = QUEUED * len(batch.sections)
         if replies is not None:
-            self.commands_processed += len(run.sections)
+            self.commands_processed += len(batch.sections)
         return replies
 
-    def execute_run(self, client: Client, run: Run) -> bytes | None:
+    def execute_batch(self, client: Client, batch: XaddBatch) -> bytes | None:
         """The same without asking whether it may be run, or is only to be queued."""
-        spec = self.commands[b"xadd"]
+        spec = self._xadd
         if spec is not self._timed:
             self._time(spec)
-        replies = self._add_run(self, client, run)
+        replies = self._add_batch(self, client, batch)
         if replies is not None:
-            spec.calls += len(run.sections)
+            spec.calls += len(batch.sections)
             client.last_command = spec.name.encode()
         return replies
 
@@ -194,13 +194,12 @@ class Engine:
             self._timed.nanoseconds += moment - self._timed_since
         self._timed, self._timed_since = spec, moment
 
-    def must_wait(self, args: Request) -> bool:
+    def must_wait(self, args: list[bytes]) -> bool:
         """Whether CLIENT PAUSE holds this command up."""
         if self.now >= self.paused_until:
             return False
-        assert not isinstance(args, Run)
         try:
-            return self.paused_all or bool(self.find(args).flags & {"write", "mayreplicate"})
+            return self.paused_all or bool(find(args).flags & {"write", "mayreplicate"})
         except CommandError:
             return False
 
@@ -232,8 +231,8 @@ class Engine:
             else:
                 spec = self.look_up(args)
             client.last_command = args[0]
-            if self.guard is not None and not self.in_transaction:
-                self.guard.check(client, spec, args)
+            if self.access.needed and not self.in_transaction:
+                self.access.check(client, spec, args)
             if client.queue is not None and "intransaction" not in spec.flags:
                 if "nomulti" in spec.flags:
                     raise CommandError("ERR Command not allowed inside a transaction")
@@ -259,7 +258,7 @@ class Engine:
             reply = error(failure.text)
             if client.queue is not None and (spec is None or "intransaction" not in spec.flags):
                 client.broken = True
-            named = spec or self.named_by(args)
+            named = spec or named_by(args)
             if named is not None:
                 named.failed += running
                 named.rejected += not running
@@ -271,7 +270,7 @@ class Engine:
 
     def look_up(self, args: list[bytes]) -> Command:
         """The command that these arguments name. Raises CommandError."""
-        spec = self.find(args)
+        spec = find(args)
         if spec.name.encode() == args[0].lower():
             self._known[args[0]] = spec
         return spec
@@ -285,10 +284,6 @@ class Engine:
         self.keys_expired += 1
         if self.journal is not None:
             self.journal.write(db, b"DEL", key)
-
-    def keys_of(self, spec: Command, args: list[bytes]) -> list[bytes]:
-        """The key arguments of a command."""
-        return self._keys_of(spec, args)
 
     def count_error(self, line: bytes) -> None:
         """For INFO's errorstats."""

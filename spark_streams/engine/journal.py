@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spark_streams.engine.store.group import Group
     from spark_streams.engine.store.keyspace import Database
     from spark_streams.engine.store.node_list import Slice
-    from spark_streams.engine.store.pending_list import Consumer, Run
+    from spark_streams.engine.store.pending_list import Consumer, PelRange
     from spark_streams.engine.store.stream import Stream
 
 _IDS_PER_COMMAND = 50_000  # Redis takes a million arguments
@@ -99,16 +99,14 @@ class Journal:
         else:
             effect(self, db, args)
 
-    def restored(self, db: Database, key: bytes, existed: bool) -> None:
+    def restored(self, db: Database, key: bytes, existed: bool, commands: Iterable[bytes]) -> None:
         """A key was made from a payload, which not every Redis can read: the commands that make it are written."""
-        from spark_streams.engine.persistence import snapshot  # which writes in this module's words
-
         self.begin()
         if existed:
             self.write(db, b"DEL", key)
         self._open(db)
         self._count += 1  # a value is several commands
-        self.parts += snapshot.value(key, db.values[key], db.expires.get(key))
+        self.parts += commands
         self.end()
 
     # Streams
@@ -129,7 +127,7 @@ class Journal:
             head = b"*%d%b" % (int(fields[1:cut]) + 6, fields_wire(words)[2:])
         self.parts += (head, identity, fields[cut + 2 :])
 
-    def added_run(
+    def added_batch(
         self, db: Database, key: bytes, names: int, head: bytes, endings: Sequence[bytes], sections: Sequence[bytes]
     ) -> None:
         """Entries of so many fields whose ids are one head, `$15\\r\\n1526919030474-`, and an ending, `7\\r\\n`."""
@@ -186,13 +184,14 @@ class Journal:
             self.position(db, key, name, group)
         self.end()
 
-    def redelivered(self, db: Database, key: bytes, name: bytes, group: Group, runs: Iterable[Run], stream: Stream
-                    ) -> None:  # fmt: skip
-        """Runs whose time and deliveries have changed."""
+    def redelivered(
+        self, db: Database, key: bytes, name: bytes, group: Group, pel_ranges: Iterable[PelRange], stream: Stream
+    ) -> None:
+        """Ranges whose time and deliveries have changed."""
         self.begin()
-        for run in runs:
-            ids = run.id_list(stream)
-            self.claimed(db, key, name, group, run.consumer, {run.deliveries: ids}, run.time)
+        for pel_range in pel_ranges:
+            ids = pel_range.id_list(stream)
+            self.claimed(db, key, name, group, pel_range.consumer, {pel_range.deliveries: ids}, pel_range.time)
         self.end()
 
     def _claim(
@@ -249,12 +248,12 @@ def _removed(journal: Journal, db: Database, args: list[bytes]) -> None:
         at += 1
     ids = [entryid.parse(text) for text in texts]
     journal.begin()
-    gone = [entryid.text(one) for one in ids if stream.find(one) is None]
+    gone = [entryid.text(entry_id) for entry_id in ids if stream.find(entry_id) is None]
     if gone:
         journal.write(db, b"XDEL", args[1], *gone)
     for name in groups:
         pending = stream.groups[name].pending
-        done = [entryid.text(one) for one in ids if pending.get(one, stream) is None]
+        done = [entryid.text(entry_id) for entry_id in ids if pending.get(entry_id, stream) is None]
         if done:
             journal.write(db, b"XACK", args[1], name, *done)
     journal.end()

@@ -8,7 +8,7 @@ from typing import Any
 
 import hiredis
 
-from spark_streams.engine.core import Engine
+from spark_streams.engine.launch.assembly import new_engine
 from spark_streams.engine.resp.replies import encode
 from tests.engine.wire import Failed
 
@@ -27,7 +27,7 @@ class Inside:
     """An engine in this process, with a client: `call` runs a command and gives its reply."""
 
     def __init__(self, directory: Path | None = None, clock: Callable[[], int] | None = None, **settings: Any) -> None:
-        self.engine = Engine(clock) if clock is not None else Engine()
+        self.engine = new_engine(clock) if clock is not None else new_engine()
         if directory is not None:
             for name, value in {"dir": directory, "appendonly": "yes", **settings}.items():
                 self.engine.config.start_with(name.replace("_", "-"), str(value))

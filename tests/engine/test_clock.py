@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.engine.client import Client
-from spark_streams.engine.core import Engine
+from spark_streams.engine.launch.assembly import new_engine
 from spark_streams.engine.resp.request_parser import RequestParser
 from tests.engine.wire import command
 
@@ -19,7 +19,7 @@ class Hand:
 
     def __init__(self, now: int) -> None:
         self.now = now
-        self.engine = Engine(lambda: self.now)
+        self.engine = new_engine(lambda: self.now)
         self.client: Client = self.engine.connect("test", "test")
         self.parser = RequestParser()
 

@@ -91,16 +91,15 @@ def test_it_is_started_again_from_its_file(folder: Path) -> None:
         assert client.xlen("s") == 2
 
 
-def test_a_busy_engine_keeps_its_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_engine_keeps_its_place(folder: Path) -> None:
     """One that does not answer for a while is not replaced: its file is its own."""
-    monkeypatch.setattr("spark_streams.engine.launch.embedded._PATIENCE", 0.2)
     url = locate(folder, idle=30)
     pid = pid_of(url)
     os.kill(pid, signal.SIGSTOP)
     try:
         began = time.monotonic()
         with pytest.raises(EngineStartError, match="in use by another engine"):
-            locate(folder, idle=30)
+            locate(folder, idle=30, busy=0.2)
         assert time.monotonic() - began < 15
     finally:
         os.kill(pid, signal.SIGCONT)

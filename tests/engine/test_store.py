@@ -111,12 +111,12 @@ def test_a_read_of_a_thousand_is_one_run() -> None:
     for turn in range(3):
         slices, _ = stream.slices(group.last_id + 1, entryid.HIGHEST, 1000)
         group.deliver(slices, consumer, turn, stream)
-    assert [run.count for run in group.pending.index.runs] == [1000, 1000, 1000]
+    assert [run.count for run in group.pending.index.ranges] == [1000, 1000, 1000]
     texts = [b"%d-0" % number for number in range(1, 1501)]
     assert group.acknowledge(texts, stream) == 1500
-    assert [run.count for run in group.pending.index.runs] == [500, 1000]
+    assert [run.count for run in group.pending.index.ranges] == [500, 1000]
     assert group.acknowledge([b"%d-0" % number for number in range(2001, 3001, 2)], stream) == 500
-    assert [run.count for run in group.pending.index.runs] == [500, 500]
+    assert [run.count for run in group.pending.index.ranges] == [500, 500]
     assert group.acknowledge(texts, stream) == 0
     assert (len(group.pending), consumer.pending.count) == (1000, 1000)
 
@@ -127,7 +127,7 @@ def test_pending_entries_survive_the_trimming_of_their_stream() -> None:
     stream.groups[b"g"] = group
     group.deliver(stream.slices(0, entryid.HIGHEST)[0], Consumer(b"c", 0), 0, stream)
     stream.trim(15, 0, False, 0)
-    found = [one >> 64 for run in group.pending.index.runs for one in run.id_list(stream)]
+    found = [one >> 64 for run in group.pending.index.ranges for one in run.id_list(stream)]
     assert found == list(range(1, 51))
     assert group.acknowledge([b"7-0", b"36-0", b"99-0"], stream) == 2
 
@@ -191,7 +191,7 @@ def test_runs_hold_what_a_plain_dictionary_would(program: list[tuple[str, object
                     alive = [other for other in alive if other != one]
         found = {
             one >> 64: (run.consumer, run.time, run.deliveries)
-            for run in group.pending.index.runs
+            for run in group.pending.index.ranges
             for one in run.id_list(stream)
         }
         assert found == expected
@@ -218,9 +218,9 @@ def test_references_are_dropped_by_the_run() -> None:
     gone = [number << 64 for number in range(2_501, 4_501)]
     assert remove(stream, gone, Policy.DELREF) == [1] * 2000
     assert [len(group.pending) for group in groups] == [8000, 8000]
-    assert [len(group.pending.index.runs) for group in groups] == [9, 9]
+    assert [len(group.pending.index.ranges) for group in groups] == [9, 9]
     assert trim(stream, 3_000, 0, 0, Policy.DELREF) == 5000
-    assert [[run.count for run in group.pending.index.runs] for group in groups] == [[1000] * 3] * 2
+    assert [[run.count for run in group.pending.index.ranges] for group in groups] == [[1000] * 3] * 2
     assert (stream.length, stream.first_id >> 64, stream.max_deleted_id >> 64) == (3000, 7001, 4500)
 
 
@@ -269,7 +269,7 @@ def test_removal_by_ranges_is_removal_one_by_one(
         for policy, numbers in program:
             ids = [number << 64 for number in (sorted(numbers) if ordered else numbers)]
             replies += remove(stream, ids, policy) if at_once else [remove(stream, [one], policy)[0] for one in ids]
-        pending = [one >> 64 for run in group.pending.index.runs for one in run.id_list(stream)]
+        pending = [one >> 64 for run in group.pending.index.ranges for one in run.id_list(stream)]
         outcomes.append((replies, ids_of(stream), pending, stream.first_id, stream.max_deleted_id))
     assert outcomes[0] == outcomes[1]
 

@@ -27,5 +27,6 @@ from spark_streams.engine.commands import (  # noqa: F401 - imported for what th
     transactions,
     xinfo,
 )
+from spark_streams.engine.commands.xadd_batch import add_batch
 
-__all__ = ["COMMANDS", "Command"]
+__all__ = ["COMMANDS", "Command", "add_batch"]

@@ -88,12 +88,12 @@ def client_list(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if len(args) > 2:
         if args[2].lower() == b"id" and len(args) > 3:
             ids = {integer_of(text, "ERR Invalid client ID") for text in args[3:]}
-            chosen = [one for one in chosen if one.id in ids]
+            chosen = [listed for listed in chosen if listed.id in ids]
         elif args[2].lower() == b"type" and len(args) == 4:
             chosen = chosen if _is_normal(args[3]) else []
         else:
             raise syntax_error()
-    return Verbatim("".join(_describe(engine, one) + "\n" for one in chosen).encode())
+    return Verbatim("".join(_describe(engine, listed) + "\n" for listed in chosen).encode())
 
 
 def _is_normal(kind: bytes) -> bool:
@@ -162,9 +162,9 @@ def client_kill(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT KILL address | [ID id] [ADDR a] [LADDR a] [USER u] [TYPE t] [MAXAGE s] [SKIPME yes|no] …"""
     if len(args) == 3:
         wanted = args[2].decode("utf-8", "replace")
-        for one in list(engine.clients.values()):
-            if one.address == wanted:
-                _kill(engine, client, one)
+        for other in list(engine.clients.values()):
+            if other.address == wanted:
+                _kill(engine, client, other)
                 return OK
         raise CommandError("ERR No such client")
     if len(args) % 2:
@@ -178,30 +178,30 @@ def client_kill(engine: Engine, client: Client, args: list[bytes]) -> Reply:
                 number = integer_of(value, "ERR client-id should be greater than 0")
                 if number < 1:
                     raise CommandError("ERR client-id should be greater than 0")
-                tests.append(lambda one, number=number: one.id == number)  # type: ignore[misc]
+                tests.append(lambda other, number=number: other.id == number)  # type: ignore[misc]
             case b"addr":
-                tests.append(lambda one, text=text: one.address == text)  # type: ignore[misc]
+                tests.append(lambda other, text=text: other.address == text)  # type: ignore[misc]
             case b"laddr":
-                tests.append(lambda one, text=text: one.laddr == text)  # type: ignore[misc]
+                tests.append(lambda other, text=text: other.laddr == text)  # type: ignore[misc]
             case b"user":
                 if value != b"default":
                     raise CommandError(b"ERR No such user '%b'" % value)
             case b"type":
                 normal = _is_normal(value)
-                tests.append(lambda one, normal=normal: normal)  # type: ignore[misc]
+                tests.append(lambda other, normal=normal: normal)  # type: ignore[misc]
             case b"maxage":
                 age = integer_of(value, "ERR maxage is not an integer or out of range")
                 if age < 1:
                     raise CommandError("ERR maxage should be greater than 0")
-                tests.append(lambda one, age=age: engine.now - one.created >= age * 1000)  # type: ignore[misc]
+                tests.append(lambda other, age=age: engine.now - other.created >= age * 1000)  # type: ignore[misc]
             case b"skipme" if value.lower() in (b"yes", b"no"):
                 skip_me = value.lower() == b"yes"
             case _:
                 raise syntax_error()
-    chosen = [one for one in engine.clients.values() if all(test(one) for test in tests)]
-    chosen = [one for one in chosen if one is not client or not skip_me]
-    for one in chosen:
-        _kill(engine, client, one)
+    chosen = [other for other in engine.clients.values() if all(test(other) for test in tests)]
+    chosen = [other for other in chosen if other is not client or not skip_me]
+    for other in chosen:
+        _kill(engine, client, other)
     return integer(len(chosen))
 
 

@@ -82,14 +82,14 @@ def move(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("swapdb", 3, "write fast")
 def swapdb(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """SWAPDB one other: whoever is in one sees the keys of the other."""
-    one = _database(engine, args[1], "ERR invalid first DB index")
+    first = _database(engine, args[1], "ERR invalid first DB index")
     other = _database(engine, args[2], "ERR invalid second DB index")
-    if one is not other:
-        one.values, other.values = other.values, one.values
-        one.expires, other.expires = other.expires, one.expires
-        for db in (one, other):
+    if first is not other:
+        first.values, other.values = other.values, first.values
+        first.expires, other.expires = other.expires, first.expires
+        for db in (first, other):
             for key in {*db.watched, *db.waiting}:
-                if key in one.values or key in other.values:
+                if key in first.values or key in other.values:
                     db.touch(key)
             db.changes += 1
     return OK
@@ -104,15 +104,8 @@ def touch(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("randomkey", 1, "readonly")
 def randomkey(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """RANDOMKEY"""
-    found = list(client.db.keys())
-    return bulk(random.choice(found)) if found else NIL
-
-
-def _value(client: Client, key: bytes) -> Value:
-    value = client.db.get(key)
-    if value is None:
-        raise CommandError("ERR no such key")
-    return value
+    names = list(client.db.keys())
+    return bulk(random.choice(names)) if names else NIL
 
 
 @command("object|encoding", 3, "readonly", (2, 2, 1))
@@ -184,7 +177,7 @@ def memory_stats(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     gauge = engine.memory
     used, keys = gauge.used(), sum(len(db.values) for db in engine.databases)
     dataset = gauge.dataset()
-    found = {
+    fields = {
         "peak.allocated": peak(),
         "total.allocated": used,
         "startup.allocated": gauge.base,
@@ -194,7 +187,7 @@ def memory_stats(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         "dataset.bytes": dataset,
         "process.resident": resident(),
     }
-    return Map([(bulk(name.encode()), integer(value)) for name, value in found.items()])
+    return Map([(bulk(name.encode()), integer(value)) for name, value in fields.items()])
 
 
 @command("memory|purge", 2)

@@ -6,6 +6,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.core import Engine
+from spark_streams.engine.persistence import snapshot
 from spark_streams.engine.persistence.dump import dump as payload_of
 from spark_streams.engine.persistence.rdb_encodings import BadDataError
 from spark_streams.engine.persistence.restore import WrongVersionError, load
@@ -67,5 +68,5 @@ def restore(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if due:
         db.expires[key] = due
     if journal is not None:
-        journal.restored(db, key, existed)
+        journal.restored(db, key, existed, snapshot.value(key, value, db.expires.get(key)))
     return OK

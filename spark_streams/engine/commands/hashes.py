@@ -57,8 +57,8 @@ def hget(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("hmget", -3, "readonly fast", (1, 1, 1))
 def hmget(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """HMGET key field …"""
-    found = _hash(client, args[1])
-    values = [found.get(name) for name in args[2:]]
+    fields = _hash(client, args[1])
+    values = [fields.get(name) for name in args[2:]]
     return Array([NIL if value is None else bulk(value) for value in values])
 
 
@@ -92,10 +92,10 @@ def hscan(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         count = integer_of(value)
         if count < 1:
             raise syntax_error()
-    found = _hash(client, args[1])
+    fields = _hash(client, args[1])
     matches = glob(pattern).fullmatch
-    page = list(itertools.islice(found.items(), cursor, cursor + count))
-    following = cursor + count if cursor + count < len(found) else 0
+    page = list(itertools.islice(fields.items(), cursor, cursor + count))
+    following = cursor + count if cursor + count < len(fields) else 0
     shown = [part for name, value in page if matches(name) for part in ((name, value) if with_values else (name,))]
     return Array([bulk(b"%d" % following), Array(bulks(shown))])
 
@@ -118,10 +118,7 @@ def hdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     value = _hash(client, args[1])
     removed = sum(value.pop(name, None) is not None for name in args[2:])
     if removed:
-        if value:
-            client.db.touch(args[1])
-        else:
-            client.db.remove(args[1])
+        client.db.shrunk(args[1])
     return integer(removed)
 
 

@@ -8,20 +8,13 @@ from spark_streams.engine.commands.arguments import entry_id, integer_of, syntax
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import OK, CommandError, Reply
 from spark_streams.engine.store.idempotence import MAX_DURATION, MAX_SIZE
-from spark_streams.engine.store.stream import Stream
-
-
-def _stream(client: Client, key: bytes) -> Stream:
-    stream = client.db.stream(key)
-    if stream is None:
-        raise CommandError("ERR no such key")
-    return stream
+from spark_streams.engine.store.keyspace import existing
 
 
 @command("xcfgset", -2, "write fast", (1, 1, 1))
 def xcfgset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XCFGSET key [IDMP-DURATION seconds] [IDMP-MAXSIZE messages]"""
-    stream = _stream(client, args[1])
+    stream = existing(client.db.stream(args[1]))
     bounds = {b"idmp-duration": (MAX_DURATION, "seconds"), b"idmp-maxsize": (MAX_SIZE, "entries")}
     given: dict[bytes, int] = {}
     for at in range(2, len(args), 2):
@@ -45,18 +38,18 @@ def xcfgset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("xidmprecord", 5, "write denyoom fast", (1, 1, 1))
 def xidmprecord(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XIDMPRECORD key producer message id"""
-    one = entry_id(args[4])
+    message = entry_id(args[4])
     if not args[2]:
         raise CommandError("ERR producer ID must be non-empty")
     if not args[3]:
         raise CommandError("ERR idempotent ID must be non-empty")
-    stream = _stream(client, args[1])
-    if stream.find(one) is None:
+    stream = existing(client.db.stream(args[1]))
+    if stream.find(message) is None:
         raise CommandError("ERR No such message in stream")
     known = stream.idempotence.find(args[2], args[3])
     if known is None:
-        stream.idempotence.remember(args[2], args[3], one)
+        stream.idempotence.remember(args[2], args[3], message)
         client.db.touch_groups(args[1])
-    elif known != one:
+    elif known != message:
         raise CommandError("ERR IID already exists for this producer with a different stream ID")
     return OK

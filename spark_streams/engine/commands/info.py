@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from spark_streams._version import __version__
 from spark_streams.engine.client import Client
-from spark_streams.engine.command_table import COMMANDS, Command, command, every_command
+from spark_streams.engine.command_table import COMMANDS, Command, command, every_command, keys_of
 from spark_streams.engine.commands.arguments import syntax_error
 from spark_streams.engine.core import REDIS_VERSION, Engine
 from spark_streams.engine.resp.replies import (
@@ -207,8 +207,8 @@ def command_root(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if sub == b"count" and not names:
         return integer(len(COMMANDS))
     if sub == b"info":
-        found = [_named(name) for name in names] if names else list(COMMANDS.values())
-        return Array([NIL_ARRAY if spec is None else _describe(spec) for spec in found])
+        specs = [_named(name) for name in names] if names else list(COMMANDS.values())
+        return Array([NIL_ARRAY if spec is None else _describe(spec) for spec in specs])
     if sub == b"docs":
         wanted = [(name, _named(name)) for name in names or COMMANDS]
         return Map([(bulk(name.lower()), _doc(spec)) for name, spec in wanted if spec is not None])
@@ -229,10 +229,10 @@ def _get_keys(engine: Engine, args: list[bytes]) -> Reply:
         at = next((i for i, arg in enumerate(args) if arg.lower() == b"streams"), len(args))
         rest = args[at + 1 :]
         return Array(bulks(rest[: len(rest) // 2]))
-    found = engine.keys_of(spec, args)
-    if not found:
+    keys = keys_of(spec, args)
+    if not keys:
         raise CommandError("ERR The command has no key arguments")
-    return Array(bulks(found))
+    return Array(bulks(keys))
 
 
 command("command", -1, "loading stale")(command_root)
@@ -241,8 +241,8 @@ command("command", -1, "loading stale")(command_root)
 @command("config|get", -3)
 def config_get(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CONFIG GET pattern …"""
-    found = engine.config.get([arg.decode("utf-8", "replace") for arg in args[2:]])
-    return Map([(bulk(name.encode()), bulk(value.encode())) for name, value in found.items()])
+    settings = engine.config.get([arg.decode("utf-8", "replace") for arg in args[2:]])
+    return Map([(bulk(name.encode()), bulk(value.encode())) for name, value in settings.items()])
 
 
 @command("config|set", -4)

@@ -9,7 +9,7 @@ from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulk, bulks, integer, simple
-from spark_streams.engine.store.keyspace import TYPE_NAMES, Value
+from spark_streams.engine.store.keyspace import TYPE_NAMES, Value, existing
 from spark_streams.engine.store.stream import Stream
 
 
@@ -74,7 +74,7 @@ def glob(pattern: bytes) -> re.Pattern[bytes]:
     # pattern of many stars costs no more than a long one.
     whole = bytes(segments[0])
     if len(segments) > 1:
-        whole += b"".join(b"(?>.*?%b)" % bytes(one) for one in segments[1:-1] if one) + b".*" + bytes(segments[-1])
+        whole += b"".join(b"(?>.*?%b)" % bytes(part) for part in segments[1:-1] if part) + b".*" + bytes(segments[-1])
     try:
         return re.compile(whole, re.DOTALL)
     except re.error:
@@ -111,18 +111,16 @@ def scan(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     names = list(client.db.keys())
     page = names[cursor : cursor + count]
     matches = glob(pattern).fullmatch
-    found = [
+    shown = [
         key for key in page if matches(key) and (not kind or TYPE_NAMES[type(client.db.values[key])].encode() == kind)
     ]
     following = cursor + count if cursor + count < len(names) else 0
-    return Array([bulk(b"%d" % following), Array(bulks(found))])
+    return Array([bulk(b"%d" % following), Array(bulks(shown))])
 
 
 def _rename(client: Client, args: list[bytes], only_new: bool) -> Reply:
     db, old, new = client.db, args[1], args[2]
-    value = db.get(old)
-    if value is None:
-        raise CommandError("ERR no such key")
+    value = existing(db.get(old))
     if only_new and db.get(new) is not None:
         return integer(0)
     if old != new:
@@ -283,7 +281,7 @@ def encoding_of(value: Value) -> bytes:
             return b"int"
         return b"embstr" if len(value) <= 44 else b"raw"
     if isinstance(value, set):
-        numbers = all(re.fullmatch(rb"0|-?[1-9][0-9]{0,18}", one) for one in value)
+        numbers = all(re.fullmatch(rb"0|-?[1-9][0-9]{0,18}", member) for member in value)
         return b"intset" if numbers and len(value) <= 512 else b"hashtable"
     if isinstance(value, dict):
         small = len(value) <= 128 and all(len(k) <= 64 and len(v) <= 64 for k, v in value.items())

@@ -60,10 +60,8 @@ def _take(db: Database, key: bytes, value: list[bytes], count: int, left: bool) 
     else:
         taken = value[: -count - 1 : -1] if count else []
         del value[len(value) - len(taken) :]
-    if not value:
-        db.remove(key)
-    elif taken:
-        db.touch(key)
+    if taken:
+        db.shrunk(key)
     return taken
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from spark_streams.engine.client import Client
@@ -28,7 +29,7 @@ from spark_streams.engine.resp.replies import (
 )
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.group import Group
-from spark_streams.engine.store.pending_list import Consumer, RunIndex
+from spark_streams.engine.store.pending_list import Consumer, PelRangeIndex
 from spark_streams.engine.store.stream import Stream
 
 MAX_DELIVERIES = 2**63 - 1
@@ -70,42 +71,42 @@ def xpending(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 
 def _summary(stream: Stream, group: Group) -> Reply:
-    runs = group.pending.index.runs
-    if not runs:
+    pel_ranges = group.pending.index.ranges
+    if not pel_ranges:
         return Array([integer(0), NIL, NIL, NIL_ARRAY])
     consumers = [
         Array(bulks([name, b"%d" % consumer.pending.count]))
         for name, consumer in sorted(group.consumers.items())
         if consumer.pending.count
     ]
-    first, last = entryid.text(runs[0].first), entryid.text(runs[-1].last)
+    first, last = entryid.text(pel_ranges[0].first), entryid.text(pel_ranges[-1].last)
     return Array([integer(len(group.pending)), bulk(first), bulk(last), Array(consumers)])
 
 
 def _extended(
-    index: RunIndex, stream: Stream, group: Group, start: int, end: int, count: int, min_idle: int, now: int
+    index: PelRangeIndex, stream: Stream, group: Group, start: int, end: int, count: int, min_idle: int, now: int
 ) -> Reply:
-    """Id, consumer, idle milliseconds, deliveries: within a run only the id differs, so runs are joined, not built.
+    """Id, consumer, idle milliseconds, deliveries: within a range only the id differs, so ranges are joined, not built.
 
     What XNACK released has no consumer and is idle since -1.
     """
     pieces: list[bytes] = []
     total = 0
-    for run in index.since(start):
-        if run.first > end or total >= count:
+    for pel_range in index.since(start):
+        if pel_range.first > end or total >= count:
             break
-        owned = run.consumer is not group.nobody
-        idle = max(now - run.time, 0) if owned else -1
+        owned = pel_range.consumer is not group.nobody
+        idle = max(now - pel_range.time, 0) if owned else -1
         if min_idle and owned and idle < min_idle:
             continue
-        texts = run.id_texts(stream, start, count - total)
-        if run.last > end:
-            texts = texts[: len([one for one in run.id_list(stream, start, count - total) if one <= end])]
+        texts = pel_range.id_texts(stream, start, count - total)
+        if pel_range.last > end:
+            texts = texts[: bisect_right(pel_range.id_list(stream, start, count - total), end)]
         if not texts:
             continue
         total += len(texts)
-        name = run.consumer.name
-        tail = b"\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n" % (len(name), name, idle, run.deliveries)
+        name = pel_range.consumer.name
+        tail = b"\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n" % (len(name), name, idle, pel_range.deliveries)
         if len(texts[0]) == len(texts[-1]) == len(min(texts, key=len)) == len(max(texts, key=len)):
             head = b"*4\r\n%b\r\n" % HEADERS[len(texts[0])]
             pieces += [head, (tail + head).join(texts), tail]
@@ -144,29 +145,29 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     items: list[Reply] = []
     taken: dict[int, list[int]] = {}
     dropped: list[int] = []
-    for one in ids:
-        run = group.pending.get(one, stream)
-        entry = stream.find(one)
+    for claimed_id in ids:
+        pel_range = group.pending.get(claimed_id, stream)
+        entry = stream.find(claimed_id)
         if entry is None:
-            if run is not None:
-                group.pending.take(one, stream)
-                dropped.append(one)
+            if pel_range is not None:
+                group.pending.take(claimed_id, stream)
+                dropped.append(claimed_id)
             continue
-        if run is None and not claim.force:
+        if pel_range is None and not claim.force:
             continue
-        owned = run is not None and run.consumer is not group.nobody
-        if run is not None and owned and claim.min_idle and engine.now - run.time < claim.min_idle:
+        owned = pel_range is not None and pel_range.consumer is not group.nobody
+        if pel_range is not None and owned and claim.min_idle and engine.now - pel_range.time < claim.min_idle:
             continue
-        deliveries = run.deliveries if run is not None else 1
+        deliveries = pel_range.deliveries if pel_range is not None else 1
         if claim.deliveries >= 0:
             deliveries = claim.deliveries
         elif not claim.just_id:
             deliveries = min(deliveries + 1, MAX_DELIVERIES)
-        group.pending.take(one, stream)
-        group.pending.put(one, consumer, claim.time, deliveries, stream)
-        taken.setdefault(deliveries, []).append(one)
+        group.pending.take(claimed_id, stream)
+        group.pending.put(claimed_id, consumer, claim.time, deliveries, stream)
+        taken.setdefault(deliveries, []).append(claimed_id)
         consumer.active = engine.now
-        items.append(bulk(entryid.text(one)) if claim.just_id else entry.wire())
+        items.append(bulk(entryid.text(claimed_id)) if claim.just_id else entry.wire())
     client.db.touch_groups(args[1])
     if engine.journal is not None:
         engine.journal.claimed(client.db, args[1], args[2], group, consumer, taken, claim.time, dropped, moved)
@@ -232,15 +233,15 @@ def xautoclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     wanted, deleted, cursor = _pick(stream, group, start, count, min_idle, engine.now)
     items: list[Reply] = []
     taken: dict[int, list[int]] = {}
-    for one, deliveries in wanted:
+    for claimed_id, deliveries in wanted:
         counted = deliveries if just_id else min(deliveries + 1, MAX_DELIVERIES)
-        _take_over(group, stream, one, consumer, engine.now, counted)
-        taken.setdefault(counted, []).append(one)
-        entry = stream.find(one)
+        _take_over(group, stream, claimed_id, consumer, engine.now, counted)
+        taken.setdefault(counted, []).append(claimed_id)
+        entry = stream.find(claimed_id)
         assert entry is not None  # _pick chose it because it exists
-        items.append(bulk(entryid.text(one)) if just_id else entry.wire())
-    for one in deleted:
-        group.pending.take(one, stream)
+        items.append(bulk(entryid.text(claimed_id)) if just_id else entry.wire())
+    for claimed_id in deleted:
+        group.pending.take(claimed_id, stream)
     if wanted or deleted:
         client.db.touch_groups(args[1])
         if engine.journal is not None:
@@ -248,9 +249,9 @@ def xautoclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return Array([bulk(entryid.text(cursor)), Array(items), Array(bulks(map(entryid.text, deleted)))])
 
 
-def _take_over(group: Group, stream: Stream, one: int, consumer: Consumer, now: int, deliveries: int) -> None:
-    group.pending.take(one, stream)
-    group.pending.put(one, consumer, now, deliveries, stream)
+def _take_over(group: Group, stream: Stream, claimed_id: int, consumer: Consumer, now: int, deliveries: int) -> None:
+    group.pending.take(claimed_id, stream)
+    group.pending.put(claimed_id, consumer, now, deliveries, stream)
     consumer.active = now
 
 
@@ -262,16 +263,16 @@ def _pick(
     attempts = count * 10
     wanted: list[tuple[int, int]] = []
     deleted: list[int] = []
-    for run in index.since(start):
-        due = not min_idle or run.consumer is group.nobody or now - run.time >= min_idle
-        for one in run.id_list(stream, start, attempts + 1):
+    for pel_range in index.since(start):
+        due = not min_idle or pel_range.consumer is group.nobody or now - pel_range.time >= min_idle
+        for pending_id in pel_range.id_list(stream, start, attempts + 1):
             if not attempts or not count:
-                return wanted, deleted, one
+                return wanted, deleted, pending_id
             attempts -= 1
-            if stream.find(one) is None:
-                deleted.append(one)
+            if stream.find(pending_id) is None:
+                deleted.append(pending_id)
                 count -= 1
             elif due:
-                wanted.append((one, run.deliveries))
+                wanted.append((pending_id, pel_range.deliveries))
                 count -= 1
     return wanted, deleted, 0

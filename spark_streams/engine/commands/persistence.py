@@ -90,10 +90,10 @@ def _reloaded(value: Value, limits: NodeLimits, now: int) -> Value:
         fresh.idempotence = value.idempotence
         for name, group in fresh.groups.items():
             before = value.groups[name]
-            for run in before.nobody.pending.runs:
-                for entry_id in run.id_list(value):
+            for pel_range in before.nobody.pending.ranges:
+                for entry_id in pel_range.id_list(value):
                     group.pending.take(entry_id, fresh)
-                    group.pending.put(entry_id, group.nobody, run.time, run.deliveries, fresh)
+                    group.pending.put(entry_id, group.nobody, pel_range.time, pel_range.deliveries, fresh)
             if b"" not in before.consumers:
                 group.consumers.pop(b"", None)
     return fresh

@@ -31,7 +31,7 @@ from spark_streams.engine.store import entryid
 from spark_streams.engine.store.group import Group
 from spark_streams.engine.store.keyspace import Database, wrong_type
 from spark_streams.engine.store.node_list import Slice
-from spark_streams.engine.store.pending_list import Consumer, Run
+from spark_streams.engine.store.pending_list import Consumer, PelRange
 from spark_streams.engine.store.stream import Stream
 
 _NEVER = 1 << 63  # later than any time
@@ -60,7 +60,7 @@ def xread(engine: Engine, client: Client, args: list[bytes]) -> Reply | None:
     wanted = [(key, _read_after(db.stream(key), text)) for key, text in zip(options.keys, options.ids, strict=True)]
 
     def attempt() -> Reply | None:
-        found: list[tuple[Reply, Reply]] = []
+        replies: list[tuple[Reply, Reply]] = []
         room = Room(options, client.resp)
         for key, last in wanted:
             if room.full:
@@ -74,11 +74,11 @@ def xread(engine: Engine, client: Client, args: list[bytes]) -> Reply | None:
             room.begin(key)
             slices, total = stream.slices(after + 1, entryid.HIGHEST, room.count)
             if total:
-                found.append((bulk(key), Entries(*room.cut(slices, total))))
+                replies.append((bulk(key), Entries(*room.cut(slices, total))))
             room.end()
-        if found and any(type(db.get(key)) not in (Stream, type(None)) for key in options.keys):
+        if replies and any(type(db.get(key)) not in (Stream, type(None)) for key in options.keys):
             raise wrong_type()
-        return PairedMap(found) if found else None
+        return PairedMap(replies) if replies else None
 
     return _wait(engine, client, options, attempt)
 
@@ -161,7 +161,7 @@ def _read_groups(
     db, name, claim = client.db, options.group, options.claim
     for key in options.keys:
         _group(db, key, name)
-    found: list[tuple[Reply, Reply]] = []
+    replies: list[tuple[Reply, Reply]] = []
     room = Room(options, client.resp)
     for key, last in wanted:
         if room.full:
@@ -180,9 +180,9 @@ def _read_groups(
         else:
             reply = _read_new(engine, db, key, options, stream, group, consumer, claim, room)
         if reply is not None:
-            found.append((bulk(key), reply))
+            replies.append((bulk(key), reply))
             room.end()
-    return PairedMap(found) if found else None
+    return PairedMap(replies) if replies else None
 
 
 def _read_new(
@@ -224,23 +224,25 @@ def _read_new(
 _NEW = b":0\r\n:0\r\n"
 
 
-def _live(stream: Stream, run: Run, count: int | None) -> Iterator[tuple[int, bytes]]:
-    """Those entries of a run that still exist, at most `count`: id and reply bytes."""
-    if run.ids is None:
-        for node, low, high in stream.slices(run.first, run.last, count)[0]:
+def _live(stream: Stream, pel_range: PelRange, count: int | None) -> Iterator[tuple[int, bytes]]:
+    """Those entries of a range that still exist, at most `count`: id and reply bytes."""
+    if pel_range.ids is None:
+        for node, low, high in stream.slices(pel_range.first, pel_range.last, count)[0]:
             for at in range(low, high):
                 yield node.id_at(at), node.wire(at, at + 1)
         return
-    for one in run.ids:
-        entry = stream.find(one)
+    for pending_id in pel_range.ids:
+        entry = stream.find(pending_id)
         if entry is not None:
-            yield one, entry.wire()
+            yield pending_id, entry.wire()
 
 
 def _oldest(stream: Stream, group: Group, latest: int) -> int | None:
     """When the longest idle of the pending entries that exist was delivered, if not after `latest`."""
-    with closing(group.pending.due(latest)) as runs:
-        return next((run.time for run in runs if next(_live(stream, run, 1), None) is not None), None)
+    with closing(group.pending.due(latest)) as pel_ranges:
+        return next(
+            (pel_range.time for pel_range in pel_ranges if next(_live(stream, pel_range, 1), None) is not None), None
+        )
 
 
 def _claim(
@@ -251,20 +253,20 @@ def _claim(
     pending, now = group.pending, engine.now
     items: list[bytes] = []
     taken: dict[int, list[int]] = {}
-    with closing(pending.due(latest)) as runs:
-        for run in runs:
-            tail = b":%d\r\n:%d\r\n" % (now - run.time, run.deliveries)
-            deliveries = min(run.deliveries + 1, MAX_DELIVERIES)
+    with closing(pending.due(latest)) as pel_ranges:
+        for pel_range in pel_ranges:
+            tail = b":%d\r\n:%d\r\n" % (now - pel_range.time, pel_range.deliveries)
+            deliveries = min(pel_range.deliveries + 1, MAX_DELIVERIES)
             ids: list[int] = []
             left_over = False
-            for one, wire in _live(stream, run, None if room.count is None else room.count + 1):
+            for pending_id, wire in _live(stream, pel_range, None if room.count is None else room.count + 1):
                 if not room.take(len(wire) + len(tail)):
                     left_over = True
                     break
                 items.append(b"*4%b%b" % (wire[2:], tail))
-                ids.append(one)
+                ids.append(pending_id)
             taken.setdefault(deliveries, []).extend(ids)
-            for part in _parts(stream, group, run, ids):
+            for part in _parts(stream, group, pel_range, ids):
                 pending.move(part, consumer, now, deliveries)
             if left_over or room.count == 0:
                 break
@@ -275,15 +277,15 @@ def _claim(
     return items
 
 
-def _parts(stream: Stream, group: Group, run: Run, ids: Sequence[int]) -> list[Run]:
-    """The runs of exactly these entries of a run: one where they are its first ones, with no gap."""
+def _parts(stream: Stream, group: Group, pel_range: PelRange, ids: Sequence[int]) -> list[PelRange]:
+    """The ranges of exactly these entries of a range: one where they are its first ones, with no gap."""
     if not ids:
         return []
-    if len(ids) == run.count:
-        return [run]
-    if run.ids is None and stream.slot(ids[-1]) - stream.slot(run.first) + 1 == len(ids):
-        return group.pending.between(run.first, ids[-1], stream)
-    return list(chain.from_iterable([group.pending.between(one, one, stream) for one in ids]))
+    if len(ids) == pel_range.count:
+        return [pel_range]
+    if pel_range.ids is None and stream.slot(ids[-1]) - stream.slot(pel_range.first) + 1 == len(ids):
+        return group.pending.between(pel_range.first, ids[-1], stream)
+    return list(chain.from_iterable([group.pending.between(pending_id, pending_id, stream) for pending_id in ids]))
 
 
 # History: what is pending for the consumer itself
@@ -291,55 +293,55 @@ def _parts(stream: Stream, group: Group, run: Run, ids: Sequence[int]) -> list[R
 
 def _read_history(
     engine: Engine, resp: int, stream: Stream, group: Group, consumer: Consumer, after: int, room: Room
-) -> tuple[Reply, list[Run]]:
+) -> tuple[Reply, list[PelRange]]:
     """What is pending for this consumer above an id; each entry that still exists counts one more delivery.
 
-    The second are the runs that were counted up.
+    The second are the ranges that were counted up.
     """
     items: list[Reply] = []
-    changed: list[Run] = []
+    changed: list[PelRange] = []
     start = after + 1
     while room.count != 0:
         at = consumer.pending.at(start)
-        if at == len(consumer.pending.runs):
+        if at == len(consumer.pending.ranges):
             break
-        run = consumer.pending.runs[at]
-        ids = run.id_list(stream, start, room.count)
+        pel_range = consumer.pending.ranges[at]
+        ids = pel_range.id_list(stream, start, room.count)
         start = ids[-1] + 1
         more = True
-        for one in group.pending.between(ids[0], ids[-1], stream):
-            more = more and _redeliver(engine, resp, stream, group, one, room, items, changed)
+        for part in group.pending.between(ids[0], ids[-1], stream):
+            more = more and _redeliver(engine, resp, stream, group, part, room, items, changed)
         if not more:
             break
     return Array(items), changed
 
 
 def _redeliver(
-    engine: Engine, resp: int, stream: Stream, group: Group, run: Run, room: Room, items: list[Reply],
-    changed: list[Run],
+    engine: Engine, resp: int, stream: Stream, group: Group, pel_range: PelRange, room: Room, items: list[Reply],
+    changed: list[PelRange],
 ) -> bool:  # fmt: skip
-    """The entries of one run, delivered once more; a deleted entry is an id with nil and stays as it was.
+    """The entries of one range, delivered once more; a deleted entry is an id with nil and stays as it was.
 
     False when they did not all fit in.
     """
-    slices, total = stream.slices(run.first, run.last)
-    deliveries = min(run.deliveries + 1, MAX_DELIVERIES)
-    if total == run.count and not room.sized:
+    slices, total = stream.slices(pel_range.first, pel_range.last)
+    deliveries = min(pel_range.deliveries + 1, MAX_DELIVERIES)
+    if total == pel_range.count and not room.sized:
         room.took(total)
         items += [piece.node.wire(i, i + 1) for piece in slices for i in range(piece.low, piece.high)]
-        changed.append(group.pending.move(run, run.consumer, engine.now, deliveries))
+        changed.append(group.pending.move(pel_range, pel_range.consumer, engine.now, deliveries))
         return True
-    for one in run.id_list(stream):
-        entry = stream.find(one)
+    for pending_id in pel_range.id_list(stream):
+        entry = stream.find(pending_id)
         if entry is None:
-            gone = Array([bulk(entryid.text(one)), NIL_ARRAY])
+            gone = Array([bulk(entryid.text(pending_id)), NIL_ARRAY])
             if not room.take(len(encode(gone, resp))):
                 return False
             items.append(gone)
             continue
         if not room.take(len(entry.wire())):
             return False
-        (single,) = group.pending.between(one, one, stream)
+        (single,) = group.pending.between(pending_id, pending_id, stream)
         changed.append(group.pending.move(single, single.consumer, engine.now, deliveries))
         items.append(entry.wire())
     return True

@@ -28,30 +28,30 @@ class ReadOptions:
 
 def parse(args: list[bytes], grouped: bool) -> ReadOptions:
     """The options. Raises CommandError."""
-    found = ReadOptions()
+    options = ReadOptions()
     has_group = False
     at = 1
     while at < len(args):
         option, more = args[at].lower(), len(args) - at - 1
         if option == b"claim" and more:
             _only_grouped("CLAIM", grouped)
-            found.claim = integer_of(args[at + 1], "ERR min-idle-time is not an integer or out of range")
-            if found.claim < 0:
+            options.claim = integer_of(args[at + 1], "ERR min-idle-time is not an integer or out of range")
+            if options.claim < 0:
                 raise CommandError("ERR min-idle-time must be a positive integer")
             at += 1
         elif option == b"block" and more:
-            found.block = integer_of(args[at + 1], "ERR timeout is not an integer or out of range")
-            if found.block < 0:
+            options.block = integer_of(args[at + 1], "ERR timeout is not an integer or out of range")
+            if options.block < 0:
                 raise CommandError("ERR timeout is negative")
             at += 1
         elif option == b"count" and more:
-            found.count = max(integer_of(args[at + 1]), 0) or None
+            options.count = max(integer_of(args[at + 1]), 0) or None
             at += 1
         elif option == b"maxcount" and more:
-            found.max_count = _positive("MAXCOUNT", args[at + 1])
+            options.max_count = _positive("MAXCOUNT", args[at + 1])
             at += 1
         elif option == b"maxsize" and more:
-            found.max_size = _positive("MAXSIZE", args[at + 1])
+            options.max_size = _positive("MAXSIZE", args[at + 1])
             at += 1
         elif option == b"streams" and more:
             rest = args[at + 1 :]
@@ -61,26 +61,26 @@ def parse(args: list[bytes], grouped: bool) -> ReadOptions:
                     f"ERR Unbalanced '{name}' list of streams: for each stream key an {wanted} must be specified."
                 )
             half = len(rest) // 2
-            found.keys, found.ids = rest[:half], rest[half:]
+            options.keys, options.ids = rest[:half], rest[half:]
             break
         elif option == b"group" and more >= 2:
             _only_grouped("GROUP", grouped)
             has_group = True
-            found.group, found.consumer = args[at + 1], args[at + 2]
+            options.group, options.consumer = args[at + 1], args[at + 2]
             at += 2
         elif option == b"noack":
             _only_grouped("NOACK", grouped)
-            found.no_ack = True
+            options.no_ack = True
         else:
             raise syntax_error()
         at += 1
-    if not found.keys:
+    if not options.keys:
         raise syntax_error()
     if grouped and not has_group:
         raise CommandError("ERR Missing GROUP option for XREADGROUP")
-    if found.max_count is not None and found.count is not None and found.max_count < found.count:
+    if options.max_count is not None and options.count is not None and options.max_count < options.count:
         raise CommandError("ERR MAXCOUNT must be greater than or equal to COUNT")
-    return found
+    return options
 
 
 def _only_grouped(option: str, grouped: bool) -> None:

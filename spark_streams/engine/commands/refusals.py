@@ -150,12 +150,12 @@ def acl_cat(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if wanted == "stream":
         return Array(bulks(name for name in COMMANDS if name.startswith(b"x")))
     if wanted == "slow":
-        found = [one for one in every_command() if "fast" not in one.flags and one.handler is not None]
+        specs = [spec for spec in every_command() if "fast" not in spec.flags and spec.handler is not None]
     elif wanted in _BY_FLAG:
-        found = [one for one in every_command() if _BY_FLAG[wanted] in one.flags]
+        specs = [spec for spec in every_command() if _BY_FLAG[wanted] in spec.flags]
     else:
         raise CommandError(f"ERR this engine cannot list the commands of '{wanted}'")
-    return Array(bulks(one.name.encode() for one in found))
+    return Array(bulks(spec.name.encode() for spec in specs))
 
 
 @command("lolwut", -1, "fast")

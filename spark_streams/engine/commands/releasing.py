@@ -36,7 +36,7 @@ def xnack(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         ranges = group.ranges(texts, stream)
     except entryid.EntryIdError:
         raise CommandError(BAD_ID) from None
-    released = sum(_release(stream, group, *one, count_of, force) for one in ranges)
+    released = sum(_release(stream, group, *range_, count_of, force) for range_ in ranges)
     if released:
         client.db.touch_groups(args[1])
     return integer(released)
@@ -75,13 +75,13 @@ def _options(args: list[bytes]) -> tuple[list[bytes], int | None, bool]:
 def _release(
     stream: Stream, group: Group, first: int, last: int, count: int, count_of: Callable[[int], int], force: bool
 ) -> int:
-    runs = group.take(first, last, count, stream)
-    if runs is None:
+    pel_ranges = group.take(first, last, count, stream)
+    if pel_ranges is None:
         # Only a single id may be one that is not pending: releasing, unlike acknowledging, keeps ids in the list.
         if not force or stream.find(first) is None:
             return 0
         group.pending.put(first, group.nobody, 0, count_of(0), stream)
         return 1
-    for run in runs:
-        group.pending.move(run, group.nobody, 0, count_of(run.deliveries))
+    for pel_range in pel_ranges:
+        group.pending.move(pel_range, group.nobody, 0, count_of(pel_range.deliveries))
     return count

@@ -98,19 +98,19 @@ def xackdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def _acknowledge_and_remove(
     stream: Stream, group: Group, first: int, last: int, texts: list[bytes], policy: Policy
 ) -> list[int]:
-    runs = group.take(first, last, len(texts), stream)
-    if runs is None:
+    pel_ranges = group.take(first, last, len(texts), stream)
+    if pel_ranges is None:
         if len(texts) == 1:
             return [UNKNOWN]
         # Named twice: what was one range is not any more.
         ids = [entryid.parse(text) for text in texts]
         return [
             code
-            for one, text in zip(ids, texts, strict=True)
-            for code in _acknowledge_and_remove(stream, group, one, one, [text], policy)
+            for pending_id, text in zip(ids, texts, strict=True)
+            for code in _acknowledge_and_remove(stream, group, pending_id, pending_id, [text], policy)
         ]
-    ids = [one for run in runs for one in run.id_list(stream)]
-    for run in runs:
-        group.pending.remove(run)
+    ids = [pending_id for pel_range in pel_ranges for pending_id in pel_range.id_list(stream)]
+    for pel_range in pel_ranges:
+        group.pending.remove(pel_range)
     # An entry that was pending and does not exist any more counts as removed.
     return [GONE if code == UNKNOWN else code for code in references.remove(stream, ids, policy)]

@@ -30,10 +30,7 @@ def srem(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     before = len(value)
     value.difference_update(args[2:])
     if len(value) != before:
-        if value:
-            client.db.touch(args[1])
-        else:
-            client.db.remove(args[1])
+        client.db.shrunk(args[1])
     return integer(before - len(value))
 
 

@@ -23,7 +23,7 @@ from spark_streams.engine.resp.replies import (
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.entry import fields_wire
 from spark_streams.engine.store.idempotence import message_of
-from spark_streams.engine.store.keyspace import Database
+from spark_streams.engine.store.keyspace import Database, existing
 from spark_streams.engine.store.listpack_size import MAX_NODE_BYTES
 from spark_streams.engine.store.node_list import Slice
 from spark_streams.engine.store.references import Policy
@@ -208,9 +208,7 @@ def xsetid(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         else:
             raise syntax_error()
         at += 2
-    stream = client.db.stream(args[1])
-    if stream is None:
-        raise CommandError("ERR no such key")
+    stream = existing(client.db.stream(args[1]))
     if last < stream.max_deleted_id:
         raise CommandError("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
     if stream.length:

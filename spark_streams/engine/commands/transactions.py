@@ -6,7 +6,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import NIL_ARRAY, OK, CommandError, Pieces, Reply, encode
-from spark_streams.engine.resp.xadd_batch import Run
+from spark_streams.engine.resp.xadd_batch import XaddBatch
 
 
 @command("multi", 1, "fast intransaction")
@@ -47,17 +47,17 @@ def exec_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if journal is not None:
         journal.begin()
     try:
-        for one in queue:
-            if isinstance(one, Run):
-                count += len(one.sections)
-                together = engine.execute_run(client, one)
+        for request in queue:
+            if isinstance(request, XaddBatch):
+                count += len(request.sections)
+                together = engine.execute_batch(client, request)
                 if together is not None:
                     replies.append(together)
                     continue
-                commands = one.commands()
+                commands = request.commands()
             else:
                 count += 1
-                commands = [one]
+                commands = [request]
             for command in commands:
                 reply = engine.execute(client, command)
                 # Encoded at once: what it refers to may change by the next command, and so may the protocol.

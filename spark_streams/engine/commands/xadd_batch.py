@@ -1,11 +1,11 @@
-"""A run of XADDs carried out as one: the same entries, replies and journal as one by one.
+"""A batch of XADDs carried out as one: the same entries, replies and journal as one by one.
 
 All of them get unbroken ids. The ids' texts are joined from a table of endings, so an entry costs three elements of one
 join and its reply one of another:
 
     *2\\r\\n$15\\r\\n1526919030474-  │ 7\\r\\n*4\\r\\n │ $1\\r\\nf\\r\\n$3\\r\\n123\\r\\n …     head, ending, section
 
-Within MULTI a run is queued as one and carried out as one by EXEC.
+Within MULTI a batch is queued as one and carried out as one by EXEC.
 
 What needs to look at each command by itself (suppressed replies, a reader that waits for this key, a
 stream that does not exist) is not done here.
@@ -14,21 +14,18 @@ stream that does not exist) is not done here.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from spark_streams.engine.client import REPLY_ON, Client
-from spark_streams.engine.resp.xadd_batch import Run, Shape
+from spark_streams.engine.core import Engine
+from spark_streams.engine.resp.xadd_batch import Shape, XaddBatch
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.id_ranges import DIGITS, Block, blocks
 from spark_streams.engine.store.stream import Stream
 
-if TYPE_CHECKING:
-    from spark_streams.engine.core import Engine
 
-
-def add_run(engine: Engine, client: Client, run: Run) -> bytes | None:
+def add_batch(engine: Engine, client: Client, batch: XaddBatch) -> bytes | None:
     """The replies of all its commands; None, and nothing done, where they must be run one by one."""
-    db, shape, count = client.db, run.shape, len(run.sections)
+    db, shape, count = client.db, batch.shape, len(batch.sections)
     key = shape.key
     if client.queue is not None or client.reply_mode != REPLY_ON or (db.waiting and key in db.waiting):
         return None
@@ -37,7 +34,7 @@ def add_run(engine: Engine, client: Client, run: Run) -> bytes | None:
     if db.expires:
         db.expire_if_due(key)
     stream = db.values.get(key)
-    if type(stream) is not Stream or not stream.takes_runs:
+    if type(stream) is not Stream or not stream.takes_batches:
         return None
     first = max(engine.now << 64, stream.last_id + 1)
     if first + count > entryid.HIGHEST:
@@ -45,14 +42,14 @@ def add_run(engine: Engine, client: Client, run: Run) -> bytes | None:
     replies: list[bytes] = []
     at = 0
     for block in blocks(first, count):
-        sections = run.sections[at : at + block.size]
+        sections = batch.sections[at : at + block.size]
         at += block.size
         head = b"$%d\r\n%b" % (block.width, block.head)
         endings = _endings(block.padded, b"\r\n")[block.low : block.low + block.size]
         replies.append(head + head.join(endings))
         _append(stream, shape, block, head, sections)
         if engine.journal is not None:
-            engine.journal.added_run(db, key, len(shape.names), head, endings, sections)
+            engine.journal.added_batch(db, key, len(shape.names), head, endings, sections)
     if shape.keep is not None:
         removed = stream.trim_approximately(shape.keep, count)
         if removed and engine.journal is not None:
@@ -71,11 +68,11 @@ def _append(stream: Stream, shape: Shape, block: Block, head: bytes, sections: l
     while at < block.size:
         node = stream.open_node()
         upto = min(block.size, at + stream.limits.entries - node.slots)
-        some = sections[at:upto]
-        pieces = [head] * (3 * len(some))
+        taken = sections[at:upto]
+        pieces = [head] * (3 * len(taken))
         pieces[1::3] = table[block.low + at : block.low + upto]
-        pieces[2::3] = some
-        lengths = [shared + length for length in map(len, some)]
+        pieces[2::3] = taken
+        lengths = [shared + length for length in map(len, taken)]
         stream.extend(block.first + at, b"".join(pieces), lengths, shape.names)
         at = upto
 

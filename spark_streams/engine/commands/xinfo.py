@@ -12,15 +12,9 @@ from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import NIL, Array, CommandError, Map, Reply, bulk, integer, simple
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.group import Group
-from spark_streams.engine.store.pending_list import Consumer, Run, RunIndex
+from spark_streams.engine.store.keyspace import existing
+from spark_streams.engine.store.pending_list import Consumer, PelRange, PelRangeIndex
 from spark_streams.engine.store.stream import Stream
-
-
-def _stream(client: Client, key: bytes) -> Stream:
-    stream = client.db.stream(key)
-    if stream is None:
-        raise CommandError("ERR no such key")
-    return stream
 
 
 def _map(*pairs: tuple[str, Reply]) -> Map:
@@ -57,7 +51,7 @@ def _head(stream: Stream) -> list[tuple[str, Reply]]:
 @command("xinfo|stream", -3, "readonly", (2, 2, 1))
 def xinfo_stream(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XINFO STREAM key [FULL [COUNT n]]"""
-    stream = _stream(client, args[2])
+    stream = existing(client.db.stream(args[2]))
     stream.idempotence.forget_old(engine.now)
     if len(args) > 3:
         return _full(stream, _full_count(args))
@@ -94,9 +88,10 @@ def _full(stream: Stream, count: int | None) -> Reply:
 
 def _full_group(stream: Stream, name: bytes, group: Group, count: int | None) -> Reply:
     pending = [
-        Array([_id(one), bulk(run.consumer.name), integer(run.time), integer(run.deliveries)])
-        for run, one in _first(group.pending.index, stream, count)
+        Array([_id(pending_id), bulk(pel_range.consumer.name), integer(pel_range.time), integer(pel_range.deliveries)])
+        for pel_range, pending_id in _first(group.pending.index, stream, count)
     ]
+    consumers = [_full_consumer(stream, consumer, count) for _, consumer in sorted(group.consumers.items())]
     return _map(
         ("name", bulk(name)),
         ("last-delivered-id", _id(group.last_id)),
@@ -105,14 +100,14 @@ def _full_group(stream: Stream, name: bytes, group: Group, count: int | None) ->
         ("pel-count", integer(len(group.pending))),
         ("nacked-count", integer(group.nobody.pending.count)),
         ("pending", Array(pending)),
-        ("consumers", Array([_full_consumer(stream, one, count) for _, one in sorted(group.consumers.items())])),
+        ("consumers", Array(consumers)),
     )
 
 
 def _full_consumer(stream: Stream, consumer: Consumer, count: int | None) -> Reply:
     pending = [
-        Array([_id(one), integer(run.time), integer(run.deliveries)])
-        for run, one in _first(consumer.pending, stream, count)
+        Array([_id(pending_id), integer(pel_range.time), integer(pel_range.deliveries)])
+        for pel_range, pending_id in _first(consumer.pending, stream, count)
     ]
     return _map(
         ("name", bulk(consumer.name)),
@@ -123,20 +118,20 @@ def _full_consumer(stream: Stream, consumer: Consumer, count: int | None) -> Rep
     )
 
 
-def _first(index: RunIndex, stream: Stream, count: int | None) -> Iterable[tuple[Run, int]]:
+def _first(index: PelRangeIndex, stream: Stream, count: int | None) -> Iterable[tuple[PelRange, int]]:
     left = index.count if count is None else count
-    for run in index.runs:
+    for pel_range in index.ranges:
         if left <= 0:
             return
-        ids = run.id_list(stream, 0, left)
+        ids = pel_range.id_list(stream, 0, left)
         left -= len(ids)
-        yield from ((run, one) for one in ids)
+        yield from ((pel_range, entry_id) for entry_id in ids)
 
 
 @command("xinfo|groups", 3, "readonly", (2, 2, 1))
 def xinfo_groups(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XINFO GROUPS key"""
-    stream = _stream(client, args[2])
+    stream = existing(client.db.stream(args[2]))
     return Array(
         [
             _map(
@@ -155,7 +150,7 @@ def xinfo_groups(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("xinfo|consumers", 4, "readonly", (2, 2, 1))
 def xinfo_consumers(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XINFO CONSUMERS key group"""
-    group = _stream(client, args[2]).groups.get(args[3])
+    group = existing(client.db.stream(args[2])).groups.get(args[3])
     if group is None:
         raise CommandError(b"NOGROUP No such consumer group '%b' for key name '%b'" % (args[3], args[2]))
     return Array(

@@ -44,16 +44,19 @@ from spark_streams.engine.launch.process import (
 __all__ = ["IDLE_SECONDS", "EngineStartError", "locate"]
 
 _LOG_LIMIT = 1 << 20
-_PATIENCE = 5.0  # seconds that an engine may be busy
 IDLE_SECONDS = 600.0  # how long an engine outlives its last client, if nobody says otherwise
+BUSY_SECONDS = 5.0  # how long an engine may be busy and not answer, before another one is started
 _LOADED_PER_SECOND = 5 << 20  # bytes of a file that the slowest machine reads back
 
 
-def locate(directory: Path | None = None, idle: float = IDLE_SECONDS, fsync: str | None = None) -> str:
+def locate(
+    directory: Path | None = None, idle: float = IDLE_SECONDS, fsync: str | None = None, busy: float = BUSY_SECONDS
+) -> str:
     """The URL of the user's shared engine, started if it does not run; it outlives its last client by `idle` seconds.
 
     With a directory: the engine that keeps everything there. `fsync` is its appendfsync, everysec if nobody says
-    otherwise; one that runs already is changed. Raises EngineStartError.
+    otherwise; one that runs already is changed. One that does not answer for `busy` seconds is taken for dead. Raises
+    EngineStartError.
     """
     if directory is None:
         folder = _folder()
@@ -67,19 +70,19 @@ def locate(directory: Path | None = None, idle: float = IDLE_SECONDS, fsync: str
         size = (folder / "appendonly.aof").stat().st_size if (folder / "appendonly.aof").exists() else 0
         seconds = 30 + size / _LOADED_PER_SECOND
     if not answers(path):
-        _start_once(folder, path, ["--idle", str(idle), *settings], seconds, keeping=directory is not None)
+        _start_once(folder, path, ["--idle", str(idle), *settings], seconds, busy, keeping=directory is not None)
     if directory is not None and fsync is not None and ask(path, "CONFIG", "SET", "appendfsync", fsync) != b"+OK":
         raise EngineStartError(f"the stream engine of {folder} does not take appendfsync {fsync}")
     return unix_url(path)
 
 
-def _start_once(folder: Path, path: Path, settings: list[str], seconds: float, keeping: bool) -> None:
+def _start_once(folder: Path, path: Path, settings: list[str], seconds: float, busy: float, keeping: bool) -> None:
     """Start it, unless another process is faster."""
     log = folder / "engine.log"
     with (folder / "engine.lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Asked again, with patience: an engine that is busy is not dead.
-        if path.exists() and answers(path, timeout=_PATIENCE):
+        if path.exists() and answers(path, timeout=busy):
             return
         if not keeping:
             path.unlink(missing_ok=True)  # one that keeps a file does so itself, once the file is its own
@@ -135,11 +138,11 @@ def _folder() -> Path:
         folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"rstream-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, parents=bool(chosen), exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as problem:
         raise EngineStartError(f"cannot use {folder} for the shared engine: {problem.strerror or problem}") from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise EngineStartError(f"{folder} is not a directory of this user: refusing to share an engine through it")
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         raise EngineStartError(f"{folder} is open to other users: run chmod 700 {folder}")
     return folder

@@ -22,19 +22,17 @@ import re
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hiredis
 
 from spark_streams.engine.client import Client
+from spark_streams.engine.command_table import COMMANDS, find
+from spark_streams.engine.persistence.kept_engine import KeptEngine
 from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.entry import fields_wire
 from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
-
-if TYPE_CHECKING:
-    from spark_streams.engine.core import Engine
 
 _CHUNK = 1 << 20
 _MAX_COUNT = 1 << 20  # arguments of a command, as in Redis
@@ -65,7 +63,7 @@ class _RefusedError(Exception):
 class Loader:
     """Runs the commands of one file on an engine that writes nothing down meanwhile."""
 
-    def __init__(self, engine: Engine, path: Path) -> None:
+    def __init__(self, engine: KeptEngine, path: Path) -> None:
         self._engine = engine
         self._path = path
         self._client = Client(0, engine.databases[0], "", "", engine.now)
@@ -107,29 +105,28 @@ class Loader:
 
     def _take(self, gets: Callable[[], object]) -> None:
         """Run what the reader has complete."""
-        found: list[list[bytes]] = []
+        complete: list[list[bytes]] = []
         failure = ""
         try:
             while (command := gets()) is not False:
-                found.append(command)  # type: ignore[arg-type]
+                complete.append(command)  # type: ignore[arg-type]
         except (hiredis.ProtocolError, MemoryError, TypeError, ValueError) as problem:
             failure = str(problem) or "out of memory"  # hiredis knows more types than a command may hold
         try:
-            sound = {list}.issuperset(map(type, found)) and all(found)
-            b"".join(chain.from_iterable(found))
+            sound = {list}.issuperset(map(type, complete)) and all(complete)
+            b"".join(chain.from_iterable(complete))
         except TypeError:
             sound = False
         if not sound:
-            flags = [type(one) is list and len(one) > 0 and all(type(arg) is bytes for arg in one) for one in found]
-            found = found[: flags.index(False)]
+            complete = complete[: list(map(_is_command, complete)).index(False)]
             failure = "not a command"
-        for command in found:
-            self._one(command)
+        for command in complete:
+            self._run_or_queue(command)
             self.commands += 1
         if failure:
             raise _RefusedError(failure)
 
-    def _one(self, args: list[bytes]) -> None:
+    def _run_or_queue(self, args: list[bytes]) -> None:
         name = args[0]
         if self._queue is None:
             if name == b"XADD" and self._append(args):
@@ -181,7 +178,7 @@ class Loader:
     def _check(self, args: list[bytes]) -> Callable[..., object]:
         """The handler of a command that may stand in such a file."""
         try:
-            spec = self._engine.look_up(args)
+            spec = find(args)
         except CommandError as problem:
             raise _RefusedError(problem.text[:200].decode("utf-8", "replace")) from None
         if "write" not in spec.flags and spec.name != "select":
@@ -198,9 +195,8 @@ class Loader:
         with self._path.open("rb") as file:
             file.seek(unfinished)
             rest = file.read()
-        names = self._engine.commands
         for match in _BEGIN.finditer(rest):
-            spec = names.get(match[1].lower())
+            spec = COMMANDS.get(match[1].lower())
             known = spec is not None and (not spec.flags or "write" in spec.flags)  # a container has no flags
             if known and _runs_to_the_end(rest, match.start() + 2):
                 swallowed = f"a length runs over the command at offset {unfinished + match.start() + 2}"
@@ -236,6 +232,10 @@ class Loader:
         return at, ""
 
 
+def _is_command(value: object) -> bool:
+    return type(value) is list and len(value) > 0 and all(type(arg) is bytes for arg in value)
+
+
 def _is_at_an_end(reader: hiredis.Reader) -> bool:
     """Whether the reader has nothing unfinished: then one more command comes out as it goes in."""
     try:
@@ -262,13 +262,13 @@ def _end_of_command(data: bytes | mmap.mmap, at: int) -> int:
 
 def _runs_to_the_end(data: bytes, at: int) -> bool:
     """Whether commands, at least one, follow one another from here to where the data ends."""
-    found = 0
+    count = 0
     try:
         while at < len(data) and (at := _end_of_command(data, at)) > 0:
-            found += 1
+            count += 1
     except ValueError:
         return False
-    return found > 0
+    return count > 0
 
 
 def _number(data: bytes | mmap.mmap, at: int, sign: bytes, limit: int) -> tuple[int, int]:

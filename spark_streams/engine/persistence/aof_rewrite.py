@@ -17,14 +17,11 @@ import time
 import traceback
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spark_streams.engine.persistence import snapshot
 from spark_streams.engine.persistence.aof_writer import PersistenceError, Writer
 from spark_streams.engine.persistence.append_file import AppendFile, copy_tail
-
-if TYPE_CHECKING:
-    from spark_streams.engine.core import Engine
+from spark_streams.engine.persistence.kept_engine import KeptEngine
 
 TEMPORARY = "temp-rewriteaof-"  # the name of a new file begins so
 _LAST_BYTES = 256 * 1024  # the loop itself copies no more than about so much at the end of a rewrite
@@ -35,7 +32,7 @@ log = logging.getLogger("rstream.engine")
 class Rewriter:
     """Rewrites the writer's file; one rewrite at a time."""
 
-    def __init__(self, engine: Engine, writer: Writer) -> None:
+    def __init__(self, engine: KeptEngine, writer: Writer) -> None:
         self._engine = engine
         self._writer = writer
         self._rewrite: Rewrite | None = None
@@ -120,7 +117,7 @@ class Rewrite:
     `problem` says why.
     """
 
-    def __init__(self, engine: Engine, old: AppendFile, path: Path) -> None:
+    def __init__(self, engine: KeptEngine, old: AppendFile, path: Path) -> None:
         self.began = time.monotonic()
         self.copied = old.size
         self.done = False
@@ -173,7 +170,7 @@ class Rewrite:
         self._path.unlink(missing_ok=True)
 
 
-def _be_the_child(engine: Engine, path: Path) -> None:
+def _be_the_child(engine: KeptEngine, path: Path) -> None:
     """Write the key space as it was at the fork, and end."""
     code = 1
     try:

@@ -18,12 +18,9 @@ import contextlib
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from spark_streams.engine.persistence.append_file import AppendFile, sync_folder
-
-if TYPE_CHECKING:
-    from spark_streams.engine.core import Engine
+from spark_streams.engine.persistence.kept_engine import KeptEngine
 
 _PATIENCE = 2.0  # seconds that written commands may wait in memory for a busy disk
 _BACKLOG = 64 << 20  # bytes of them
@@ -38,7 +35,7 @@ class PersistenceError(Exception):
 class Writer:
     """Writes to `file`, which persistence gives and takes away: None while nothing is kept."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: KeptEngine) -> None:
         self._engine = engine
         self.file: AppendFile | None = None
         self.policy = ""

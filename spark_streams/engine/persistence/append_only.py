@@ -1,6 +1,6 @@
 """Keeping what the engine holds: the append-only file's life, from reading it back to letting go of it.
 
-writing.py writes it and makes sure of it, aof_rewrite.py makes it short again, loading.py reads it back.
+aof_writer.py writes it and makes sure of it, aof_rewrite.py makes it short again, aof_loader.py reads it back.
 
 There is no second kind of file: SAVE and BGSAVE make sure of this one, and are errors where there is none.
 """
@@ -11,7 +11,6 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.persistence import snapshot
@@ -19,10 +18,8 @@ from spark_streams.engine.persistence.aof_loader import Loader, TornFileError
 from spark_streams.engine.persistence.aof_rewrite import TEMPORARY, Rewriter
 from spark_streams.engine.persistence.aof_writer import PersistenceError, Writer
 from spark_streams.engine.persistence.append_file import AppendFile, FolderLock, replace
+from spark_streams.engine.persistence.kept_engine import KeptEngine
 from spark_streams.engine.settings.table import SettingError
-
-if TYPE_CHECKING:
-    from spark_streams.engine.core import Engine
 
 _LOCK_PATIENCE = 2.0  # seconds for an engine that is about to end
 
@@ -32,7 +29,7 @@ log = logging.getLogger("rstream.engine")
 class Persistence:
     """The append-only file of one engine; off until `start`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: KeptEngine) -> None:
         self._engine = engine
         self._config = engine.config
         self.ready = False  # whether the settings are all in; from then on appendonly can be switched
@@ -184,7 +181,7 @@ class Persistence:
         """INFO persistence."""
         journal = self._engine.journal
         writing = "err" if journal is not None and journal.refusal else "ok"
-        found: dict[str, object] = {
+        fields: dict[str, object] = {
             "rdb_changes_since_last_save": self._changes() - self.saved_changes,
             "rdb_bgsave_in_progress": int(self._save_wanted),
             "rdb_last_save_time": self.saved_at,
@@ -197,7 +194,7 @@ class Persistence:
             "aof_last_write_status": writing,
         }
         if self.enabled:
-            found |= {
+            fields |= {
                 "aof_current_size": self.size,
                 "aof_base_size": self.rewriter.base_size,
                 "aof_buffer_length": self.writer.waiting,
@@ -206,7 +203,7 @@ class Persistence:
                 "aof_last_load_seconds": f"{self.load_seconds:.3f}",
                 "aof_last_rewrite_pause_ms": f"{self.rewriter.pause * 1000:.1f}",
             }
-        return found
+        return fields
 
     # Settings
 

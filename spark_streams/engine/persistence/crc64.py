@@ -82,15 +82,15 @@ def _apply(tables: list[list[int]], crc: int) -> int:
 def _skip_tables(zeros: int) -> list[list[int]]:
     """Eight tables, one for each byte of the register; by squaring: over n zeros, then over n more."""
     step = [[_one_zero(byte << 8 * place) for byte in range(256)] for place in range(8)]
-    found: list[list[int]] | None = None
+    tables: list[list[int]] | None = None
     while zeros:
         if zeros & 1:
-            found = step if found is None else [[_apply(step, value) for value in table] for table in found]
+            tables = step if tables is None else [[_apply(step, value) for value in table] for table in tables]
         zeros >>= 1
         if zeros:
             step = [[_apply(step, value) for value in table] for table in step]
-    assert found is not None
-    return found
+    assert tables is not None
+    return tables
 
 
 def _one_zero(crc: int) -> int:

@@ -20,7 +20,7 @@ from spark_streams.engine.store.entry import fields_of
 from spark_streams.engine.store.group import Group
 from spark_streams.engine.store.keyspace import Value
 from spark_streams.engine.store.node import Node
-from spark_streams.engine.store.pending_list import Consumer, Run
+from spark_streams.engine.store.pending_list import Consumer, PelRange
 from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 
@@ -63,28 +63,31 @@ def _put_stream(out: bytearray, stream: Stream, active_times: bool) -> None:
         put_id(out, group.last_id)
         put_length(out, U64_MAX if group.entries_read is None else group.entries_read)
         put_length(out, len(group.pending))
-        for run in group.pending.index.runs:
-            tail = bytearray(_time(run.time))
-            put_length(tail, run.deliveries)
-            for entry_id in run.id_list(stream):
+        for pel_range in group.pending.index.ranges:
+            tail = bytearray(_time(pel_range.time))
+            put_length(tail, pel_range.deliveries)
+            for entry_id in pel_range.id_list(stream):
                 out += entry_id.to_bytes(16, "big")
                 out += tail
         owners = _owners(group)
         put_length(out, len(owners))
-        for consumer, runs in owners:
+        for consumer, pel_ranges in owners:
             put_string(out, consumer.name)
             out += _time(consumer.seen)
             if active_times:
                 out += _time(consumer.active)
-            put_length(out, sum(run.count for run in runs))
-            for run in runs:
-                out += b"".join([entry_id.to_bytes(16, "big") for entry_id in run.id_list(stream)])
+            put_length(out, sum(pel_range.count for pel_range in pel_ranges))
+            for pel_range in pel_ranges:
+                out += b"".join([entry_id.to_bytes(16, "big") for entry_id in pel_range.id_list(stream)])
 
 
-def _owners(group: Group) -> list[tuple[Consumer, list[Run]]]:
-    """Consumers and their runs. What XNACK has released goes under the empty name, which is how XPENDING shows it."""
-    released = group.nobody.pending.runs
-    owners = [(one, one.pending.runs if one.name else one.pending.runs + released) for one in group.consumers.values()]
+def _owners(group: Group) -> list[tuple[Consumer, list[PelRange]]]:
+    """Consumers and their ranges. What XNACK has released goes under the empty name, which is how XPENDING shows it."""
+    released = group.nobody.pending.ranges
+    owners = [
+        (consumer, consumer.pending.ranges if consumer.name else consumer.pending.ranges + released)
+        for consumer in group.consumers.values()
+    ]
     return owners if not released or b"" in group.consumers else [*owners, (group.nobody, released)]
 
 

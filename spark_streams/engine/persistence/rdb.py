@@ -79,9 +79,9 @@ class Source:
         end = self.at + count
         if end > len(self.data):
             raise BadDataError("ends too early")
-        found = self.data[self.at : end]
+        taken = self.data[self.at : end]
         self.at = end
-        return found
+        return taken
 
     def length(self) -> int:
         """A number that is no special encoding."""

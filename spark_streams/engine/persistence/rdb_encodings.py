@@ -89,46 +89,46 @@ def unpack(data: bytes) -> list[bytes]:
     """The elements of a listpack. Raises BadDataError."""
     if len(data) < 7 or int.from_bytes(data[:4], "little") != len(data) or data[-1] != 0xFF:
         raise BadDataError("not a listpack")
-    found: list[bytes] = []
+    elements: list[bytes] = []
     at, end = 6, len(data) - 1
     while at < end:
         code = data[at]
         start = at
         if code < 0x80:
-            found.append(b"%d" % code)
+            elements.append(b"%d" % code)
             at += 1
         elif code < 0xC0:
             at += 1 + (code & 63)
-            found.append(data[start + 1 : at])
+            elements.append(data[start + 1 : at])
         elif code < 0xE0:
             value = (code & 31) << 8 | data[at + 1]
-            found.append(b"%d" % (value - 8192 if value >= 4096 else value))
+            elements.append(b"%d" % (value - 8192 if value >= 4096 else value))
             at += 2
         elif code < 0xF0:
             at += 2 + ((code & 15) << 8 | data[at + 1])
-            found.append(data[start + 2 : at])
+            elements.append(data[start + 2 : at])
         elif code == 0xF0:
             at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
-            found.append(data[start + 5 : at])
+            elements.append(data[start + 5 : at])
         elif code in _SIZES:
             at += 1 + _SIZES[code]
-            found.append(b"%d" % int.from_bytes(data[start + 1 : at], "little", signed=True))
+            elements.append(b"%d" % int.from_bytes(data[start + 1 : at], "little", signed=True))
         else:
             raise BadDataError("not an element of a listpack")
         at += _back_length_bytes(at - start)
         if at > end:
             raise BadDataError("an element runs over the listpack")
     count = int.from_bytes(data[4:6], "little")
-    if count not in (0xFFFF, len(found)):
+    if count not in (0xFFFF, len(elements)):
         raise BadDataError("a listpack counts wrongly")
-    return found
+    return elements
 
 
 def unpack_ziplist(data: bytes) -> list[bytes]:
     """The elements of a ziplist: what Redis before 7.0 packed with. Raises BadDataError."""
     if len(data) < 11 or int.from_bytes(data[:4], "little") != len(data) or data[-1] != 0xFF:
         raise BadDataError("not a ziplist")
-    found: list[bytes] = []
+    elements: list[bytes] = []
     at, end = 10, len(data) - 1
     while at < end:
         at += 5 if data[at] == 0xFE else 1
@@ -143,20 +143,20 @@ def unpack_ziplist(data: bytes) -> list[bytes]:
                 length, at = (code & 63) << 8 | data[at + 1], at + 2
             else:
                 length, at = int.from_bytes(data[at + 1 : at + 5], "big"), at + 5
-            found.append(data[at : at + length])
+            elements.append(data[at : at + length])
             at += length
         elif 0xF1 <= code <= 0xFD:
-            found.append(b"%d" % ((code & 15) - 1))
+            elements.append(b"%d" % ((code & 15) - 1))
             at += 1
         else:
             size = {0xC0: 2, 0xD0: 4, 0xE0: 8, 0xF0: 3, 0xFE: 1}.get(code)
             if size is None:
                 raise BadDataError("not an element of a ziplist")
-            found.append(b"%d" % int.from_bytes(data[at + 1 : at + 1 + size], "little", signed=True))
+            elements.append(b"%d" % int.from_bytes(data[at + 1 : at + 1 + size], "little", signed=True))
             at += 1 + size
         if at > end:
             raise BadDataError("an element runs over the ziplist")
-    return found
+    return elements
 
 
 def unpack_intset(data: bytes) -> list[bytes]:

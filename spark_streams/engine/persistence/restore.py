@@ -30,7 +30,7 @@ from spark_streams.engine.store.entry import entry_wire, fields_wire
 from spark_streams.engine.store.group import Group, distance
 from spark_streams.engine.store.keyspace import Value
 from spark_streams.engine.store.node_limits import NodeLimits
-from spark_streams.engine.store.pending_list import Consumer, Run
+from spark_streams.engine.store.pending_list import Consumer, PelRange
 from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 
@@ -82,12 +82,12 @@ def _hash(source: Source) -> dict[bytes, bytes]:
 
 
 def _quicklist(source: Source, packed: bool) -> list[bytes]:
-    found: list[bytes] = []
+    elements: list[bytes] = []
     for _ in range(source.count()):
         plain = packed and source.length() == 1
         node = source.string()
-        found += [node] if plain else unpack(node) if packed else unpack_ziplist(node)
-    return found
+        elements += [node] if plain else unpack(node) if packed else unpack_ziplist(node)
+    return elements
 
 
 _READERS: dict[int, Callable[[Source], Value]] = {
@@ -202,7 +202,7 @@ def _group(source: Source, kind: int, stream: Stream, now: int) -> Group:
 def _add_run(
     group: Group, stream: Stream, ids: list[int], owners: dict[int, Consumer], time: int, deliveries: int
 ) -> None:
-    run = Run(ids[0], ids[-1], len(ids), owners[ids[0]], time, deliveries)
-    if run.count > 1 and run.id_list(stream) != ids:
-        run.ids = ids
-    group.pending.add(run)
+    pel_range = PelRange(ids[0], ids[-1], len(ids), owners[ids[0]], time, deliveries)
+    if pel_range.count > 1 and pel_range.id_list(stream) != ids:
+        pel_range.ids = ids
+    group.pending.add(pel_range)

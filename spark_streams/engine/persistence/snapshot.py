@@ -73,14 +73,18 @@ def stream(key: bytes, what: Stream) -> Iterator[bytes]:
         yield command(b"XGROUP", b"CREATE", key, name, entryid.text(group.last_id))
         for consumer in group.consumers.values():
             yield command(b"XGROUP", b"CREATECONSUMER", key, name, consumer.name)
-        # Alike claims go together, however many runs they lie in.
+        # Alike claims go together, however many ranges they lie in.
         alike: dict[tuple[bytes, int, int], list[bytes]] = {}
-        for run in group.pending.index.runs:
-            texts = run.id_texts(what) if run.last <= what.last_id else _not_above(run.id_list(what), what.last_id)
-            if run.consumer is group.nobody:
-                yield from _release(key, name, run.deliveries, texts)
+        for pel_range in group.pending.index.ranges:
+            texts = (
+                pel_range.id_texts(what)
+                if pel_range.last <= what.last_id
+                else _not_above(pel_range.id_list(what), what.last_id)
+            )
+            if pel_range.consumer is group.nobody:
+                yield from _release(key, name, pel_range.deliveries, texts)
             else:
-                alike.setdefault((run.consumer.name, run.time, run.deliveries), []).extend(texts)
+                alike.setdefault((pel_range.consumer.name, pel_range.time, pel_range.deliveries), []).extend(texts)
         for (owner, time, deliveries), texts in alike.items():
             tail = (b"TIME", number(time), b"RETRYCOUNT", number(deliveries), b"FORCE", b"JUSTID")
             for at in range(0, len(texts), _PER_COMMAND):
@@ -98,8 +102,8 @@ def stream(key: bytes, what: Stream) -> Iterator[bytes]:
 def _release(key: bytes, group: bytes, deliveries: int, texts: list[bytes]) -> Iterator[bytes]:
     """What XNACK has released: pending for nobody. Only Redis from 8.8 on knows that."""
     for at in range(0, len(texts), _PER_COMMAND):
-        some = texts[at : at + _PER_COMMAND]
-        ids = (b"IDS", number(len(some)), *some)
+        part = texts[at : at + _PER_COMMAND]
+        ids = (b"IDS", number(len(part)), *part)
         yield command(b"XNACK", key, group, b"FAIL", *ids, b"RETRYCOUNT", number(deliveries), b"FORCE")
 
 
@@ -116,21 +120,21 @@ def _memory(key: bytes, what: Stream) -> Iterator[bytes]:
 
 
 def _not_above(ids: Iterable[int], last: int) -> list[bytes]:
-    return [entryid.text(one) for one in ids if one <= last]
+    return [entryid.text(entry_id) for entry_id in ids if entry_id <= last]
 
 
 def _ghosts(what: Stream) -> list[int]:
     """Ids that are pending somewhere, or remembered of an idempotent add, and are no entries; in order."""
     remembered = (entry_id for messages in what.idempotence.producers.values() for entry_id in messages.values())
-    found = {entry_id for entry_id in remembered if what.find(entry_id) is None}
+    ghosts = {entry_id for entry_id in remembered if what.find(entry_id) is None}
     for group in what.groups.values():
-        for run in group.pending.index.runs:
-            if run.ids is None and run.count > 1:
-                for node, low, high in what.slot_ranges(run.first, run.last):
-                    found.update(node.id_at(index) for index in node.dead or () if low <= index < high)
+        for pel_range in group.pending.index.ranges:
+            if pel_range.ids is None and pel_range.count > 1:
+                for node, low, high in what.slot_ranges(pel_range.first, pel_range.last):
+                    ghosts.update(node.id_at(index) for index in node.dead or () if low <= index < high)
             else:
-                found.update(one for one in run.id_list(what) if what.find(one) is None)
-    return sorted(one for one in found if one <= what.last_id)
+                ghosts.update(pending_id for pending_id in pel_range.id_list(what) if what.find(pending_id) is None)
+    return sorted(pending_id for pending_id in ghosts if pending_id <= what.last_id)
 
 
 def _entries(key: bytes, what: Stream, ghosts: list[int]) -> Iterator[bytes]:
@@ -170,6 +174,6 @@ def _exorcise(key: bytes, what: Stream, ghosts: list[int]) -> Iterator[bytes]:
         return
     if ghosts[0] < what.first_id:
         yield command(b"XTRIM", key, b"MINID", b"=", entryid.text(what.first_id))
-    above = [entryid.text(one) for one in ghosts if one > what.first_id]
+    above = [entryid.text(ghost) for ghost in ghosts if ghost > what.first_id]
     for at in range(0, len(above), _PER_COMMAND):
         yield command(b"XDEL", key, *above[at : at + _PER_COMMAND])

@@ -118,13 +118,10 @@ class Array(Typed):
         _write_all(self.items, out, resp)
 
 
-class SetOf(Typed):
+class SetOf(Array):
     """A set; an array in RESP2."""
 
-    __slots__ = ("items",)
-
-    def __init__(self, items: Sequence[Reply]) -> None:
-        self.items = items
+    __slots__ = ()
 
     def write(self, out: list[bytes], resp: int) -> None:
         out.append((b"*%d\r\n" if resp == 2 else b"~%d\r\n") % len(self.items))

@@ -1,13 +1,16 @@
 """Requests: from bytes that arrive to lists of arguments.
 
-Every connection's parser knows where each command begins, and holds no more of an unfinished one than has arrived:
+Every connection's parser knows where each command begins, and holds no more of an unfinished one than has arrived. What
+has arrived goes through these steps; each takes from its front what it can read, and the next one gets what is behind:
 
-    a run of XADDs         taken as one (xadd_batch.py)
+    an unfinished command  finished, if its end has come
+
+    a batch of XADDs       taken as one (xadd_batch.py)
     whole commands, many   hiredis' C reader, four times as fast (pipeline.py)
     one whole command      split at the line ends (`_one_command`)
-    everything else        the strict parser: inline commands (inline.py), unfinished ones (it goes on where it stopped,
-                           so that a request in single bytes costs its length, not its square), and malformed ones,
-                           which it refuses with Redis' own words
+    everything else        read strictly: inline commands (inline.py), the beginning of an unfinished one (it goes on
+                           where it stopped, so that a request in single bytes costs its length, not its square), and
+                           malformed ones, which are refused with Redis' own words
 
 Source: the RESP specification, Redis' `processMultibulkBuffer`.
 """
@@ -25,11 +28,12 @@ from spark_streams.engine.resp.requests import (
     RequestLimits,
     TooLongError,
 )
-from spark_streams.engine.resp.xadd_batch import SHORTEST, Run, Shape, Shapes, find_run
+from spark_streams.engine.resp.xadd_batch import SHORTEST, Shape, Shapes, XaddBatch, find_batch
 
 PIPELINED = 4096  # bytes at hand from which on hiredis is worth its while
-_LONG_RUN = 16384  # bytes of a run behind which another one is looked for
-_BETWEEN_RUNS = 8192  # bytes of other commands between two runs
+_LONG_BATCH = 16384  # bytes of a batch behind which another one is looked for
+_BETWEEN_BATCHES = 8192  # bytes of other commands between two batches
+_ASTERISK, _DOLLAR = b"*$"  # a command begins with the one, an argument with the other
 _PER_ARGUMENT = 50  # bytes that Python takes for each argument, roughly
 
 
@@ -37,19 +41,19 @@ class RequestParser:
     """One connection's parser: `feed` it bytes, get commands. `limits` may be replaced between two commands.
 
     Before AUTH it gives one command at a time; `feed(b"")` goes on with the rest. With `shapes`, neighbouring
-    XADDs that differ only in their values may come as one Run.
+    XADDs that differ only in their values may come as one XaddBatch.
     """
 
     __slots__ = ("_arguments", "_count", "_held", "_shape", "_shapes", "_taken", "_wanted", "failure", "limits")
 
     def __init__(self, limits: RequestLimits | None = None, shapes: Shapes | None = None) -> None:
         self._shapes = shapes
-        self._shape: Shape | None = None  # of this connection's last run
+        self._shape: Shape | None = None  # of this connection's last batch
         self.limits = limits or RequestLimits()
         self.failure: ProtocolError | None = None  # set once; the commands before it are still good
-        self._arguments: list[bytes] = []  # of the unfinished command
-        self._count = 0  # how many it will have; 0 between commands
-        self._taken = 0  # about the bytes of memory that `_arguments` takes
+        self._count = 0  # how many arguments the unfinished command will have; 0 between commands
+        self._arguments: list[bytes] = []  # those of them that have arrived
+        self._taken = 0  # about the bytes of memory that they take
         self._held = bytearray()  # arrived and not used: an unfinished line or argument
         self._wanted = 0  # bytes of `_held` without which nothing can be finished
 
@@ -60,56 +64,68 @@ class RequestParser:
 
     def feed(self, data: bytes) -> list[Request]:
         """Take bytes in; the commands that are complete by now. After a malformed one `failure` is set."""
-        held = self._held
-        if held:
-            held += data
-            if len(held) < self._wanted:
+        if self._held:
+            self._held += data
+            if len(self._held) < self._wanted:
                 self._check_held()
                 return []
-            data = bytes(held)
-            held.clear()
-        found: list[Request] = []
-        start = 0
+            data = bytes(self._held)
+            self._held.clear()
+        requests: list[Request] = []
         try:
-            if self._count:
-                start = self._strict(data, 0, found, alone=True)
-            if not self._count:
-                if start:
-                    data, start = data[start:], 0
-                may_skip = True
-                while len(data) >= SHORTEST and data[0] == 42:
-                    run = self._run(data)
-                    if run is not None:
-                        found.append(run)
-                        data = data[len(run.raw) :]
-                        may_skip = len(run.raw) >= _LONG_RUN
-                        if not may_skip:
-                            break  # to look for each of many short runs costs more than it gains
-                    elif may_skip and (before := self._before_next_run(data, found)) > 0:
-                        data = data[before:]
-                        may_skip = False
-                    else:
-                        break
-                if data[:1] == b"*":
-                    if len(data) >= PIPELINED:
-                        start = whole_commands(data, found, self.limits)
-                    elif not self.limits.unauthenticated and (arguments := _one_command(data)) is not None:
-                        found.append(arguments)
-                        return found
-                start = self._strict(data, start, found)
+            rest = self._take_requests(data, requests)
         except ProtocolError as failure:
             self.failure = failure
             self._arguments = []
-            return found
-        if start < len(data):
-            held += data[start:] if start else data
-            self._wanted -= start
-        if self._count or held:
+            return requests
+        if rest or self._count:
+            self._held += rest
             self._check_held()
-        return found
+        return requests
 
-    def _run(self, data: bytes) -> Run | None:
-        """The run with which the data begins."""
+    def _check_held(self) -> None:
+        if self.held > self.limits.held:
+            self.failure = TooLongError()
+            self._held.clear()
+            self._arguments, self._taken = [], 0
+
+    # The steps: each appends to `requests` what it takes from the front of the data, and gives back what is behind it.
+
+    def _take_requests(self, data: bytes, requests: list[Request]) -> bytes:
+        """All that is complete. Raises ProtocolError."""
+        if self._count:
+            data = data[self._take_arguments(data, 0, requests) :]
+            if self._count:
+                return data
+        if len(data) >= SHORTEST:
+            data = self._take_batches(data, requests)
+        if data[:1] == b"*":
+            if len(data) >= PIPELINED:
+                data = data[whole_commands(data, requests, self.limits) :]
+            elif not self.limits.unauthenticated and (arguments := _one_command(data)) is not None:
+                requests.append(arguments)
+                return b""
+        return self._take_strictly(data, requests)
+
+    def _take_batches(self, data: bytes, requests: list[Request]) -> bytes:
+        """Batches of XADDs, and the few commands that stand before each of them."""
+        while len(data) >= SHORTEST and data[0] == _ASTERISK:
+            batch = self._first_batch(data)
+            if batch is None:
+                rest = self._take_until_batch(data, requests)
+                if len(rest) < len(data):
+                    data = rest
+                    batch = self._first_batch(data)
+            if batch is None:
+                break
+            requests.append(batch)
+            data = data[len(batch.raw) :]
+            if len(batch.raw) < _LONG_BATCH:
+                break  # to look for each of many short batches costs more than it gains
+        return data
+
+    def _first_batch(self, data: bytes) -> XaddBatch | None:
+        """The batch with which the data begins."""
         shape = self._shape
         if shape is None or not data.startswith(shape.prefix):
             if self._shapes is None or self.limits.unauthenticated:
@@ -118,82 +134,67 @@ class RequestParser:
             if shape is None:
                 return None
             self._shape = shape
-        return find_run(shape, data)
+        return find_batch(shape, data)
 
-    def _before_next_run(self, data: bytes, found: list[Request]) -> int:
-        """Take the few commands that stand before what looks like more of this connection's last run (MULTI before the
-        XADDs, EXEC and all that behind those of the last transaction); where they end, 0 if they are not commands."""
+    def _take_until_batch(self, data: bytes, requests: list[Request]) -> bytes:
+        """The few commands before what looks like another batch of the last one's shape: MULTI before the XADDs, or
+        EXEC and MULTI between those of two transactions. Nothing, if that lies within an argument."""
         if self._shape is None or self.limits.unauthenticated:
-            return 0
-        border = data.find(self._shape.prefix, 1, _BETWEEN_RUNS)
+            return data
+        border = data.find(self._shape.prefix, 1, _BETWEEN_BATCHES)
         if border < 0:
-            return 0
-        few: list[Request] = []
-        if whole_commands(data[:border], few, self.limits) != border:
-            return 0  # it lies within an argument
-        found += few
-        return border
+            return data
+        commands: list[Request] = []
+        if whole_commands(data[:border], commands, self.limits) != border:
+            return data
+        requests += commands
+        return data[border:]
 
-    def _check_held(self) -> None:
-        if self.held > self.limits.held:
-            self.failure = TooLongError()
-            self._held.clear()
-            self._arguments, self._taken = [], 0
-
-    def _strict(self, data: bytes, at: int, found: list[Request], alone: bool = False) -> int:
-        """Commands from `at` on, or one alone; where the unused bytes begin."""
-        size = len(data)
-        while at < size:
-            if found and self.limits.unauthenticated:
-                self._wanted = 0
-                return at
-            if not self._count:
-                if data[at] != 42:
-                    end = take_inline(data, at, found)
-                    if end < 0:
-                        self._wanted = 0
-                        return at
-                    at = end
-                    continue
-                line = data.find(b"\r\n", at, at + MAX_INLINE + 2)
-                if line < 0:
-                    if size - at > MAX_INLINE:
-                        raise ProtocolError("too big mbulk count string")
-                    self._wanted = 0
-                    return at
-                count = _length(data[at + 1 : line])
-                if count is None or count > MAX_ARGUMENTS:
-                    raise ProtocolError("invalid multibulk length")
-                if count > self.limits.arguments:
-                    raise ProtocolError("unauthenticated multibulk length")
-                at = line + 2
-                if count <= 0:
-                    continue
-                self._count = count
-                self._arguments = []
-                self._taken = 0
-            at = self._take_arguments(data, at)
-            if self._count:
-                return at
-            found.append(self._arguments)
-            self._taken = 0
-            if alone:
+    def _take_strictly(self, data: bytes, requests: list[Request]) -> bytes:
+        """Command by command, and of an unfinished one its complete arguments. Before AUTH one command only."""
+        self._wanted = 0
+        at, size, alone = 0, len(data), self.limits.unauthenticated
+        while at < size and not self._count and not (alone and requests):
+            if data[at] == _ASTERISK:
+                end = self._take_count(data, at)
+                if self._count:
+                    end = self._take_arguments(data, end, requests)
+            else:
+                end = take_inline(data, at, requests)
+            if end < 0:
                 break
-        return at
+            at = end
+        return data[at:]
 
-    def _take_arguments(self, data: bytes, at: int) -> int:
-        """Arguments of the unfinished command from `at` on; where the unused bytes begin."""
+    def _take_count(self, data: bytes, at: int) -> int:
+        """The line with which a command begins; where it ends, -1 if it is not whole yet."""
+        line = data.find(b"\r\n", at, at + MAX_INLINE + 2)
+        if line < 0:
+            if len(data) - at > MAX_INLINE:
+                raise ProtocolError("too big mbulk count string")
+            return -1
+        count = _length(data[at + 1 : line])
+        if count is None or count > MAX_ARGUMENTS:
+            raise ProtocolError("invalid multibulk length")
+        if count > self.limits.arguments:
+            raise ProtocolError("unauthenticated multibulk length")
+        if count > 0:
+            self._count, self._arguments = count, []
+        return line + 2
+
+    def _take_arguments(self, data: bytes, at: int, requests: list[Request]) -> int:
+        """Arguments of the unfinished command, which is finished with its last one; where the unused bytes begin."""
         arguments, size, longest = self._arguments, len(data), self.limits.bulk
         for _ in range(self._count - len(arguments)):
             line = data.find(b"\r\n", at, at + MAX_INLINE + 2)
             if line < 0:
-                if at < size and data[at] != 36:
+                if at < size and data[at] != _DOLLAR:
                     raise ProtocolError(f"expected '$', got '{chr(data[at])}'")
                 if size - at > MAX_INLINE:
                     raise ProtocolError("too big bulk count string")
                 self._wanted = 0
-                break
-            if data[at] != 36:
+                return at
+            if data[at] != _DOLLAR:
                 raise ProtocolError(f"expected '$', got '{chr(data[at])}'")
             length = _length(data[at + 1 : line])
             if length is None or length < 0 or length > longest:
@@ -202,13 +203,13 @@ class RequestParser:
                 raise ProtocolError("invalid bulk length")
             end = line + 2 + length
             if end + 2 > size:
-                self._wanted = end + 2
-                break
+                self._wanted = end + 2 - at
+                return at
             arguments.append(data[line + 2 : end])
             self._taken += length + _PER_ARGUMENT
             at = end + 2
-        else:
-            self._count = 0
+        requests.append(arguments)
+        self._count = self._taken = 0
         return at
 
 

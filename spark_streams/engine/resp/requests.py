@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from spark_streams.engine.resp.xadd_batch import Run
+from spark_streams.engine.resp.xadd_batch import XaddBatch
 
-Request: TypeAlias = list[bytes] | Run  # one command, or many as one
+Request: TypeAlias = list[bytes] | XaddBatch  # one command, or many as one
 
 MAX_ARGUMENTS = 2**31 - 1
 MAX_INLINE = 64 * 1024
@@ -39,14 +39,14 @@ class RequestLimits:
 BEFORE_AUTH = RequestLimits(bulk=16384, arguments=10, unauthenticated=True)
 
 
-def single_commands(requests: Iterable[Request]) -> list[Request]:
-    """The same requests, each Run as its commands."""
-    found: list[Request] = []
+def single_commands(requests: Iterable[Request]) -> list[list[bytes]]:
+    """The same requests, each XaddBatch as its commands."""
+    commands: list[list[bytes]] = []
     for request in requests:
-        found += request.commands() if isinstance(request, Run) else [request]
-    return found
+        commands += request.commands() if isinstance(request, XaddBatch) else [request]
+    return commands
 
 
 def size_of(request: Request) -> int:
     """About the memory that a request takes."""
-    return len(request.raw) * 2 if isinstance(request, Run) else sum(map(len, request)) + 100
+    return len(request.raw) * 2 if isinstance(request, XaddBatch) else sum(map(len, request)) + 100

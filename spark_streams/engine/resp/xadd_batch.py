@@ -1,4 +1,4 @@
-"""Runs: pipelined XADDs of one key and one shape, recognised as a whole instead of command by command.
+"""Batches: pipelined XADDs of one key and one shape, recognised as a whole instead of command by command.
 
 A producer sends the same command again and again, and only the values differ:
 
@@ -8,12 +8,12 @@ A producer sends the same command again and again, and only the values differ:
 
 A *shape* is the prefix (key, `MAXLEN ~ n` where it is given, id `*`) with the names of the fields; it becomes a regular
 expression that takes exactly one well-formed section: names as they are, values by their announced lengths. A chunk is
-a run if it *is* prefix section prefix section …: it is put together again from the sections found and compared, so a
-payload that looks like a command cannot deceive. A run ends before the first byte that does not fit; what follows is
+a batch if it *is* prefix section prefix section …: it is put together again from the sections found and compared, so a
+payload that looks like a command cannot deceive. A batch ends before the first byte that does not fit; what follows is
 the parser's, as is everything before a shape has been seen twice.
 
 Values of up to 99 bytes may vary in length from entry to entry; a longer one must be as long as in the shape's first
-command. Other commands, explicit ids and other options are never a run.
+command. Other commands, explicit ids and other options are never a batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import hiredis
 
 from spark_streams.engine.resp.replies import bulk
 
-SHORTEST = 256  # bytes of a chunk from which on a run is looked for
+SHORTEST = 256  # bytes of a chunk from which on a batch is looked for
 _LEARN_FROM = 4096  # bytes of a chunk that may teach a shape
 _MOST_FIELDS = 32
 _MOST_SHAPES = 64
@@ -56,7 +56,7 @@ _SHORT_VALUE = _any_short_value()
 
 @dataclass(eq=False)
 class Shape:
-    """What all commands of a run have in common."""
+    """What all commands of a batch have in common."""
 
     prefix: bytes
     key: bytes
@@ -65,7 +65,7 @@ class Shape:
     pattern: re.Pattern[bytes]  # prefix and section; the section is its group
 
 
-class Run:
+class XaddBatch:
     """Neighbouring commands of one shape: `raw` is what was sent, `sections` the names and values of each."""
 
     __slots__ = ("raw", "sections", "shape")
@@ -82,8 +82,8 @@ class Run:
         return [reader.gets() for _ in self.sections]
 
 
-def find_run(shape: Shape, data: bytes) -> Run | None:
-    """The run with which the data begins, if it is one of this shape and of two commands or more."""
+def find_batch(shape: Shape, data: bytes) -> XaddBatch | None:
+    """The batch with which the data begins, if it is one of this shape and of two commands or more."""
     prefix = shape.prefix
     sections = shape.pattern.findall(data)
     if len(sections) < 2:
@@ -100,7 +100,7 @@ def find_run(shape: Shape, data: bytes) -> Run | None:
             whole = prefix + prefix.join(sections)
     elif whole != data:
         return None
-    return Run(shape, whole, sections)
+    return XaddBatch(shape, whole, sections)
 
 
 def _same_bytes(one: bytes, other: bytes) -> int:
@@ -123,7 +123,7 @@ class Shapes:
         self._known: dict[tuple[bytes, ...], Shape | None] = {}
 
     def learn(self, data: bytes) -> Shape | None:
-        """The shape of the command with which the data begins, if it may become a run."""
+        """The shape of the command with which the data begins, if it may become a batch."""
         if len(data) < self._least:
             return None
         args, ends = _first_command(data)

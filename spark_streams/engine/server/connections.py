@@ -111,7 +111,7 @@ class Connections:
 
     def _buffered(self) -> int:
         """Bytes that wait in connections, read and written."""
-        return sum(one.not_run + one.waiting for one in self.by_id.values())
+        return sum(connection.not_run + connection.waiting for connection in self.by_id.values())
 
     def _describe_buffers(self, client: Client) -> tuple[int, int]:
         """Of one client: bytes read and not run, bytes to be sent."""

@@ -64,12 +64,12 @@ def open_listeners(config: Config) -> list[Listener]:
                 shown = f"{host}:{port}" + (" (TLS)" if name == "tls-port" else "")
                 with _named(shown):
                     opened.append(Listener(_tcp(host, port), dress, shown))
-        for one in opened:
-            one.accepts.listen(backlog)
-            one.accepts.setblocking(False)
+        for listener in opened:
+            listener.accepts.listen(backlog)
+            listener.accepts.setblocking(False)
     except BaseException:
-        for one in opened:
-            one.accepts.close()
+        for listener in opened:
+            listener.accepts.close()
         raise
     return opened
 
@@ -153,7 +153,7 @@ class TlsChannel:
 
     def recv(self, size: int, /) -> bytes:
         """All that has been decrypted, too: the selector sees only what is still in the kernel."""
-        found: list[bytes] = []
+        received: list[bytes] = []
         got = 0
         while got < size or self._socket.pending():
             try:
@@ -161,14 +161,14 @@ class TlsChannel:
             except self._not_now:
                 break
             except self._ended:
-                return b"".join(found)
+                return b"".join(received)
             if not data:
-                return b"".join(found)
-            found.append(data)
+                return b"".join(received)
+            received.append(data)
             got += len(data)
-        if not found:
+        if not received:
             raise BlockingIOError
-        return b"".join(found)
+        return b"".join(received)
 
     def send(self, data: memoryview, /) -> int:
         """As much as the kernel takes; a record at a time."""

@@ -66,7 +66,7 @@ class Config:
         return {
             name: option.kind.show(self._values[name])
             for name, option in OPTIONS.items()
-            if any(fnmatchcase(name, one) for one in lowered)
+            if any(fnmatchcase(name, glob) for glob in lowered)
         }
 
     def set(self, pairs: list[tuple[str, str]]) -> None:

@@ -2,8 +2,8 @@
 
     group   last_id       the newest entry delivered: `>` means after this one
             entries_read  how many entries of the stream's whole life lie up to there; None when it cannot be told
-            pending       runs of all consumers (see pending_list.py)
-            consumers     name → consumer, each with the index of its own runs
+            pending       ranges of all consumers (see pending_list.py)
+            consumers     name → consumer, each with the index of its own ranges
 
 Source of the rules: XGROUP, XREADGROUP, XACK; the counter follows Redis' `streamEstimateDistanceFromFirstEverEntry`
 and `streamReplyWithRange`.
@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spark_streams.engine.store import entryid
-from spark_streams.engine.store.pending_list import Consumer, PendingList, Run
+from spark_streams.engine.store.pending_list import Consumer, PelRange, PendingList
 
 if TYPE_CHECKING:
     from spark_streams.engine.store.node import Node
     from spark_streams.engine.store.node_list import NodeList, Slice
 
 
-# After so many ids in a row that do not follow one another in a run, XACK takes the rest one by one.
+# After so many ids in a row that do not follow one another in a range, XACK takes the rest one by one.
 _MISSES = 8
 
 
@@ -40,11 +40,11 @@ class Group:
 
     def consumer(self, name: bytes, now: int) -> Consumer:
         """The consumer of this name, made on first mention."""
-        found = self.consumers.get(name)
-        if found is None:
-            found = self.consumers[name] = Consumer(name, now)
-        found.seen = now
-        return found
+        consumer = self.consumers.get(name)
+        if consumer is None:
+            consumer = self.consumers[name] = Consumer(name, now)
+        consumer.seen = now
+        return consumer
 
     def drop_consumer(self, name: bytes) -> int:
         """Forget a consumer with all that is pending for it; how many entries that was."""
@@ -52,8 +52,8 @@ class Group:
         if consumer is None:
             return 0
         count = consumer.pending.count
-        for run in list(consumer.pending.runs):
-            self.pending.remove(run)
+        for pel_range in list(consumer.pending.ranges):
+            self.pending.remove(pel_range)
         return count
 
     def deliver(self, slices: Sequence[Slice], consumer: Consumer | None, now: int, stream: NodeList) -> None:
@@ -65,32 +65,32 @@ class Group:
         if consumer is None:
             return
         index = self.pending.index
-        if index.runs and index.runs[-1].last >= first:
+        if index.ranges and index.ranges[-1].last >= first:
             at = index.at(first)
-            if at < len(index.runs) and index.firsts[at] <= last:
+            if at < len(index.ranges) and index.firsts[at] <= last:
                 self._deliver_again(slices, consumer, now, stream)
                 return
-        run: Run | None = None
+        pel_range: PelRange | None = None
         above: Node | None = None
         for node, low, high in slices:
             unbroken = low == 0 and above is not None if node is not above else False
-            if run is not None and unbroken:
-                run.last = node.id_at(high - 1)
-                run.count += high - low
+            if pel_range is not None and unbroken:
+                pel_range.last = node.id_at(high - 1)
+                pel_range.count += high - low
             else:
-                if run is not None:
-                    self._add_new(run, stream)
-                run = Run(node.id_at(low), node.id_at(high - 1), high - low, consumer, now, 1)
+                if pel_range is not None:
+                    self._add_new(pel_range, stream)
+                pel_range = PelRange(node.id_at(low), node.id_at(high - 1), high - low, consumer, now, 1)
             above = node if high == node.slots else None
-        if run is not None:
-            self._add_new(run, stream)
+        if pel_range is not None:
+            self._add_new(pel_range, stream)
 
-    def _add_new(self, run: Run, stream: NodeList) -> None:
-        """Add a run of fresh entries; a single one joins the newest run where the two are alike."""
-        if run.count == 1:
-            self.pending.put(run.first, run.consumer, run.time, 1, stream)
+    def _add_new(self, pel_range: PelRange, stream: NodeList) -> None:
+        """Add a range of fresh entries; a single one joins the newest range where the two are alike."""
+        if pel_range.count == 1:
+            self.pending.put(pel_range.first, pel_range.consumer, pel_range.time, 1, stream)
         else:
-            self.pending.add(run)
+            self.pending.add(pel_range)
 
     def _deliver_again(self, slices: Sequence[Slice], consumer: Consumer, now: int, stream: NodeList) -> None:
         """Some are pending already, because the group was set back: they move to this consumer, counted afresh."""
@@ -141,8 +141,8 @@ class Group:
     def ranges(self, texts: Sequence[bytes], stream: NodeList) -> list[tuple[int, int, int]]:
         """These ids as ranges: first, last, how many. Raises EntryIdError.
 
-        Ids that come in the order in which they were delivered are compared as text with those of their run, and become
-        one range without being parsed; all of it is pending. A range of one id may be one that is not.
+        Ids that come in the order in which they were delivered are compared as text with those of their PelRange, and
+        become one range without being parsed; all of it is pending. A range of one id may be one that is not.
         """
         ranges: list[tuple[int, int, int]] = []
         index = self.pending.index
@@ -153,20 +153,20 @@ class Group:
             matched, last = 1, entry_id
             # Ids that keep not following one another are not compared any more.
             if misses < _MISSES and at + 1 < len(texts):
-                run = index.around(entry_id)
-                if run is not None and run.count > 1 and run.holds(entry_id, stream):
-                    matched, last = _match(run, entry_id, texts, at, stream)
+                pel_range = index.around(entry_id)
+                if pel_range is not None and pel_range.count > 1 and pel_range.holds(entry_id, stream):
+                    matched, last = _match(pel_range, entry_id, texts, at, stream)
                 misses = 0 if matched > 1 else misses + 1
             ranges.append((entry_id, last, matched))
             at += matched
         return ranges
 
-    def take(self, first: int, last: int, count: int, stream: NodeList) -> list[Run] | None:
-        """The runs of one of `ranges`, opened, if all of it is still pending; else None."""
+    def take(self, first: int, last: int, count: int, stream: NodeList) -> list[PelRange] | None:
+        """What is pending of one of `ranges`, opened, if all of it is still pending; else None."""
         if count == 1 and self.pending.get(first, stream) is None:
             return None
-        runs = self.pending.between(first, last, stream)
-        return runs if sum(run.count for run in runs) == count else None
+        pel_ranges = self.pending.between(first, last, stream)
+        return pel_ranges if sum(pel_range.count for pel_range in pel_ranges) == count else None
 
     def keep_ids(self, stream: NodeList, node: Node) -> None:
         """The stream is about to drop this node: write down those of its ids that are pending."""
@@ -174,12 +174,12 @@ class Group:
             self.pending.keep_ids(node.first, node.last, stream)
 
 
-def _match(run: Run, entry_id: int, texts: Sequence[bytes], at: int, stream: NodeList) -> tuple[int, int]:
-    """How many of `texts` from `at` on are the run's own ids from `entry_id` on, in order; and the last of them."""
+def _match(pel_range: PelRange, entry_id: int, texts: Sequence[bytes], at: int, stream: NodeList) -> tuple[int, int]:
+    """How many of `texts` from `at` on are the range's own ids from `entry_id` on, in order; and the last of them."""
     step = 16
     matched, last = 1, entry_id
     while at + matched < len(texts):
-        expected = run.id_texts(stream, last + 1, min(step, len(texts) - at - matched))
+        expected = pel_range.id_texts(stream, last + 1, min(step, len(texts) - at - matched))
         given = texts[at + matched : at + matched + len(expected)]
         if not expected:
             break

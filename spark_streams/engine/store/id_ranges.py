@@ -89,22 +89,22 @@ class IdRuns:
 
     def between(self, low: int, high: int) -> list[int]:
         """The ids low … high-1."""
-        found: list[int] = []
+        ids: list[int] = []
         for first, count in self.runs(low, high):
-            found += range(first, first + count)
-        return found
+            ids += range(first, first + count)
+        return ids
 
     def texts(self, low: int, high: int) -> list[bytes]:
         """`<ms>-<seq>` of the ids low … high-1."""
-        found: list[bytes] = []
+        ids: list[bytes] = []
         for first, count in self.runs(low, high):
             if count == 1:
-                found.append(b"%d-%d" % (first >> 64, first & U64_MAX))
+                ids.append(b"%d-%d" % (first >> 64, first & U64_MAX))
                 continue
             for block in blocks(first, count):
                 head = block.head
-                found += [head + tail for tail in DIGITS[block.padded][block.low : block.low + block.size]]
-        return found
+                ids += [head + tail for tail in DIGITS[block.padded][block.low : block.low + block.size]]
+        return ids
 
 
 class Block(NamedTuple):

@@ -18,6 +18,7 @@ from spark_streams.engine.store.stream import Stream
 
 Value: TypeAlias = bytes | dict[bytes, bytes] | set[bytes] | list[bytes] | Stream
 T = TypeVar("T", bytes, dict[bytes, bytes], set[bytes], list[bytes], Stream)
+V = TypeVar("V", bound=Value)
 
 TYPE_NAMES: dict[type, str] = {bytes: "string", dict: "hash", set: "set", list: "list", Stream: "stream"}
 
@@ -37,6 +38,13 @@ class Waiting(Protocol):
 def wrong_type() -> CommandError:
     """The key holds a value of another type."""
     return CommandError("WRONGTYPE Operation against a key holding the wrong kind of value")
+
+
+def existing(value: V | None) -> V:
+    """The value of a key that must be there. Raises CommandError."""
+    if value is None:
+        raise CommandError("ERR no such key")
+    return value
 
 
 class Database:
@@ -105,6 +113,13 @@ class Database:
         self.expires.pop(key, None)
         self.touch(key)
         return True
+
+    def shrunk(self, key: bytes) -> None:
+        """Something was taken out of a hash, set or list: an empty one goes with its key."""
+        if self.values[key]:
+            self.touch(key)
+        else:
+            self.remove(key)
 
     def touch(self, key: bytes) -> None:
         """The value of this key has changed."""

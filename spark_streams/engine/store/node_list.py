@@ -48,11 +48,11 @@ class NodeList:
 
     def slices(self, start: int, end: int, count: int | None = None) -> tuple[list[Slice], int]:
         """The live entries with start ≤ id ≤ end, at most `count`, oldest first; and how many they are."""
-        found: list[Slice] = []
+        pieces: list[Slice] = []
         left = self.length if count is None else min(count, self.length)
         wanted = left
         if start > end or left <= 0:
-            return found, 0
+            return pieces, 0
         at = max(self._node_at(start), 0)
         while at < len(self.nodes) and left:
             node = self.nodes[at]
@@ -60,32 +60,32 @@ class NodeList:
                 break
             low = node.index(start)
             high = node.slots if node.last <= end else node.index(end + 1)
-            for one, two in node.spans(low, high):
-                upto = min(two, one + left)
-                found.append(Slice(node, one, upto))
-                left -= upto - one
+            for begin, behind in node.spans(low, high):
+                upto = min(behind, begin + left)
+                pieces.append(Slice(node, begin, upto))
+                left -= upto - begin
                 if not left:
                     break
             at += 1
-        return found, wanted - left
+        return pieces, wanted - left
 
     def entries_backwards(self, start: int, end: int, count: int | None = None) -> list[bytes]:
         """The reply bytes of each live entry with start ≤ id ≤ end, newest first, at most `count`."""
-        found: list[bytes] = []
+        entries: list[bytes] = []
         left = self.length if count is None else min(count, self.length)
         at = self._node_at(end)
         while at >= 0 and left > 0 and start <= end:
             node = self.nodes[at]
             low = node.index(start)
             high = node.slots if node.last <= end else node.index(end + 1)
-            for one, two in reversed(list(node.spans(low, high))):
-                take = min(left, two - one)
-                found += reversed(node.wires(two - take, two))
+            for begin, behind in reversed(list(node.spans(low, high))):
+                take = min(left, behind - begin)
+                entries += reversed(node.wires(behind - take, behind))
                 left -= take
             if low > 0 or node.first <= start:
                 break
             at -= 1
-        return found
+        return entries
 
     def find(self, entry_id: int) -> Slice | None:
         """The live entry of exactly this id."""

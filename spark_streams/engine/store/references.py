@@ -6,7 +6,7 @@ A group refers to an entry that is pending in it, or that it has not been given 
     DELREF   the entry goes and what is pending of it goes, too
     ACKED    the entry goes only if no group refers to it
 
-Pending lists are runs, so all of this works on ranges: neighbouring entries cost what one costs. Source: XDELEX,
+Pending lists are ranges, so all of this works on ranges: neighbouring entries cost what one costs. Source: XDELEX,
 XACKDEL, XTRIM in Redis' command reference.
 """
 
@@ -55,25 +55,25 @@ def is_referenced(stream: Stream, entry_id: int) -> bool:
 
 def referenced(stream: Stream, first: int, last: int) -> list[tuple[int, int]]:
     """Ranges of ids within first … last that cover exactly those slots that a group refers to, in order, disjoint."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for group in stream.groups.values():
         if group.last_id < last:
-            found.append((max(first, group.last_id + 1), last))
-        for run in group.pending.index.since(first):
-            if run.first > last:
+            ranges.append((max(first, group.last_id + 1), last))
+        for pel_range in group.pending.index.since(first):
+            if pel_range.first > last:
                 break
-            if run.ids is None:
-                found.append((max(first, run.first), min(last, run.last)))
+            if pel_range.ids is None:
+                ranges.append((max(first, pel_range.first), min(last, pel_range.last)))
             else:
-                ids = run.ids[bisect_left(run.ids, first) : bisect_right(run.ids, last)]
-                found += zip(ids, ids, strict=True)
-    found.sort()
+                ids = pel_range.ids[bisect_left(pel_range.ids, first) : bisect_right(pel_range.ids, last)]
+                ranges += zip(ids, ids, strict=True)
+    ranges.sort()
     merged: list[tuple[int, int]] = []
-    for one, two in found:
-        if merged and one <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(two, merged[-1][1])
+    for low, high in ranges:
+        if merged and low <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(high, merged[-1][1])
         else:
-            merged.append((one, two))
+            merged.append((low, high))
     return merged
 
 
@@ -87,7 +87,7 @@ def remove(stream: Stream, ids: Sequence[int], policy: Policy) -> list[int]:
         node, low, high = piece
         first, last = node.id_at(low), node.id_at(high - 1)
         if policy is Policy.ACKED and referenced(stream, first, last):
-            replies += [_remove_one(stream, one, policy) for one in ids[len(replies) : len(replies) + count]]
+            replies += [_remove_one(stream, entry_id, policy) for entry_id in ids[len(replies) : len(replies) + count]]
             continue
         if policy is Policy.DELREF:
             forget(stream, first, last)
@@ -111,14 +111,15 @@ def _pieces(stream: Stream, ids: Sequence[int]) -> Iterator[tuple[Slice | None, 
         piece: Slice | None = None
         count = 1
         if misses < _MISSES and at + 1 < len(ids):
-            found = stream.find(ids[at])
-            if found is not None:
-                node, low, _ = found
+            entry = stream.find(ids[at])
+            if entry is not None:
+                node, low, _ = entry
                 _, high = next(node.spans(low, min(node.slots, low + len(ids) - at)))
                 here = node.id_list(low, high)
                 given = ids[at : at + len(here)]
                 if here != given:
-                    here = here[: next(i for i, (one, two) in enumerate(zip(here, given, strict=True)) if one != two)]
+                    pairs = zip(here, given, strict=True)
+                    here = here[: next(place for place, (has, asked) in enumerate(pairs) if has != asked)]
                 count = len(here)
                 piece = Slice(node, low, low + count) if count > 1 else None
             misses = 0 if count > 1 else misses + 1
@@ -143,14 +144,14 @@ def trim(stream: Stream, keep: int | None, min_id: int, limit: int, policy: Poli
         stop = node.slots if keep is not None else node.index(min_id)
         before = node.live
         left = before if keep is None else stream.length - keep
-        for one, two in _removable(stream, node, stop, policy):
-            upto = min(two, one + left)
-            if upto <= one:
+        for low, high in _removable(stream, node, stop, policy):
+            upto = min(high, low + left)
+            if upto <= low:
                 break
             if policy is Policy.DELREF:
-                forget(stream, node.id_at(one), node.id_at(upto - 1))
-            node.kill(one, upto)
-            left -= upto - one
+                forget(stream, node.id_at(low), node.id_at(upto - 1))
+            node.kill(low, upto)
+            left -= upto - low
         stream.length -= before - node.live
         removed += before - node.live
         if node.live and not whole:
@@ -166,17 +167,17 @@ def _removable(stream: Stream, node: Node, stop: int, policy: Policy) -> list[tu
     spans = list(node.spans(0, stop))
     if policy is not Policy.ACKED or not spans:
         return spans
-    kept = [(node.index(one), node.index(two + 1) if two < entryid.HIGHEST else node.slots)
-            for one, two in referenced(stream, node.first, node.last)]  # fmt: skip
+    kept = [(node.index(begin), node.index(behind + 1) if behind < entryid.HIGHEST else node.slots)
+            for begin, behind in referenced(stream, node.first, node.last)]  # fmt: skip
     free: list[tuple[int, int]] = []
-    for one, two in spans:
-        low = one
-        for start, end in islice(kept, max(bisect_right(kept, (one, -1)) - 1, 0), None):
-            if start >= two:
+    for begin, behind in spans:
+        low = begin
+        for start, end in islice(kept, max(bisect_right(kept, (begin, -1)) - 1, 0), None):
+            if start >= behind:
                 break
             if low < start:
                 free.append((low, start))
             low = max(low, end)
-        if low < two:
-            free.append((low, two))
+        if low < behind:
+            free.append((low, behind))
     return free

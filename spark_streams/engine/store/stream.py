@@ -33,7 +33,7 @@ from spark_streams.engine.store.node_list import NodeList, Slice
 
 # An inexact node is closed at this many bytes on the wire, so that offsets fit in 32 bits.
 _MAX_WIRE_BYTES = 1 << 20
-# Nodes of up to so many entries may take runs, whose entries are 256 KB at most.
+# Nodes of up to so many entries may take batches, whose entries are 256 KB at most.
 _MOST_BY_COUNT = 10_000
 
 
@@ -85,7 +85,7 @@ class Stream(NodeList):
         self.last_id = entry_id
 
     @property
-    def takes_runs(self) -> bool:
+    def takes_batches(self) -> bool:
         """Whether `extend` can be used: not where the bytes of each entry must be counted."""
         return self.tail_size is None and 0 < self.limits.entries <= _MOST_BY_COUNT and bool(self.nodes)
 
@@ -141,12 +141,12 @@ class Stream(NodeList):
 
     def delete(self, entry_id: int) -> bool:
         """Remove one entry (XDEL). False when there is no such entry."""
-        found = self.find(entry_id)
-        if found is None:
+        entry = self.find(entry_id)
+        if entry is None:
             return False
-        found.node.kill(found.low, found.low + 1)
+        entry.node.kill(entry.low, entry.low + 1)
         self.length -= 1
-        if not found.node.live:
+        if not entry.node.live:
             self._drop(self._node_at(entry_id))
         self.max_deleted_id = max(self.max_deleted_id, entry_id)
         if entry_id == self.first_id:
@@ -192,9 +192,9 @@ class Stream(NodeList):
             if approximate:
                 break
             stop = node.slots if keep is not None else node.index(min_id)
-            for one, two in list(node.spans(0, stop)):
-                take = two - one if keep is None else min(two - one, self.length - keep)
-                node.kill(one, one + take)
+            for low, high in list(node.spans(0, stop)):
+                take = high - low if keep is None else min(high - low, self.length - keep)
+                node.kill(low, low + take)
                 self.length -= take
                 removed += take
             if not node.live:
@@ -225,7 +225,7 @@ class Stream(NodeList):
     def memory(self) -> int:
         """About how many bytes the stream takes in this process, groups included."""
         entries = sum(node.memory for node in self.nodes)
-        pending = sum(len(group.pending.index.runs) * 200 + 500 for group in self.groups.values())
+        pending = sum(len(group.pending.index.ranges) * 200 + 500 for group in self.groups.values())
         return 500 + entries + pending
 
     def set_last_id(self, last_id: int) -> None:

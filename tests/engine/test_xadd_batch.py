@@ -1,4 +1,4 @@
-"""Runs of XADDs taken as one: whatever the bytes and wherever they are cut, as if they were single commands."""
+"""Batches of XADDs taken as one: whatever the bytes and wherever they are cut, as if they were single commands."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_streams.engine.core import Engine
 from spark_streams.engine.journal import Journal
+from spark_streams.engine.launch.assembly import new_engine
 from spark_streams.engine.resp.replies import encode
 from spark_streams.engine.resp.request_parser import RequestParser
-from spark_streams.engine.resp.xadd_batch import Run, Shapes, find_run
+from spark_streams.engine.resp.xadd_batch import Shapes, XaddBatch, find_batch
 from spark_streams.engine.store.id_ranges import IdRuns
 from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
@@ -28,13 +28,13 @@ class Side:
 
     def __init__(self, plain: bool, node_entries: int) -> None:
         self.time = 1_526_919_030_474
-        self.engine = Engine(lambda: self.time)
+        self.engine = new_engine(lambda: self.time)
         self.engine.node_limits.entries = node_entries
         self.engine.journal = Journal()
         self.engine.send = self._send
         self.client, self.other = self.engine.connect("a", "b"), self.engine.connect("c", "d")
         self.out = {self.client: b"", self.other: b""}
-        self.runs = 0
+        self.batches = 0
         self.parser = RequestParser(shapes=None if plain else Shapes(least=1))
         self.failure = ""
 
@@ -43,7 +43,7 @@ class Side:
 
     def feed(self, data: bytes) -> None:
         requests = self.parser.feed(data) if not self.failure else []
-        self.runs += sum(isinstance(one, Run) for one in requests)
+        self.batches += sum(isinstance(one, XaddBatch) for one in requests)
         out: list[bytes] = []
         assert self.engine.run(self.client, requests, out, 1 << 40) == len(requests)
         self.out[self.client] += b"".join(out)
@@ -157,7 +157,7 @@ def test_the_outcome_is_that_of_single_commands(
     assert fast.state() == plain.state()
     counted = [(side.engine.databases[0].changes, side.engine.commands_processed) for side in (fast, plain)]
     assert counted[0] == counted[1]
-    assert plain.runs == 0
+    assert plain.batches == 0
     assert replayed(fast, node_entries) == replayed(plain, node_entries)
 
 
@@ -176,7 +176,7 @@ def test_most_commands_of_a_pipeline_are_taken_as_runs() -> None:
     chunk = b"".join(command("XADD", "s", "*", "f", number, "g", "x" * (number % 50)) for number in range(1000))
     for low in range(0, len(chunk), 5000):
         side.feed(chunk[low : low + 5000])
-    assert side.runs >= len(chunk) // 5000 - 1
+    assert side.batches >= len(chunk) // 5000 - 1
     side.feed(command("XADD", "s", "*", "f", "v") + chunk)
     assert side.engine.databases[0].values[b"s"].length == 2001
 
@@ -189,11 +189,11 @@ def test_a_run_ends_before_what_does_not_fit(spoilt: bytes) -> None:
     assert shapes.learn(good) is None
     shape = shapes.learn(good)
     assert shape is not None
-    found = find_run(shape, good * 3 + PREFIX + spoilt + good)
+    found = find_batch(shape, good * 3 + PREFIX + spoilt + good)
     assert found is not None
     assert (found.raw, len(found.sections)) == (good * 3, 3)
     assert found.commands() == [[b"XADD", b"s", b"*", b"f", b"\r\n*7"]] * 3
-    assert find_run(shape, good + PREFIX + spoilt) is None
+    assert find_batch(shape, good + PREFIX + spoilt) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 1200)), min_size=1, max_size=8), st.integers(0, 4000))
