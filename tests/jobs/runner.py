@@ -13,7 +13,6 @@ from pathlib import Path
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 plan, folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
-sys.path.insert(0, str(JOBS))
 for number, (job, *arguments) in enumerate(plan):
     code: object = 0
     sys.argv = [f"{job}.py", *arguments]

@@ -84,7 +84,6 @@ def test_bad_input_is_one_line(
         client.xgroup_create("flights", "strange", mkstream=True)
     monkeypatch.setenv("RSTREAM_URL", work.server.url)
     monkeypatch.setattr("sys.argv", work.arguments(job, *settings))
-    monkeypatch.syspath_prepend(str(ROOT / "jobs"))
     monkeypatch.setattr("pyspark.sql.SparkSession.builder", None)
     with pytest.raises(SystemExit) as left:
         runpy.run_path(str(ROOT / "jobs" / f"{job}.py"), run_name="__main__")

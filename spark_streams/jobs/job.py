@@ -3,7 +3,7 @@
     spark-submit --properties-file conf/spark-defaults.conf jobs/NAME.py --config conf/NAME.toml [--set key=value …]
 
 `--check` looks at the configuration and asks the server, prints what the job would do, and starts nothing.
-Exit codes: 0 done, or stopped by SIGTERM or SIGINT (_stopping.py); 1 the job failed; 2 the arguments or the
+Exit codes: 0 done, or stopped by SIGTERM or SIGINT (stopping.py); 1 the job failed; 2 the arguments or the
 configuration are wrong; 130 stopped at once by a second SIGINT. `--traceback` shows where an error comes from.
 """
 
@@ -23,27 +23,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-try:
-    import _config
-    import _stopping
-    import click  # noqa: F401 - looked for here so that a wrong Python is one line, not a traceback
-    import pyarrow  # noqa: F401
-    import redis  # noqa: F401
-    from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
-    from rich.console import Console
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+from rich.console import Console
 
-    from spark_streams import register
-    from spark_streams.errors import ConfigError, OptionError, RStreamError, find_in_text
-    from spark_streams.monitor.watch.failure import failure_of
-    from spark_streams.options import Option, Options, parse_options
-    from spark_streams.wire.address import default_url, redacted
-except ImportError as error:
-    sys.exit(
-        f"{Path(sys.argv[0]).name}: {sys.executable} lacks {error.name}: activate the environment that "
-        "spark-streams is installed in (. .venv/bin/activate), or set PYSPARK_PYTHON to its python"
-    )
+from spark_streams.jobs.config import Config, Shape, load, value_at
+from spark_streams import register
+from spark_streams.errors import ConfigError, OptionError, RStreamError, find_in_text
+from spark_streams.jobs.stopping import Stop
+from spark_streams.monitor.watch.failure import failure_of
+from spark_streams.options import Option, Options, parse_options
+from spark_streams.wire.address import default_url, redacted
 
 
 @dataclass
@@ -51,16 +42,16 @@ class Job:
     """One run of a job: its name, its checked configuration, the session, and what it will say at the end."""
 
     name: str
-    config: _config.Config
+    config: Config
     console: Console
     check: bool = False
-    stop: _stopping.Stop = field(default_factory=_stopping.Stop)
+    stop: Stop = field(default_factory=Stop)
     summary: dict[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
     spark: SparkSession | None = None
 
     def get(self, key: str, default: Any = None) -> Any:
-        return _config.get(self.config, key, default)
+        return value_at(self.config, key, default)
 
     @property
     def url(self) -> str:
@@ -92,7 +83,7 @@ class Job:
             self.console.print(f"[bold]{self.name}[/] would:")
             for key, value in facts.items():
                 self.console.print(f"  {key.replace('_', ' '):<{width}}  {_shown(value)}", markup=False)
-            raise _CheckedError
+            raise CheckedError
 
     def options(self, table: str) -> dict[str, str]:
         """A config table as options of format("rstream"); the job's url is the default one."""
@@ -118,7 +109,7 @@ class Job:
         self.summary.update(facts)
 
 
-class _CheckedError(Exception):
+class CheckedError(Exception):
     """All that `--check` looks at is right."""
 
 
@@ -128,7 +119,7 @@ class JobError(RStreamError):
     condition = "RSTREAM_JOB"
 
 
-def main(name: str, doc: str, shape: _config.Shape, required: Iterable[str], body: Callable[[Job], None]) -> None:
+def main(name: str, doc: str, shape: Shape, required: Iterable[str], body: Callable[[Job], None]) -> None:
     """Run a job from the command line; leaves with the codes above."""
     parser = _Arguments(prog=f"{name}.py", description=doc, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--config", metavar="FILE", help=f"TOML, see conf/{name}.toml")
@@ -143,11 +134,11 @@ def main(name: str, doc: str, shape: _config.Shape, required: Iterable[str], bod
             logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
     console = Console(highlight=False, soft_wrap=True)
     try:
-        config = _config.load(arguments.config, arguments.set, {"url": str, **shape}, required)
+        config = load(arguments.config, arguments.set, {"url": str, **shape}, required)
         job = Job(name, config, console, arguments.check)
         body(job)
         _finish(job, arguments.summary)
-    except _CheckedError:
+    except CheckedError:
         return
     except KeyboardInterrupt:
         _leave(130, f"{name}: stopped; what was read and not settled is read again next time")
