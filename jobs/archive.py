@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 
 from spark_streams.jobs.config import FREE
 from spark_streams.errors import ConfigError, RStreamError, StreamStateError
-from spark_streams.jobs.job import Job, main
+from spark_streams.jobs.command import main
+from spark_streams.jobs.job import Job
 from spark_streams.jobs.parquet import BatchFolders
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, foreach_batch

@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.jobs.config import FREE
 from spark_streams.errors import ConfigError, RStreamError
-from spark_streams.jobs.job import Job, main
+from spark_streams.jobs.command import main
+from spark_streams.jobs.job import Job
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.options import SINK

@@ -93,6 +93,49 @@ def test_bad_input_is_one_line(
     assert "secret" not in said.err + said.out
 
 
+JOBS = ("load", "etl", "aggregate", "archive", "reprocess_dead_letters", "demo")
+
+
+def called(monkeypatch: pytest.MonkeyPatch, job: str, *words: str) -> int:
+    """The exit code of a job that is called so."""
+    monkeypatch.setattr("sys.argv", [f"{job}.py", *words])
+    try:
+        runpy.run_path(str(ROOT / "jobs" / f"{job}.py"), run_name="__main__")
+    except SystemExit as left:
+        return int(left.code or 0)
+    return 0
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--chek"], "No such option"),
+        (["--conf=x"], "No such option"),  # a shortened name is none
+        (["stray"], "Got unexpected extra argument (stray)"),
+        (["redis://:secret@host"], "Got unexpected extra argument (not shown, it may hold a password)"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str, words: list[str], message: str
+) -> None:
+    assert called(monkeypatch, job, *words) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith(f"{'run' if job == 'demo' else job}: ")
+    assert message in said.err
+    assert said.err.endswith("; --help shows how it is called\n")
+    assert "secret" not in said.err
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_help_names_every_option(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str) -> None:
+    assert called(monkeypatch, job, "--help") == called(monkeypatch, job, "-h") == 0
+    said = capsys.readouterr().out
+    options = ["--url"] if job == "demo" else ["--config", "--set", "--check", "--summary", "--traceback"]
+    assert all(option in said for option in options)
+
+
 def test_a_missing_jdk_and_a_missing_config_are_one_line(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(work.folder))
     monkeypatch.delenv("JAVA_HOME", raising=False)
