@@ -77,14 +77,11 @@ def test_the_package_is_all_that_py_files_has_to_bring(
 
 def test_a_driver_without_what_the_jobs_need_is_told_in_one_line(tmp_path: Path) -> None:
     """Spark's own Python comes with spark-submit, the package with --py-files."""
-    python = bare_python(tmp_path / "env")
-    sparks_own = (Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip")
-    path = [package(tmp_path / "spark_streams.zip"), *sparks_own]
+    python = bare_python(tmp_path / "env", (*NEEDED, "pyspark", "py4j"))
+    environment = {**os.environ, "PYTHONPATH": str(package(tmp_path / "spark_streams.zip"))}
     for job in ("load", "etl", "aggregate", "archive", "reprocess_dead_letters"):
-        ended = subprocess.run(
-            [python, ROOT / "jobs" / f"{job}.py"], capture_output=True, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
-        )  # fmt: skip
+        command = [python, ROOT / "jobs" / f"{job}.py"]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert ended.returncode == 1
         assert ended.stderr.startswith(f"{job}.py: {python} lacks click: activate the environment")
         assert ended.stderr.count("\n") == 1
