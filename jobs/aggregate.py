@@ -4,14 +4,15 @@ group that changed, or every window once it is final.
 
 from __future__ import annotations
 
-from _config import FREE
-from _job import Job, first_line, main
-from _query import SHAPE as JOB
-from _query import Query, foreach_batch
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from spark_streams.jobs.config import FREE
 from spark_streams.errors import ConfigError
+from spark_streams.jobs.command import main
+from spark_streams.jobs.job import Job, first_line
+from spark_streams.jobs.query import SHAPE as JOB
+from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.options import SINK, SOURCE
 
 SHAPE = {

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import time
 
-from _config import FREE
-from _job import Job, main
-from _parquet import BatchFolders
-from _query import SHAPE as JOB
-from _query import Query, foreach_batch
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from spark_streams.jobs.config import FREE
 from spark_streams.errors import ConfigError, RStreamError, StreamStateError
+from spark_streams.jobs.command import main
+from spark_streams.jobs.job import Job
+from spark_streams.jobs.parquet import BatchFolders
+from spark_streams.jobs.query import SHAPE as JOB
+from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.keys import key_beside
 from spark_streams.option_values import duration
 from spark_streams.options import SOURCE, Options

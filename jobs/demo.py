@@ -7,7 +7,6 @@ run it. At the end everything is counted again, from the stores themselves and f
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -27,9 +27,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from spark_streams.commands.shared import connect, url_option
 from spark_streams.errors import RStreamError
+from spark_streams.jobs.command import SETTINGS, run
 from spark_streams.monitor.groups import StreamView, view_streams
-from spark_streams.wire.address import Address, default_url
+from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,22 +49,20 @@ class DemoError(RStreamError):
     condition = "RSTREAM_DEMO"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/run", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--url", default=default_url(), help="the stream server; default $RSTREAM_URL, else embedded:")
-    arguments = parser.parse_args()
+@click.command(help=__doc__.split("\n\n")[0], context_settings=SETTINGS)
+@url_option
+def main(url: str) -> None:
     os.chdir(ROOT)
     try:
-        address = Address.parse(arguments.url)
-        with Connection(address) as server:  # held to the end: an embedded engine stays while somebody uses it
-            run(server, arguments.url)
+        with connect(url) as server:  # held to the end: an embedded engine stays while somebody uses it
+            feed_and_check(server, url)
     except RStreamError as error:
         sys.exit(f"run: {error}")
     except KeyboardInterrupt:
         sys.exit("run: stopped; run it again to start over")
 
 
-def run(server: Connection, url: str) -> None:
+def feed_and_check(server: Connection, url: str) -> None:
     console.print(f"[bold]336,776 departures of 2013 through a Redis stream[/] at {server.address}\n")
     start_over(server)
     data = flights_folder()
@@ -277,4 +277,4 @@ def _redis_cli(url: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, "scripts/run", "run")

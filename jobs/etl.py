@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from _config import FREE
-from _job import Job, first_line, main
-from _parquet import BatchFolders
-from _query import SHAPE as JOB
-from _query import Query, added, foreach_batch
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from spark_streams.jobs.config import FREE
 from spark_streams.deadletter.routing import route_dead_letters
 from spark_streams.errors import ConfigError
+from spark_streams.jobs.command import main
+from spark_streams.jobs.job import Job, first_line
+from spark_streams.jobs.parquet import BatchFolders
+from spark_streams.jobs.query import SHAPE as JOB
+from spark_streams.jobs.query import Query, added, foreach_batch
 from spark_streams.options import SINK, SOURCE
 
 SHAPE = {

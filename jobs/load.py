@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
-from _config import FREE
-from _job import Job, main
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_streams.jobs.config import FREE
 from spark_streams.errors import ConfigError, RStreamError
+from spark_streams.jobs.command import main
+from spark_streams.jobs.job import Job
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.options import SINK

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from _config import FREE
-from _job import Job, main
-
+from spark_streams.jobs.config import FREE
 from spark_streams.deadletter import transform
 from spark_streams.deadletter.criteria import parse_criteria
 from spark_streams.deadletter.orders import MAX_REDRIVES, Orders
 from spark_streams.deadletter.redrive import Redrive, Report
 from spark_streams.errors import ConfigError
+from spark_streams.jobs.command import main
+from spark_streams.jobs.job import Job
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.terminal.progress_bar import telling
 from spark_streams.wire.address import Address

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))
-
-import _config
-
+from spark_streams.jobs.config import FREE, load
 from spark_streams.errors import ConfigError
 
 PARQUET = {"path": str, "files": int, "partition_by": list}
-SHAPE: dict[str, Any] = {"source": _config.FREE, "parquet": PARQUET, "dry": bool}
+SHAPE: dict[str, Any] = {"source": FREE, "parquet": PARQUET, "dry": bool}
 
 
 def write(folder: Path, text: str) -> str:
@@ -27,7 +23,7 @@ def write(folder: Path, text: str) -> str:
 def test_set_goes_over_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, '[parquet]\npath = "a"\nfiles = 1\n[source]\nanything = 1\n')
     overrides = ["parquet.files=2", "parquet.path=b c", "source.group=1_000", "dry=true", 'parquet.partition_by=["a"]']
-    assert _config.load(path, overrides, SHAPE, []) == {
+    assert load(path, overrides, SHAPE, []) == {
         "parquet": {"path": "b c", "files": 2, "partition_by": ["a"]},
         "source": {"anything": 1, "group": "1_000"},
         "dry": True,
@@ -37,10 +33,10 @@ def test_set_goes_over_the_file(tmp_path: Path) -> None:
 def test_a_variable_of_the_environment_is_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RSTREAM_TEST_SECRET", "s3")
     path = write(tmp_path, '[source]\nurl = "redis://:${RSTREAM_TEST_SECRET}@h"\n')
-    assert _config.load(path, [], SHAPE, [])["source"]["url"] == "redis://:s3@h"
+    assert load(path, [], SHAPE, [])["source"]["url"] == "redis://:s3@h"
     monkeypatch.delenv("RSTREAM_TEST_SECRET")
     with pytest.raises(ConfigError, match="RSTREAM_TEST_SECRET is not set"):
-        _config.load(path, [], SHAPE, [])
+        load(path, [], SHAPE, [])
 
 
 @pytest.mark.parametrize(
@@ -60,9 +56,9 @@ def test_a_variable_of_the_environment_is_filled_in(tmp_path: Path, monkeypatch:
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        _config.load(write(tmp_path, text), overrides, SHAPE, ["parquet.path"])
+        load(write(tmp_path, text), overrides, SHAPE, ["parquet.path"])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no config file"):
-        _config.load(str(tmp_path / "none.toml"), [], SHAPE, [])
+        load(str(tmp_path / "none.toml"), [], SHAPE, [])

@@ -1,4 +1,4 @@
-"""jobs/reprocess_dead_letters.py as a data engineer runs it."""
+"""jobs/reprocess_dead_letters.py as a data engineer runs it. (test_submitted.py submits it.)"""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from pathlib import Path
 import pytest
 
 from tests.deadletter.making import fill, numbers
+from tests.jobs.work import ROOT, call
 from tests.servers import Server
 
-ROOT = Path(__file__).resolve().parents[2]
 DEAD = "flights:dead"
 
 
-def run(server: Server, folder: Path, *settings: str, submit: bool = False) -> subprocess.CompletedProcess[str]:
-    """The job with its sample configuration, by spark-submit or, which is quicker, by Python."""
-    properties = ["--properties-file", str(ROOT / "conf" / "spark-defaults.conf")]
-    starter = [str(Path(sys.executable).parent / "spark-submit"), *properties] if submit else [sys.executable]
-    command = [*starter, "jobs/reprocess_dead_letters.py", "--config", "conf/reprocess_dead_letters.toml"]
+def arguments(folder: Path, *settings: str) -> list[str]:
+    """The job and its sample configuration."""
+    words = ["reprocess_dead_letters", "--config", str(ROOT / "conf" / "reprocess_dead_letters.toml")]
     for setting in settings:
-        command += ["--set", setting]
-    environment = {**os.environ, "RSTREAM_URL": server.url, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": f"{ROOT}"}
-    command += ["--summary", str(folder / "summary.json")]
+        words += ["--set", setting]
+    return [*words, "--summary", str(folder / "summary.json")]
+
+
+def run(server: Server, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The job by Python, in a process of its own."""
+    job, *words = arguments(folder)
+    environment = {**os.environ, "RSTREAM_URL": server.url, "PYTHONPATH": f"{ROOT}"}
+    command = [sys.executable, f"jobs/{job}.py", *words]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -34,18 +38,20 @@ def summary(folder: Path) -> dict[str, object]:
     return found
 
 
-def test_a_dry_run_counts_and_a_run_moves_what_is_meant(server: Server, tmp_path: Path) -> None:
+def test_a_dry_run_counts_and_a_run_moves_what_is_meant(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     fill(server, 90, into=DEAD)
+    monkeypatch.setenv("RSTREAM_URL", server.url)
     chosen = ('letters.reasons=["dec*"]', "redrive.limit=20")
-    looked = run(server, tmp_path, *chosen, "redrive.dry_run=true")
-    assert looked.returncode == 0, looked.stderr
-    assert "would move 20 × decode → s" in looked.stdout
+    assert call(monkeypatch, *arguments(tmp_path, *chosen, "redrive.dry_run=true")) == 0
+    assert "would move 20 × decode → s" in capsys.readouterr().out
     assert (summary(tmp_path)["dry_run"], summary(tmp_path)["moved"], numbers(server)) == (True, 20, [])
-    done = run(server, tmp_path, *chosen)
-    assert done.returncode == 0, done.stderr
+    assert call(monkeypatch, *arguments(tmp_path, *chosen)) == 0
     assert (summary(tmp_path)["moved"], numbers(server)) == (20, list(range(0, 60, 3)))
-    only = run(server, tmp_path, "letters.fields.n=61", 'letters.of_streams=["s"]', "redrive.to=retry")
-    assert (only.returncode, numbers(server, "retry")) == (0, [61])
+    only = ("letters.fields.n=61", 'letters.of_streams=["s"]', "redrive.to=retry")
+    assert call(monkeypatch, *arguments(tmp_path, *only)) == 0
+    assert numbers(server, "retry") == [61]
 
 
 def test_letters_that_name_no_stream_to_go_to_are_told(engine_server: Server, tmp_path: Path) -> None:
@@ -58,20 +64,14 @@ def test_letters_that_name_no_stream_to_go_to_are_told(engine_server: Server, tm
     assert f"3 letters name no stream to go to, or {DEAD}: set redrive.to" in done.stdout
 
 
-@pytest.mark.spark
-def test_it_is_submitted_as_the_other_jobs_are(engine_server: Server, tmp_path: Path) -> None:
-    with engine_server.client() as client:
-        client.flushall()
-    fill(engine_server, 60, into=DEAD)
-    done = run(engine_server, tmp_path, "redrive.rate=100000", submit=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (summary(tmp_path)["moved"], numbers(engine_server)) == (60, list(range(60)))
-
-
 @pytest.mark.parametrize(
     ("settings", "code", "message"),
     [
-        (["redrive.max_redrive=1"], 2, "[RSTREAM_CONFIG] conf/reprocess_dead_letters.toml: unknown key redrive.max_re"),
+        (
+            ["redrive.max_redrive=1"],
+            2,
+            "[RSTREAM_CONFIG] {conf}/reprocess_dead_letters.toml: unknown key redrive.max",
+        ),
         (["redrive.rate=0"], 2, "[RSTREAM_CONFIG] redrive.rate must be at least 1"),
         (["letters.reasons=[1]"], 2, "[RSTREAM_CONFIG] letters.reasons must be a list of strings, not [1]"),
         (["letters.older=soon"], 2, "[RSTREAM_INVALID_OPTION] older='soon': "),
@@ -81,10 +81,18 @@ def test_it_is_submitted_as_the_other_jobs_are(engine_server: Server, tmp_path: 
     ],
 )
 def test_what_is_wrong_is_one_line(
-    engine_server: Server, tmp_path: Path, settings: list[str], code: int, message: str
+    engine_server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    settings: list[str],
+    code: int,
+    message: str,
 ) -> None:
     with engine_server.client() as client:
         client.flushall()
-    ended = run(engine_server, tmp_path, *settings)
-    assert (ended.returncode, ended.stderr.count("\n")) == (code, 1), ended.stderr
-    assert ended.stderr.startswith(f"reprocess_dead_letters: {message}")
+    monkeypatch.setenv("RSTREAM_URL", engine_server.url)
+    ended = call(monkeypatch, *arguments(tmp_path, *settings))
+    said = capsys.readouterr().err
+    assert (ended, said.count("\n")) == (code, 1), said
+    assert said.startswith(f"reprocess_dead_letters: {message.format(conf=ROOT / 'conf')}")

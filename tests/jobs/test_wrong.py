@@ -1,14 +1,12 @@
-"""What is wrong is said in one line and nothing is started; `--check` says it, too, and prints what would be done."""
+"""What is wrong is said in one line and nothing is started. (What `--check` says is in test_submitted.py.)"""
 
 from __future__ import annotations
 
-import runpy
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.jobs.work import ROOT, Work
+from tests.jobs.work import ROOT, Work, call
 from tests.servers import Server, free_port
 
 
@@ -83,15 +81,45 @@ def test_bad_input_is_one_line(
     with work.server.client() as client:
         client.xgroup_create("flights", "strange", mkstream=True)
     monkeypatch.setenv("RSTREAM_URL", work.server.url)
-    monkeypatch.setattr("sys.argv", work.arguments(job, *settings))
-    monkeypatch.syspath_prepend(str(ROOT / "jobs"))
     monkeypatch.setattr("pyspark.sql.SparkSession.builder", None)
-    with pytest.raises(SystemExit) as left:
-        runpy.run_path(str(ROOT / "jobs" / f"{job}.py"), run_name="__main__")
+    ended = call(monkeypatch, *work.arguments(job, *settings))
     said = capsys.readouterr()
-    assert (left.value.code, said.err.count("\n")) == (code, 1), said.err
+    assert (ended, said.err.count("\n")) == (code, 1), said.err
     assert said.err.startswith(message.format(conf=ROOT / "conf"))
     assert "secret" not in said.err + said.out
+
+
+JOBS = ("load", "etl", "aggregate", "archive", "reprocess_dead_letters", "demo")
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--chek"], "No such option"),
+        (["--conf=x"], "No such option"),  # a shortened name is none
+        (["stray"], "Got unexpected extra argument (stray)"),
+        (["redis://:secret@host"], "Got unexpected extra argument (not shown, it may hold a password)"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str, words: list[str], message: str
+) -> None:
+    assert call(monkeypatch, job, *words) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith(f"{'run' if job == 'demo' else job}: ")
+    assert message in said.err
+    assert said.err.endswith("; --help shows how it is called\n")
+    assert "secret" not in said.err
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_help_names_every_option(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str) -> None:
+    assert call(monkeypatch, job, "--help") == call(monkeypatch, job, "-h") == 0
+    said = capsys.readouterr().out
+    options = ["--url"] if job == "demo" else ["--config", "--set", "--check", "--summary", "--traceback"]
+    assert all(option in said for option in options)
 
 
 def test_a_missing_jdk_and_a_missing_config_are_one_line(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,40 +133,3 @@ def test_a_missing_jdk_and_a_missing_config_are_one_line(work: Work, monkeypatch
     ended = work.alone("etl", "--config=conf/none.toml")
     assert ended.returncode == 2
     assert ended.stderr.startswith("etl: [RSTREAM_CONFIG] there is no config file 'conf/none.toml'")
-
-
-@pytest.mark.spark
-def test_check_looks_at_everything_and_starts_nothing(work: Work) -> None:
-    """All five in one Spark; then two whose SQL is wrong, which only Spark can see."""
-    with work.server.client() as client:
-        for _ in range(7):
-            client.xadd("flights", {"carrier": "UA"})
-        client.xadd("flights:dead", {"carrier": "UA"})
-        keys = sorted(client.keys())
-    jobs = ("load", "etl", "aggregate", "archive", "reprocess_dead_letters")
-    wrong = [
-        work.arguments("etl", 'rule=[{reason = "late", when = "dep_tme > 3"}]'),
-        work.arguments("aggregate", "aggregate.values.worst=max(nothing)"),
-    ]
-    run = work.start(*[[*work.arguments(job), "--check"] for job in jobs], *[[*words, "--check"] for words in wrong])
-    try:
-        run.process.wait(240)
-    except subprocess.TimeoutExpired:
-        run.kill()
-    said = run.said.read_text()
-    assert [run.ended(number) for number in range(7)] == ["0"] * 5 + ["2"] * 2, said
-    said = " ".join(said.split())
-    for told in (
-        *[f"{job} would:" for job in jobs],
-        "waiting 7 entries",
-        "group archive, consumer spark",
-        "what every group has acknowledged",
-        "flights:dead at ",
-        "etl: [RSTREAM_CONFIG] [columns] or [[rule]]: [UNRESOLVED_COLUMN",
-        "aggregate: [RSTREAM_CONFIG] [aggregate]: [UNRESOLVED_COLUMN",
-    ):
-        assert told in said
-    with work.server.client() as client:
-        assert sorted(client.keys()) == keys
-        assert client.xinfo_groups("flights") == []
-    assert [path.name for path in work.folder.iterdir()] == ["run0"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset
+import pyspark
+import pytest
 
 from tests.servers import Server
 
@@ -22,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "tests" / "data" / "flights_sample.csv"
 LOG4J = ROOT / "conf" / "log4j2.properties"
 PATIENCE = 240.0  # seconds
+NEW_SESSION = ["new session"]  # in the place of a job: the ones behind it do not share a session with those before it
 
 # Small and quick to start: these sessions live for seconds.
 SUBMIT = (
@@ -47,7 +51,11 @@ class Running:
 
     process: subprocess.Popen[bytes]
     folder: Path
-    jobs: int
+    plan: Sequence[Sequence[str]]
+
+    @property
+    def jobs(self) -> int:
+        return len(self.plan)
 
     @property
     def said(self) -> Path:
@@ -119,6 +127,8 @@ class Work:
     def environment(self) -> dict[str, str]:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         return {
+            # Without a SPARK_HOME spark-submit has a Python of its own look for it.
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
             **os.environ, "RSTREAM_URL": self.server.url, "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path,
         }  # fmt: skip
@@ -134,7 +144,7 @@ class Work:
             process = subprocess.Popen(
                 words, cwd=ROOT, env=self.environment(), stdout=said, stderr=said, start_new_session=True
             )
-        self.runs.append(Running(process, place, len(jobs)))
+        self.runs.append(Running(process, place, jobs))
         return self.runs[-1]
 
     def alone(self, job: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -164,6 +174,20 @@ class Work:
     def parquet(self, name: str) -> pa.Table:
         """All rows that a job has written."""
         return pyarrow.dataset.dataset(self.folder / name, partitioning="hive").to_table()
+
+
+def call(monkeypatch: pytest.MonkeyPatch, job: str, *words: str) -> int:
+    """The exit code of a job that is run in this process, which is quick; for what ends before Spark is started."""
+    monkeypatch.setattr("sys.argv", [f"{job}.py", *words])
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        runpy.run_path(str(ROOT / "jobs" / f"{job}.py"), run_name="__main__")
+    except SystemExit as left:
+        return left.code if isinstance(left.code, int) else int(left.code is not None)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return 0
 
 
 def sample() -> list[dict[str, str]]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,9 +16,10 @@ from xml.etree import ElementTree
 import pytest
 import redis
 
+import spark_streams
 from spark_streams.monitor.report.builders import LogReading
 from spark_streams.monitor.report.html import page
-from spark_streams.monitor.report.report import LINES, Chart, GroupRow, Line, Report
+from spark_streams.monitor.report.report import LINES, Chart, ConsumerRow, GroupRow, LetterRow, Line, QueryRow, Report
 from spark_streams.monitor.report.series import Series, thinned
 from spark_streams.monitor.report.svg import draw, time_ticks, value_ticks
 from tests.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
@@ -199,14 +204,40 @@ def test_a_line_stays_small_however_long_one_looks() -> None:
     assert series["b"] == []
 
 
-def test_names_cannot_write_the_page() -> None:
-    evil = "</td><script>alert(1)</script>"
-    report = Report(evil, 0, 1000, (Chart("Lag", "entries", (Line(evil, ((0, 1.0), (1000, 2.0))),)),), (
-        GroupRow(evil, evil, 1, False, None, 1, None, evil),
-    ))  # fmt: skip
+@pytest.mark.parametrize(
+    "evil", ["<script>alert(1)</script>", "</td><script>alert('1')</script>", '"><b>', "{{ 7 * 7 }}{% raw %}", "&lt;"]
+)
+def test_names_cannot_write_the_page(evil: str) -> None:
+    """Streams, groups, consumers, reasons and errors are named by those who write them."""
+    report = Report(
+        evil, 0, 1000, (Chart(evil, "entries", (Line(evil, ((0, 1.0), (1000, 2.0))),)),),
+        (GroupRow(evil, evil, 1, False, None, 1, None, evil),), 1,
+        (ConsumerRow(evil, evil, evil, 1, None, 1),), (LetterRow(evil, evil, evil, evil, 1),),
+        (QueryRow(evil, failures=[(evil, evil, evil)]),),
+    )  # fmt: skip
     text = page(report)
-    assert "<script" not in text
-    assert evil in Words(text).words
+    assert ("<script" in text, "49" in Words(text).words) == (False, False)
+    title, chart, groups, queries, failures, consumers, letters = 2, 2, 3, 1, 4, 3, 4
+    assert Words(text).words.count(evil) == title + chart + groups + queries + failures + consumers + letters
+
+
+def test_the_page_is_made_where_the_package_comes_as_a_zip(tmp_path: Path) -> None:
+    """As --py-files brings it: the templates are in it."""
+    root = Path(spark_streams.__file__).parent
+    with zipfile.ZipFile(tmp_path / "package.zip", "w") as packed:
+        for file in root.rglob("*"):
+            if file.is_file() and file.suffix != ".pyc":
+                packed.write(file, file.relative_to(root.parent))
+    program = (
+        "from spark_streams.monitor.report import html, report;"
+        "print(html.__file__, html.page(report.Report('streams', 0, 0, (), ())))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path / "package.zip")},
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert told.startswith(str(tmp_path / "package.zip"))
+    assert "<h1>streams</h1>" in told
 
 
 def test_a_page_of_a_thousand_groups_stays_small() -> None:

@@ -11,6 +11,7 @@ import pytest
 import spark_streams
 
 ROOT = Path(spark_streams.__file__).parent
+JOBS = ROOT.parent / "jobs"
 # What each part of the package may import of the others, from the ground up.
 BELOW = {
     "_version": set(),
@@ -34,6 +35,8 @@ BELOW = {
     "datasource": {"errors", "options", "sink", "source", "wire"},
     "commands": {"deadletter", "engine", "errors", "ids", "monitor", "option_values", "options", "wire"},
     "cli": {"_version", "commands"},
+    # Streams they read and write by format("rstream"): source and sink are not among these.
+    "jobs": {"__init__", "deadletter", "errors", "monitor", "option_values", "options", "wire"},
     "__init__": {"_version", "datasource", "deadletter", "monitor"},
 }
 # Within the source: from what is known of entries and groups up to what Spark asks.
@@ -97,6 +100,23 @@ def test_within_the_source_imports_run_downwards() -> None:
                 if floor[other] > floor[part]:
                     wrong.add(f"{name} imports source.{other}")
     assert not wrong
+
+
+def test_nothing_imports_what_the_jobs_share() -> None:
+    assert not [part for part, below in BELOW.items() if "jobs" in below]
+
+
+@pytest.mark.parametrize("path", sorted(JOBS.glob("*.py")), ids=lambda path: path.stem)
+def test_a_job_stands_on_public_names_of_the_package_alone(path: Path) -> None:
+    """And on no other job: the package and this one file are all that spark-submit is given."""
+    wrong = []
+    for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
+        first = name.split(".")[0]
+        private = first == "spark_streams" and any(part.startswith("_") for part in name.split("."))
+        if private or (JOBS / f"{first}.py").exists():
+            wrong.append(name)
+    assert not wrong
+    assert not path.stem.startswith("_")
 
 
 def circles(everywhere: bool, for_types: bool) -> set[str]:

@@ -1,5 +1,5 @@
 """What a report says: charts and tables. Pure values; builders makes them, svg draws the charts,
-monitor.report.html makes the page.
+monitor.report.html makes the page, rendering fills its templates.
 """
 
 from __future__ import annotations

@@ -1,12 +1,18 @@
-"""Charts as inline SVG: lines over time. Pure: a chart in, markup out; colours are the page's (`--c0` …)."""
+"""Charts as inline SVG: lines over time. Pure: a chart in, markup out.
+
+Positions are worked out here; the elements are in templates/chart.html, the colours in templates/style.css (`--c0` …).
+"""
 
 from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Sequence
-from html import escape
+from collections.abc import Callable
+from typing import NamedTuple
 
+from markupsafe import Markup
+
+from spark_streams.monitor.report.rendering import render
 from spark_streams.monitor.report.report import Chart, Line
 from spark_streams.monitor.report.series import thinned
 from spark_streams.monitor.terminal.units import duration, short
@@ -18,13 +24,45 @@ _TICKS = 4
 _STEPS_OF_TIME = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
 
 
-def draw(chart: Chart, began: int, ended: int) -> str:
+class _Value(NamedTuple):
+    """A line across the chart, and what stands at its left."""
+
+    y: str
+    text_y: str
+    label: str
+
+
+class _Time(NamedTuple):
+    """A mark below the chart, and what stands under it."""
+
+    x: str
+    y1: str
+    y2: str
+    anchor: str
+    label: str
+
+
+class _Dot(NamedTuple):
+    x: str
+    y: str
+    title: str
+
+
+class _Drawn(NamedTuple):
+    """A line of the chart; last: its last value, for the legend."""
+
+    name: str
+    colour: int
+    path: str
+    dots: list[_Dot]
+    last: str
+
+
+def draw(chart: Chart, began: int, ended: int) -> Markup:
     """The chart from `began` to `ended` (milliseconds since the epoch), with its legend."""
     shown = [line for line in chart.lines if any(value is not None for _, value in line.points)]
-    if not shown:
-        return '<p class="none">nothing was measured</p>'
     span = max(1, ended - began)
-    ticks = value_ticks(max(line.peak for line in shown), chart.unit)
+    ticks = value_ticks(max((line.peak for line in shown), default=0), chart.unit)
     top = ticks[-1]
 
     def x(at: float) -> float:
@@ -33,45 +71,42 @@ def draw(chart: Chart, began: int, ended: int) -> str:
     def y(value: float) -> float:
         return _HEIGHT - _BOTTOM - value / top * (_HEIGHT - _TOP - _BOTTOM)
 
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(chart.title)}">']
-    for tick in ticks:
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
-        parts.append(f'<text class="y" x="{_LEFT - 8}" y="{y(tick) + 4:.1f}">{_axis(tick, chart.unit)}</text>')
-    for at, label in time_ticks(began, ended):
-        anchor = "start" if x(at) < _LEFT + 24 else "end" if x(at) > _WIDTH - _RIGHT - 24 else "middle"
-        parts.append(f'<line class="tick" x1="{x(at):.1f}" x2="{x(at):.1f}" y1="{y(0):.1f}" y2="{y(0) + 4:.1f}"/>')
-        parts.append(f'<text x="{x(at):.1f}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{label}</text>')
-    for line in reversed(shown):
-        parts.append(_line(line, chart.unit, x, y))
-    parts.append("</svg>")
-    return "".join(parts) + _legend(shown, chart)
+    return render(
+        "chart.html",
+        title=chart.title,
+        width=_WIDTH,
+        height=_HEIGHT,
+        left=_LEFT,
+        right=_WIDTH - _RIGHT,
+        values=[_Value(_px(y(tick)), _px(y(tick) + 4), _axis(tick, chart.unit)) for tick in ticks],
+        times=[
+            _Time(_px(x(at)), _px(y(0)), _px(y(0) + 4), _anchor(x(at)), label) for at, label in time_ticks(began, ended)
+        ],
+        lines=[_drawn(line, chart.unit, x, y) for line in shown],
+        left_out=chart.left_out,
+    )
 
 
-def _line(line: Line, unit: str, x: Callable[[float], float], y: Callable[[float], float]) -> str:
-    points = thinned(line.points, _POINTS)
+def _px(length: float) -> str:
+    return f"{length:.1f}"
+
+
+def _anchor(x: float) -> str:
+    return "start" if x < _LEFT + 24 else "end" if x > _WIDTH - _RIGHT - 24 else "middle"
+
+
+def _drawn(line: Line, unit: str, x: Callable[[float], float], y: Callable[[float], float]) -> _Drawn:
     path, pen_down = [], False
     dots = []
-    for at, value in points:
+    for at, value in thinned(line.points, _POINTS):
         if value is None:
             pen_down = False
             continue
-        path.append(f"{'L' if pen_down else 'M'}{x(at):.1f} {y(value):.1f}")
+        dot = _Dot(_px(x(at)), _px(y(value)), f"{line.name}: {said(value, unit)} at {_clock(at, seconds=True)} UTC")
+        path.append(f"{'L' if pen_down else 'M'}{dot.x} {dot.y}")
         pen_down = True
-        told = f"{line.name}: {said(value, unit)} at {_clock(at, seconds=True)} UTC"
-        dots.append(f'<circle cx="{x(at):.1f}" cy="{y(value):.1f}" r="4"><title>{escape(told)}</title></circle>')
-    alone = " alone" if len(dots) == 1 else ""
-    drawn = " ".join(path)
-    return f'<g class="c{line.colour}{alone}"><path d="{drawn}"/>{"".join(dots)}</g>'
-
-
-def _legend(lines: Sequence[Line], chart: Chart) -> str:
-    items = [
-        f'<li class="c{line.colour}"><i></i>{escape(line.name)} <b>{said(_last(line), chart.unit)}</b></li>'
-        for line in lines
-    ]
-    if chart.left_out:
-        items.append(f"<li>and {chart.left_out:,} with less</li>")
-    return f'<ul class="legend">{"".join(items)}</ul>'
+        dots.append(dot)
+    return _Drawn(line.name, line.colour, " ".join(path), dots, said(_last(line), unit))
 
 
 def _last(line: Line) -> float:

@@ -31,14 +31,14 @@ def load(path: str | None, overrides: Iterable[str], shape: Shape, required: Ite
         _put(config, key.strip(), _value(text, _shape_at(shape, key.strip())))
     _check(config, shape, "", path or "--set")
     for key in required:
-        if get(config, key) in (None, "", {}, []):
+        if value_at(config, key) in (None, "", {}, []):
             raise ConfigError(f"{path or 'the configuration'}: {key} is missing; add it, or pass --set {key}=…")
     filled = _fill(config, path or "--set")
     assert isinstance(filled, dict)
     return filled
 
 
-def get(config: Config, key: str, default: Any = None) -> Any:
+def value_at(config: Config, key: str, default: Any = None) -> Any:
     """The value at a dotted key."""
     at: Any = config
     for part in key.split("."):

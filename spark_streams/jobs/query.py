@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from _job import Job
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -17,6 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_streams import watch
 from spark_streams.deadletter.inputs import Inputs, own_letters
 from spark_streams.errors import ConfigError
+from spark_streams.jobs.job import Job
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.monitor.watch.listener import Watch

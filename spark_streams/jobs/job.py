@@ -1,0 +1,142 @@
+"""One run of a job: its configuration, its Spark session, what it would do (`--check`), and the summary at its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+from rich.console import Console
+
+from spark_streams.jobs.config import Config, value_at
+from spark_streams import register
+from spark_streams.errors import ConfigError, RStreamError
+from spark_streams.jobs.stopping import Stop
+from spark_streams.options import Option, Options, parse_options
+from spark_streams.wire.address import default_url
+
+
+@dataclass
+class Job:
+    """One run of a job: its name, its checked configuration, the session, and what it will say at the end."""
+
+    name: str
+    config: Config
+    console: Console
+    check: bool = False
+    stop: Stop = field(default_factory=Stop)
+    summary: dict[str, Any] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+    spark: SparkSession | None = None
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return value_at(self.config, key, default)
+
+    @property
+    def url(self) -> str:
+        """The stream server of this job."""
+        return str(self.get("url") or default_url())
+
+    def session(self) -> SparkSession:
+        """The Spark session, with format("rstream") known. Raises JobError where no JDK is found."""
+        if not _under_submit() and not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+            raise JobError("no Java found: install a JDK 17 or newer, or set JAVA_HOME")
+        builder = SparkSession.builder.appName(f"rstream {self.name}")
+        if self.check:
+            builder = builder.master("local[1]").config("spark.ui.enabled", "false")
+        self.spark = spark = builder.getOrCreate()
+        # Now: Spark has just put its own handler of SIGINT in place.
+        self.stop.listen(spark.sparkContext._gateway)
+        register(spark)
+        return spark
+
+    def stop_with(self, call: Callable[[], None]) -> None:
+        """For a job without a session: call this when it is asked to stop."""
+        self.stop.then(call)
+        self.stop.listen(launch_gateway() if _under_submit() else None)  # type: ignore[no-untyped-call]
+
+    def plan(self, **facts: Any) -> None:
+        """What the job is about to do, when all is checked. Ends a run with `--check`."""
+        if self.check:
+            width = max(map(len, facts))
+            self.console.print(f"[bold]{self.name}[/] would:")
+            for key, value in facts.items():
+                self.console.print(f"  {key.replace('_', ' '):<{width}}  {_shown(value)}", markup=False)
+            raise CheckedError
+
+    def options(self, table: str) -> dict[str, str]:
+        """A config table as options of format("rstream"); the job's url is the default one."""
+        return {"url": self.url, **self.plain_options(table)}
+
+    def schema(self, key: str, ddl: str) -> StructType:
+        """A schema of the configuration. Raises ConfigError that names its key."""
+        try:
+            return StructType.fromDDL(ddl)  # type: ignore[return-value]  # of columns, it is a struct
+        except Exception as error:
+            raise ConfigError(f"{key}: {first_line(error)}") from error
+
+    def check_options(self, table: str, known: Iterable[Option], side: str) -> Options:
+        """A table's options, checked before anything is started. Raises OptionError."""
+        return parse_options(self.options(table), known, side)
+
+    def plain_options(self, table: str) -> dict[str, str]:
+        """A config table as options of any format: Spark takes texts."""
+        return {key: _as_option(value) for key, value in self.get(table, {}).items()}
+
+    def say(self, **facts: Any) -> None:
+        """Facts for the summary at the end."""
+        self.summary.update(facts)
+
+    def finish(self, path: str | None) -> None:
+        """The summary: a line, and a JSON file where a path is given."""
+        if self.stop.asked:
+            self.say(stopped=True)
+        facts = {**self.summary, "seconds": round(time.monotonic() - self.started, 1)}
+        told = [f"{key.replace('_per_second', '/s')} {_shown(value)}" for key, value in facts.items()]
+        self.console.print(f"[bold]{self.name}[/] {' · '.join(told)}")
+        if path:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(json.dumps({"job": self.name, **facts}, indent=2) + "\n", encoding="utf-8")
+
+
+class CheckedError(Exception):
+    """All that `--check` looks at is right."""
+
+
+class JobError(RStreamError):
+    """A job cannot go on."""
+
+    condition = "RSTREAM_JOB"
+
+
+def _under_submit() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says first."""
+    return next(iter(str(error).strip().splitlines()), "no message")
+
+
+def _as_option(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, list | dict) else str(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_shown(one)}" for key, one in value.items()) or "none"
+    return f"{value:,.1f}" if isinstance(value, float) else json.dumps(value)
