@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_streams.ids import MAX_ID
-from spark_streams.sink.batch_commit import _Closing
+from spark_streams.sink.batch_commit import _BatchCommit
 from spark_streams.sink.ledger_view import LedgerView, LedgerViews
 from spark_streams.sink.opening import _Opening
 from spark_streams.source.group.data_loss import DataLoss
@@ -92,10 +92,10 @@ def _hardly_looks(self: MicroBatchStream, server: Connection, begin: Offset, str
 
 
 def writes_each_run_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LedgerView, "settled", property(lambda self: not self.done))
+    patch.setattr(LedgerView, "is_untouched", property(lambda self: not self.done))
     patch.setattr(_Opening, "_read_earlier", lambda *given: None)
     patch.setattr(LedgerViews, "met_marks", lambda *given: None)
-    patch.setattr(_Closing, "_balance", lambda *given: True)
+    patch.setattr(_BatchCommit, "_write", lambda *given: True)
 
 
 @pytest.mark.parametrize(
