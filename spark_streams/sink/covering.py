@@ -88,7 +88,7 @@ class Covering:
         self._views.begin_afresh(views)
         self._resolver.asking(lambda: open_views(self._views, views, self._resolver.ask))
         for view in views:
-            if not view.settled and not view.done:
+            if not view.is_untouched and not view.done:
                 # Others have written meanwhile: their rows and ours would have to be matched.
                 raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(writes))
         for write in writes:

@@ -50,8 +50,8 @@ class LedgerView:
         return self.stream.decode("utf-8", "replace")
 
     @property
-    def settled(self) -> bool:
-        """Whether all rows of this stream are simply to be written."""
+    def is_untouched(self) -> bool:
+        """Whether nobody else has written rows here: all of this task's are simply to be written."""
         return not self.done and not len(self.earlier) and not len(self.others)
 
     @property

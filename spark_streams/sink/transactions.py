@@ -166,7 +166,7 @@ class LedgerSender:
         self._numbered += 1
         write = Write(chunk, f"{self._views.attempt}.{self._numbered}".encode(), views)
         self._covering.add(write)
-        if chunk.ids is not None or not all(view.settled for view in views):
+        if chunk.ids is not None or not all(view.is_untouched for view in views):
             self._flush()
             self._resolver.resolve(write)
         elif self._queued is not None:

@@ -95,7 +95,7 @@ def _hardly_asks(self: StateReconciler, server: Connection, begin: Offset, strea
 
 
 def writes_each_run_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LedgerView, "settled", property(lambda self: not self.done))
+    patch.setattr(LedgerView, "is_untouched", property(lambda self: not self.done))
     patch.setattr(_Opening, "_read_earlier", lambda *given: None)
     patch.setattr(LedgerViews, "met_marks", lambda *given: None)
     patch.setattr(_BatchCommit, "_write", lambda *given: True)

@@ -16,7 +16,7 @@ _BEHIND = 2 + HEADER  # bytes behind a part that another one follows: its line e
 
 
 @dataclass
-class Loose:
+class MixedShapes:
     """Fields of entries, all first ones, then all second ones … rows: which, ascending; count: fields of each; and per
     field: at: its place in rows; step: which of its entry's it is; the bounds of its name and of its value."""
 
@@ -45,7 +45,7 @@ class Loose:
         return same
 
 
-def walk_loose(data: Bytes, rows: Index, at: Index) -> tuple[Loose, Index]:
+def walk_mixed(data: Bytes, rows: Index, at: Index) -> tuple[MixedShapes, Index]:
     """(the fields of these entries, where each entry ends). at: where each one's id ends.
 
     Raises ShapeError, or IndexError, where something else is found.
@@ -70,7 +70,7 @@ def walk_loose(data: Bytes, rows: Index, at: Index) -> tuple[Loose, Index]:
         finish[left] = end + 2
         more = count[left] > step
         left, at = left[more], end[more]
-    return Loose(data, rows, count, *(np.concatenate(part) for part in zip(*found, strict=True))), finish
+    return MixedShapes(data, rows, count, *(np.concatenate(part) for part in zip(*found, strict=True))), finish
 
 
 def _behind(data: Bytes, at: Index) -> Bytes:

@@ -25,7 +25,7 @@ class VectorPage(EntryPage):
         self.counts = walk.counts
         self.last_id = StreamId.parse(bytes(reply[walk.begin[-1] : walk.end[-1]]))
         self._shapes = [shape for shape in walk.shapes if shape.names is not None]
-        self._loose = walk.loose
+        self._mixed = walk.mixed
         self._present = np.ones(len(walk.begin), np.bool_)
         for shape in walk.shapes:
             if shape.names is None:
@@ -35,7 +35,7 @@ class VectorPage(EntryPage):
         if self.deleted:
             self._begin, self._end = self._begin[self._present], self._end[self._present]
             row = np.cumsum(self._present) - 1
-            for part in (*self._shapes, *([self._loose] if self._loose else ())):
+            for part in (*self._shapes, *([self._mixed] if self._mixed else ())):
                 part.rows = row[part.rows]
 
     def rows_of(self, counts: Sequence[int]) -> Index:
@@ -70,12 +70,12 @@ class VectorPage(EntryPage):
         for shape in having:
             valid[shape.rows] = True
             begin[shape.rows], end[shape.rows] = _bounds_of(shape, name)
-        if self._loose is not None:
-            named = self._loose.named(name)
-            rows = self._loose.rows[self._loose.at[named]]
+        if self._mixed is not None:
+            named = self._mixed.named(name)
+            rows = self._mixed.rows[self._mixed.at[named]]
             valid[rows] = True
             # An entry's later field of the name comes later here, too, and replaces the earlier one.
-            begin[rows], end[rows] = self._loose.begin[named], self._loose.end[named]
+            begin[rows], end[rows] = self._mixed.begin[named], self._mixed.end[named]
         if not valid.any():
             return pa.nulls(self.count, pa.binary())
         if valid.all():
@@ -86,8 +86,8 @@ class VectorPage(EntryPage):
         width = np.zeros(self.count, np.int64)
         for shape in self._shapes:
             width[shape.rows] = len(shape.begin)
-        if self._loose is not None:
-            width[self._loose.rows] = self._loose.count
+        if self._mixed is not None:
+            width[self._mixed.rows] = self._mixed.count
         offsets = np.zeros(self.count + 1, np.int64)
         np.cumsum(width, out=offsets[1:])
         begin, end, name = (np.empty(offsets[-1], np.int64) for _ in range(3))
@@ -99,13 +99,13 @@ class VectorPage(EntryPage):
                 begin[place], end[place] = shape.begin[at], shape.end[at]
                 name[place] = known.setdefault(one, len(known))
         names = pa.array(list(known), pa.binary())
-        if self._loose is not None:
-            loose = self._loose
-            place = offsets[:-1][loose.rows[loose.at]] + loose.step
-            begin[place], end[place] = loose.begin, loose.end
+        if self._mixed is not None:
+            mixed = self._mixed
+            place = offsets[:-1][mixed.rows[mixed.at]] + mixed.step
+            begin[place], end[place] = mixed.begin, mixed.end
             order = np.argsort(place)
             name[place[order]] = len(known) + np.arange(len(order))
-            found = slices_of(self._reply, loose.name_begin[order], loose.name_end[order])
+            found = slices_of(self._reply, mixed.name_begin[order], mixed.name_end[order])
             names = pa.concat_arrays([names, found])
         return pa.array(offsets.astype(np.int32)), names.take(pa.array(name)), slices_of(self._reply, begin, end)
 

@@ -10,8 +10,8 @@ Entries with the same names in the same order (a shape) differ only in their hea
 read in Python, and gives the segments; every other entry is then walked alongside: the segment must be there byte by
 byte, the header after it says where the value begins and ends, and there the next segment must be. Entries that leave
 the path are another shape, and take part in the next round; a deleted entry's only segment is ␍*-1. Where shapes are
-many, each would be a round for a few entries: they are walked loosely (mixed_shapes.py), field by field whatever the
-names.
+many, each would be a round for a few entries: they are walked side by side (mixed_shapes.py), field by field whatever
+the names.
 
 Where entries start is guessed: at each `*2␍$` that has an id and `*` behind it. The walk proves the guess, because
 each entry must end where the next one starts, from the reply's first byte to its last: that is then the only reading
@@ -29,9 +29,9 @@ import numpy.typing as npt
 
 from spark_streams.wire.entries.headers import HEADER, bounds_of, number_at
 from spark_streams.wire.entries.lines import Bytes, Index, Mask, ShapeError
-from spark_streams.wire.entries.mixed_shapes import FEW_ROWS, MANY_FIELDS, Loose, walk_loose
+from spark_streams.wire.entries.mixed_shapes import FEW_ROWS, MANY_FIELDS, MixedShapes, walk_mixed
 
-_SHARE = 4  # a shape that fewer than one of so many entries have does not pay: the rest is walked loosely
+_SHARE = 4  # a shape that fewer than one of so many entries have does not pay: the rest is walked field by field
 _PIECE = 64  # bytes of a segment that are compared at once
 
 _BLOCK = 1 << 20  # bytes that are searched at once
@@ -61,7 +61,7 @@ class Shape:
 class Walk:
     """So many replies back to back, read at once. Raises ShapeError where a reading cannot be proved.
 
-    begin, end: the bounds of each entry's id; shapes: the entries by shape; loose: those of none; counts: entries per
+    begin, end: the bounds of each entry's id; shapes: the entries by shape; mixed: those of none; counts: entries per
     reply.
     """
 
@@ -110,7 +110,7 @@ class Walk:
     def _walk_all(self) -> Index:
         """Sort all entries into shapes; where each entry ends."""
         self.shapes: list[Shape] = []
-        self.loose: Loose | None = None
+        self.mixed: MixedShapes | None = None
         finish = np.empty(len(self.begin), np.int64)
         nil = self.data[self.end + 3] == _MINUS
         if nil.any():
@@ -133,7 +133,7 @@ class Walk:
             few = _SHARE * len(shape.rows) < len(rest)
             rest = np.flatnonzero(left)
             if few:
-                self.loose, finish[rest] = walk_loose(self.data, rest, self.end[rest])
+                self.mixed, finish[rest] = walk_mixed(self.data, rest, self.end[rest])
                 break
         return finish
 

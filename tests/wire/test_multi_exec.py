@@ -1,0 +1,49 @@
+"""What became of a transaction, on both servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_streams.errors import ServerReplyError
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.multi_exec import Outcome, framed, transact
+from tests.servers import Server
+
+
+@pytest.fixture
+def connection(server: Server) -> Iterator[Connection]:
+    with server.client() as client:
+        client.set("text", "no stream")
+    with Connection(Address.parse(server.url)) as made:
+        yield made
+
+
+def test_one_that_is_carried_out_has_a_reply_for_each_command_errors_among_them(connection: Connection) -> None:
+    results = transact(connection, [("SET", "k", "v"), ("XLEN", "text"), ("GET", "k")])
+    assert results is not None
+    set_, failed, got = results
+    assert (set_, got) == (b"OK", b"v")
+    assert isinstance(failed, ReplyError)
+    assert failed.code == "WRONGTYPE"
+
+
+def test_one_that_somebody_was_faster_than_has_no_results(connection: Connection, server: Server) -> None:
+    connection.execute("WATCH", "k")
+    with server.client() as client:
+        client.set("k", "theirs")
+    assert transact(connection, [("SET", "k", "ours")]) is None
+    assert connection.execute("GET", "k") == b"theirs"
+
+
+def test_one_that_the_server_gives_up_names_the_command_that_it_refused(connection: Connection) -> None:
+    commands = [("SET", "k", "v"), ("NONSENSE",)]
+    outcome = Outcome.read(connection.pipeline(framed(commands)))
+    assert (outcome.results, outcome.place) == (None, 1)
+    with pytest.raises(ReplyError, match="ERR unknown command"):
+        outcome.unless_given_up()
+    with pytest.raises(ServerReplyError, match="NONSENSE at .* was answered with: ERR unknown command"):
+        transact(connection, commands)
+    assert connection.execute("EXISTS", "k") == 0
