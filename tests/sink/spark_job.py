@@ -12,12 +12,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.chaos.job import JAVA_OPTIONS, add_worker
+from tests.chaos.job import JAVA_OPTIONS, TOO_SLOW, add_worker
 from tests.sink.faulty import FaultySource
 
 ROWS = 6_000
 KILLED = ("hold-write", "hold-commit")
-_TOO_SLOW = "Python worker failed to connect back"  # Spark gives that process ten seconds
 
 
 def session(master: str, **settings: str) -> SparkSession:
@@ -86,7 +85,7 @@ def query(folder: Path, urls: list[str], partitions: int) -> None:
             running.remove(one)
             writer, ended = one
             error = ended.exception()
-            if error is not None and _TOO_SLOW not in str(error):
+            if error is not None and TOO_SLOW not in str(error):
                 raise error
             if error is not None:
                 running.append((writer, writer.start()))
