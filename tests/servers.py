@@ -116,7 +116,7 @@ def serving(*arguments: str) -> Iterator[Served]:
         )  # fmt: skip
         served = Served("engine", f"redis://127.0.0.1:{port}/0", process, log)
         try:
-            deadline = time.monotonic() + 15
+            deadline = time.monotonic() + 60
             while "ready on" not in served.log():
                 assert process.poll() is None, served.log()
                 assert time.monotonic() < deadline, served.log()
@@ -132,7 +132,7 @@ def serving(*arguments: str) -> Iterator[Served]:
 
 
 def _answers(server: Server, process: subprocess.Popen[bytes]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     with server.client() as client:
         while time.monotonic() < deadline and process.poll() is None:
             try:

@@ -23,7 +23,7 @@ LOG4J = Path(__file__).resolve().parents[2] / "conf" / "log4j2.properties"
 JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={LOG4J}"
 
 STARTING_AT_ONCE = 2
-_TOO_SLOW = "Python worker failed to connect back"  # Spark gives that process ten seconds
+TOO_SLOW = "Python worker failed to connect back"  # Spark gives that process ten seconds
 _RACE = "java.io.OptionalDataException"  # Spark serialises a task while another query changes what it shares with it
 
 
@@ -100,7 +100,7 @@ def main(file: str) -> None:
             running.append((query, start(spark, query)))
         for query, one in list(running):
             error = "" if one.isActive else error_of(one)
-            if _RACE in error or (_TOO_SLOW in error and not query.sign("up").exists()):
+            if _RACE in error or (TOO_SLOW in error and not query.sign("up").exists()):
                 waiting.append(query)
                 running.remove((query, one))
             elif not one.isActive:

@@ -19,7 +19,7 @@ import pyspark
 from tests.chaos.query import Query
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 120.0  # seconds that anything may take on a busy machine
+PATIENCE = 300.0  # seconds that anything may take on a busy machine
 
 
 class Job:

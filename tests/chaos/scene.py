@@ -18,11 +18,11 @@ from spark_streams.source.microbatch.prefetch import LEAST
 from tests.chaos.checker import Report, check
 from tests.chaos.gather import gather
 from tests.chaos.history import History, Place
-from tests.chaos.job import error_of, start
+from tests.chaos.job import TOO_SLOW, error_of, start
 from tests.chaos.producer import Producer
 from tests.chaos.query import Fault, Query, into_a_stream
 
-PATIENCE = 120.0  # seconds that anything may take on a busy machine
+PATIENCE = 300.0  # seconds that anything may take on a busy machine
 
 
 @dataclass
@@ -83,12 +83,18 @@ class Scene:
         return into_a_stream(query, self.random) if self.sink == "stream" else query
 
     def start(self, query: Query) -> StreamingQuery:
-        """Start it here."""
+        """Start it here, and again where its Python process came too late for Spark; it is up, or has ended."""
         for left in ("up", "held", "go", "struck", "asleep", "wake", "zombie"):
             query.sign(left).unlink(missing_ok=True)
         # A loss that the last trigger finds, which has no rows, is told, too.
         self.spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "0" if query.trigger == "now" else "100")
         running = start(self.spark, query)
+        while not query.sign("up").exists():
+            if not running.isActive:
+                if TOO_SLOW not in error_of(running):
+                    break
+                running = start(self.spark, query)
+            time.sleep(0.02)
         self._running.append(running)
         return running
 

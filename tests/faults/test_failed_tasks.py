@@ -42,7 +42,7 @@ def test_a_killed_executor_costs_nothing(on_executors: dict[str, Failed], kind: 
     """SIGKILL of an executor in the middle of a task; the task runs elsewhere."""
     failed = on_executors[f"executor killed, {kind}"]
     assert failed.struck
-    assert 1 in {row.attempt for row in failed.history.kept()}
+    assert any(row.attempt > 0 for row in failed.history.kept())
     assert not failed.report, f"RSTREAM_SEED={seed}\n{failed.report}"
 
 

@@ -1,11 +1,11 @@
-"""format("rstream-faulty"): the sink, in which something happens to the first attempt of a task, or before the commit.
+"""format("rstream-faulty"): the sink, in which something happens to an attempt of a task, or before the commit.
 
 Options beside the sink's own: `fault` says what, `faultFolder` where a file is touched when it has happened (once).
 
     raise       the task fails after its first batches
     exit        the Python worker of the sink gets SIGKILL
     executor    the executor gets SIGKILL
-    slow        the task stands still, until a twin has done its work
+    slow        the task stands still, until a twin has done its work (then the file `twin` is touched), and goes on
     hold-write  a file tells that some chunks are written, and the task stands still for ever
     hold-commit the same when all is written and Spark's commit log knows nothing of it
 """
@@ -38,6 +38,8 @@ class Fault:
     def __init__(self, kind: str, folder: str) -> None:
         self.kind = kind
         self.file = Path(folder) / kind
+        self.twin = Path(folder) / "twin"
+        self.struck = False  # here
 
     def within(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches, with the fault among them in partition 0."""
@@ -45,14 +47,20 @@ class Fault:
         assert context is not None
         for at, batch in enumerate(batches):
             yield from (batch.slice(start, 100) for start in range(0, len(batch), 100))
-            if at == 0 and context.partitionId() == 0 and context.attemptNumber() == 0:
+            if at == 0 and context.partitionId() == 0:
                 self.strike()
+        if context.partitionId() == 0 and self.kind == "slow" and not self.struck:
+            self.twin.touch()
 
     def strike(self) -> None:
-        """Now, unless it has happened before."""
-        if self.kind == "hold-commit" or self.file.exists():
+        """Now, unless it has happened before: to whichever attempt comes here first, be it a twin."""
+        if self.kind == "hold-commit":
             return
-        self.file.touch()
+        try:
+            self.file.touch(exist_ok=False)
+        except FileExistsError:
+            return
+        self.struck = True
         if self.kind == "raise":
             raise RuntimeError("a fault")
         if self.kind == "exit":
@@ -61,7 +69,8 @@ class Fault:
             daemon = os.getppid()
             os.kill(int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
         if self.kind == "slow":
-            time.sleep(6)
+            while not self.twin.exists():
+                time.sleep(0.02)
         if self.kind == "hold-write":
             time.sleep(600)
 

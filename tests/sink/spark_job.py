@@ -9,20 +9,22 @@ from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.chaos.job import JAVA_OPTIONS, TOO_SLOW, add_worker
 from tests.sink.faulty import FaultySource
 
 ROWS = 6_000
 KILLED = ("hold-write", "hold-commit")
-LOG4J = Path(__file__).resolve().parents[2] / "conf" / "log4j2.properties"
 
 
 def session(master: str, **settings: str) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("sink").config("spark.ui.enabled", "false")
     for name, value in {
         "spark.sql.shuffle.partitions": "2",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG4J}",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         "spark.executor.memory": "512m",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
         **settings,
@@ -43,7 +45,8 @@ def tasks(folder: Path, urls: list[str]) -> None:
         "spark.speculation.interval": "50ms",
         "spark.speculation.minTaskRuntime": "100ms",
     }
-    spark = session("local-cluster[2,1,512]", **speculate)
+    spark = session("local-cluster[1,1,512]", **speculate)
+    add_worker(spark, "127.0.0.2")
     for at, url in enumerate(urls):
         for fault in ("raise", "exit", "slow", "executor"):
             place = folder / str(at)
@@ -60,7 +63,7 @@ def query(folder: Path, urls: list[str], partitions: int) -> None:
     """For each fault a query: stream `in` → repartition → a stream of the fault's name, a batch at a time, until all is
     through; the fault happens in the first batch of the first run."""
     spark = session("local[4]")
-    queries: list[StreamingQuery] = []
+    running: list[tuple[DataStreamWriter, StreamingQuery]] = []
     for at, url in enumerate(urls):
         for fault in KILLED:
             place = folder / str(at) / fault
@@ -75,11 +78,18 @@ def query(folder: Path, urls: list[str], partitions: int) -> None:
             writer = rows.writeStream.format("rstream-faulty").options(
                 url=url, stream=fault, fault=fault, faultFolder=str(place), chunkSize="200"
             )
-            queries.append(
-                writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True).start()
-            )
-    for one in queries:
-        one.awaitTermination()
+            writer = writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True)
+            running.append((writer, writer.start()))
+    while running:
+        for one in [one for one in running if not one[1].isActive]:
+            running.remove(one)
+            writer, ended = one
+            error = ended.exception()
+            if error is not None and TOO_SLOW not in str(error):
+                raise error
+            if error is not None:
+                running.append((writer, writer.start()))
+        time.sleep(0.02)
     spark.stop()
 
 

@@ -66,7 +66,7 @@ def after_tasks(both: list[Server], tmp_path_factory: pytest.TempPathFactory) ->
     """One cluster of two executors for all of these faults."""
     folder = tmp_path_factory.mktemp("tasks")
     finished(job(folder, "tasks", str(folder), *[server.url for server in both]), folder)
-    assert len(list(folder.glob("*/*"))) == 8, "not every fault has happened"
+    assert len(list(folder.glob("*/*"))) == 10, "not every fault has happened, or a slow task had no twin"
     return both
 
 

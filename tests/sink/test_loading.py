@@ -120,7 +120,7 @@ def test_a_rate_is_kept(server: Server) -> None:
     """100 rows a second: after the first ten, ten more each tenth of a second."""
     began = time.monotonic()
     append_in_order([frame(ROWS[:60])], options(server.url), Load("slow", "a.csv", rate=100))
-    assert 0.5 <= time.monotonic() - began < 5
+    assert 0.5 <= time.monotonic() - began < 30
     assert order(server) == ROWS[:60]
 
 

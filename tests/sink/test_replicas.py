@@ -30,7 +30,7 @@ def with_a_replica() -> Iterator[Server]:
     with contextlib.ExitStack() as stack:
         master = stack.enter_context(running_redis("--repl-diskless-sync-delay", "0"))
         replica = stack.enter_context(running_redis("--replicaof", "127.0.0.1", str(urlsplit(master.url).port)))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         with replica.client() as client:
             while client.info("replication")["master_link_status"] != "up":
                 assert time.monotonic() < deadline

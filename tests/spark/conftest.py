@@ -11,6 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 LOG4J = Path(__file__).resolve().parents[2] / "conf" / "log4j2.properties"
+# A query lives for seconds: compiling it thoroughly costs more than it gives.
+JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={LOG4J}"
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +26,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG4J}")
+        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
         .getOrCreate()
     )
     yield session

@@ -165,20 +165,24 @@ def test_entries_pass_through_byte_for_byte(spark: SparkSession, server: Server,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"streams": "s", "gruop": "g"}, "RSTREAM_UNKNOWN_OPTION.*did you mean 'group'"),
-        ({"streams": "s", "maxEntriesPerTrigger": "0"}, "RSTREAM_INVALID_OPTION.*maxEntriesPerTrigger='0'"),
-        ({"streams": "text"}, "RSTREAM_WRONG_KEY_TYPE.*key 'text'"),
-        ({"streams": "s", "url": "redis://127.0.0.1:1"}, "RSTREAM_SERVER_UNREACHABLE.*redis://127.0.0.1:1"),
-        ({"streams": "s", "url": "127.0.0.1"}, "RSTREAM_INVALID_OPTION.*is not a server address"),
+        ({"gruop": "g"}, "RSTREAM_UNKNOWN_OPTION.*did you mean 'group'"),
+        ({"maxEntriesPerTrigger": "0"}, "RSTREAM_INVALID_OPTION.*maxEntriesPerTrigger='0'"),
+        ({"url": "redis://127.0.0.1:1"}, "RSTREAM_SERVER_UNREACHABLE.*redis://127.0.0.1:1"),
+        ({"url": "127.0.0.1"}, "RSTREAM_INVALID_OPTION.*is not a server address"),
     ],
 )
-def test_bad_input_is_named(
-    spark: SparkSession, server: Server, tmp_path: Path, options: dict[str, Any], message: str
+def test_options_that_lead_to_no_server_are_named(
+    spark: SparkSession, engine_server: Server, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
+    with pytest.raises(Exception, match=message):
+        drain(read_stream(spark, engine_server, "n INT", **{"streams": "s", **options}), tmp_path)
+
+
+def test_a_key_that_is_no_stream_is_named(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     with server.client() as client:
         client.set("text", "no stream")
-    with pytest.raises(Exception, match=message):
-        drain(read_stream(spark, server, "n INT", **options), tmp_path)
+    with pytest.raises(Exception, match="RSTREAM_WRONG_KEY_TYPE.*key 'text'"):
+        drain(read_stream(spark, server, "n INT", streams="text"), tmp_path)
 
 
 def test_what_a_stream_cannot_do_is_named(spark: SparkSession, server: Server, tmp_path: Path) -> None:

@@ -75,10 +75,10 @@ def test_submitting_does_not_wait_for_the_server(client: redis.Redis, beside: Ba
 
     def slowly() -> None:
         began.set()
-        assert may_go.wait(10)
+        assert may_go.wait(60)
 
     beside.submit(settling(PendingRange("s", MAX_ID), then=slowly))
-    assert began.wait(10)
+    assert began.wait(60)
     assert left(client, "s") == 100
     may_go.set()
     beside.wait()
@@ -133,5 +133,5 @@ def test_a_process_ends_without_waiting_for_it() -> None:
         "BackgroundWorker(Address.parse('redis://127.0.0.1:1')).submit(lambda server: None)"
     )
     started = time.monotonic()
-    subprocess.run([sys.executable, "-c", program], check=True, env=os.environ, timeout=30)
-    assert time.monotonic() - started < 20
+    subprocess.run([sys.executable, "-c", program], check=True, env=os.environ, timeout=120)
+    assert time.monotonic() - started < 50

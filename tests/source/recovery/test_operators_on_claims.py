@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.servers import Server
 from tests.source.driving import ALL, add, another_reader, drain, pending_count, read, reader
 from tests.source.supervised import LETTERS, consumers
 
-IDLE = {"claimIdle": "30ms"}
+IDLE = {"claimIdle": "1h"}
 SOON = {"claimIdle": "1m"}  # not before the test is over, where 'ops' has something
 LENIENT = {"failOnDataLoss": "false"}
 Hand = Callable[[redis.Redis, str, list[str]], object]  # what it does to two of a consumer's entries
@@ -49,7 +48,13 @@ def left_by_bob(client: redis.Redis) -> None:
     client.xgroup_create("s", "g", id="0", mkstream=True)
     add(client, 12)
     client.xreadgroup("g", "bob", {"s": ">"}, count=4)
-    time.sleep(0.05)
+    let_idle(client)
+
+
+def let_idle(client: redis.Redis) -> None:
+    """All that is pending now has been for long."""
+    for one in client.xpending_range("s", "g", "-", "+", 100):
+        client.xclaim("s", "g", one["consumer"], 0, [one["message_id"]], idle=7_200_000, justid=True)
 
 
 def cut(server: Server, client: redis.Redis) -> list[dict[str, Any]]:
@@ -167,7 +172,7 @@ def test_what_another_query_takes_over_of_a_claim_is_not_missed(server: Server, 
     one = reader(server, **IDLE)
     start = one.initialOffset()
     one.latestOffset(start, ALL)
-    time.sleep(0.05)
+    let_idle(client)
     other = reader(server, **IDLE, consumer="other")
     assert sorted(n for batch in drain(other) for n in batch) == list(range(12))
     assert drain(reader(server, **IDLE), at=start) == []
@@ -245,7 +250,7 @@ def test_on_a_piece_that_is_read(server: Server, client: redis.Redis, hand: str)
 
 def test_what_another_query_takes_over_of_pieces_is_not_missed(server: Server, client: redis.Redis) -> None:
     offsets = cut(server, client)
-    time.sleep(0.05)
+    let_idle(client)
     another_reader(server)
     reader(server)  # all before have died
     other = reader(server, **IDLE, consumer="other")
