@@ -66,7 +66,8 @@ def body(job: Job) -> None:
         what["stay"] = "would leave" if dry_run else "left"
         job.console.print(f"  {what[kind['action']]} {kind['letters']:,} × {kind['reason'] or '-'} → {kind['to']}")
     if report.homeless:
-        job.console.print(f"  {report.homeless:,} letters name no stream to go to, or {orders.stream}: set redrive.to")
+        homeless = f"{report.homeless:,} dead letters name no stream to go to, or {orders.stream}"
+        job.console.print(f"  {homeless}: set redrive.to")
     told = ("stream", "dry_run", "moved", "parked", "left", "homeless")
     job.say(**{name: facts[name] for name in (*told, "bound", "goes_on", "stopped", "letters_per_second")})
 
@@ -81,12 +82,12 @@ def _plan(job: Job, orders: Orders, dry_run: bool) -> None:
     with Connection(Address.parse(job.url)) as server:
         letters = sum(view.length for view in view_streams(server, [sure.stream]))
         job.plan(
-            read=f"{sure.stream} at {server.address} ({letters:,} letters)",
+            read=f"{sure.stream} at {server.address} ({letters:,} dead letters)",
             do="count what would go where" if dry_run else "move what is meant, each letter once",
             to=sure.to or "the stream that each came from",
             parking=f"{sure.parking}, after {sure.max_redrives} redrives",
             at_most=sure.limit or "all",
-            rate=f"{sure.rate:,} letters a second" if sure.rate else "as fast as it goes",
+            rate=f"{sure.rate:,} dead letters a second" if sure.rate else "as fast as it goes",
         )
 
 

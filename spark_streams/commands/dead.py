@@ -44,13 +44,13 @@ def dead() -> None:
 @url_option
 @json_option
 def list_(stream: str | None, url: str, as_json: bool, **chosen: Any) -> None:
-    """The streams that hold dead letters; or the letters of one STREAM, counted by kind."""
+    """The streams that hold dead letters; or the dead letters of one STREAM, counted by kind."""
     from spark_streams.deadletter.looking import by_kind, dead_streams
     from spark_streams.wire.address import Address
 
     if stream is None:
         if any(value not in (None, ()) for value in chosen.values()):
-            raise click.UsageError("a choice of letters goes with one STREAM")
+            raise click.UsageError("a choice of dead letters goes with one STREAM")
         with connect(url) as server:
             found = dead_streams(server)
         if as_json:
@@ -71,7 +71,7 @@ def list_(stream: str | None, url: str, as_json: bool, **chosen: Any) -> None:
 
 @dead.command()
 @click.argument("stream")
-@click.option("--limit", type=click.IntRange(1), default=10, show_default=True, help="So many letters, oldest first.")
+@click.option("--limit", type=click.IntRange(1), default=10, show_default=True, help="So many, oldest first.")
 @criteria_options
 @url_option
 @json_option
@@ -87,7 +87,7 @@ def show(stream: str, limit: int, url: str, as_json: bool, **chosen: Any) -> Non
         return
     first = True
     for letter in found:
-        click.echo(("" if first else "\n") + click.style(f"letter {letter.id}", bold=True))
+        click.echo(("" if first else "\n") + click.style(f"dead letter {letter.id}", bold=True))
         first = False
         told = [(f"dl.{name}", value) for name, value in letter.envelope.items() if value]
         for name, value in [*letter.pairs, *told]:
@@ -101,7 +101,7 @@ def show(stream: str, limit: int, url: str, as_json: bool, **chosen: Any) -> Non
 @click.option(
     "--output", type=click.Path(dir_okay=False, allow_dash=True), default="-", help="A file; else the screen."
 )
-@click.option("--limit", type=click.IntRange(1), help="So many letters at most, oldest first.")
+@click.option("--limit", type=click.IntRange(1), help="So many dead letters at most, oldest first.")
 @criteria_options
 @url_option
 def export(stream: str, output: str, limit: int | None, url: str, **chosen: Any) -> None:
@@ -120,19 +120,19 @@ def export(stream: str, output: str, limit: int | None, url: str, **chosen: Any)
             file.write(as_line(letter) + "\n")
             written += 1
     if output != "-":
-        click.echo(f"{written:,} letters of {stream} written to {output}", err=True)
+        click.echo(f"{written:,} dead letters of {stream} written to {output}", err=True)
 
 
 @dead.command()
 @click.argument("stream")
-@click.option("--limit", type=click.IntRange(1), help="So many letters at most, oldest first.")
+@click.option("--limit", type=click.IntRange(1), help="So many dead letters at most, oldest first.")
 @click.option("--dry-run", is_flag=True, help="Only count what would be deleted.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @criteria_options
 @url_option
 @json_option
 def purge(stream: str, limit: int | None, dry_run: bool, yes: bool, url: str, as_json: bool, **chosen: Any) -> None:
-    """Delete letters of STREAM for good. Entries that are no letters stay."""
+    """Delete dead letters of STREAM for good. Entries that are no dead letters stay."""
     from spark_streams.deadletter.purge import purge as delete
     from spark_streams.wire.address import Address
 
@@ -145,7 +145,7 @@ def purge(stream: str, limit: int | None, dry_run: bool, yes: bool, url: str, as
         _print_kinds(planned.tally)
         if not planned.deleted:
             return
-        click.confirm(f"Delete {planned.deleted:,} letters of {stream}?", abort=True)
+        click.confirm(f"Delete {planned.deleted:,} dead letters of {stream}?", abort=True)
     with progress("purge", quiet=as_json) as tell:
         done = delete(address, stream, criteria, limit, dry_run, lambda done: tell(done.looked_at, done.total))
     if as_json:
@@ -153,7 +153,7 @@ def purge(stream: str, limit: int | None, dry_run: bool, yes: bool, url: str, as
         return
     if dry_run:
         _print_kinds(done.tally)
-    click.echo(f"{'would delete' if dry_run else 'deleted'} {done.deleted:,} letters of {stream}")
+    click.echo(f"{'would delete' if dry_run else 'deleted'} {done.deleted:,} dead letters of {stream}")
 
 
 def is_terminal() -> bool:

@@ -1,4 +1,4 @@
-"""Which letters are meant, as options; and progress while they are gone through."""
+"""Which dead letters are meant, as options; and progress while they are gone through."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _OPTIONS = (
     click.option("--stage", "stages", multiple=True, metavar="TEXT", help="That failed in this step (dl.stage)."),
     click.option("--error", "errors", multiple=True, metavar="TEXT", help="With this error (dl.error)."),
     click.option("--field", "fields", multiple=True, metavar="NAME=VALUE", help="Whose entry has this field."),
-    click.option("--older", metavar="TIME", help="That are letters for longer than this (30m, 7d)."),
-    click.option("--newer", metavar="TIME", help="That are letters for less than this."),
+    click.option("--older", metavar="TIME", help="That are dead letters for longer than this (30m, 7d)."),
+    click.option("--newer", metavar="TIME", help="That are dead letters for less than this."),
     click.option("--first-id", "first", metavar="ID", help="From this letter on."),
     click.option("--last-id", "last", metavar="ID", help="Up to this letter, and it, too."),
 )
 
 
 def criteria_options(command: F) -> F:
-    """The options that choose letters."""
+    """The options that choose dead letters."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("stream")
 @click.option("--to", metavar="STREAM", help="Where entries go; else each to the stream that it came from.")
-@click.option("--limit", type=click.IntRange(1), help="So many letters at most, oldest first.")
-@click.option("--rate", type=click.IntRange(1), help="So many letters a second.")
+@click.option("--limit", type=click.IntRange(1), help="So many dead letters at most, oldest first.")
+@click.option("--rate", type=click.IntRange(1), help="So many dead letters a second.")
 @click.option("--max-redrives", type=click.IntRange(0), default=3, show_default=True, help="Then a letter is parked.")
 @click.option("--parking", metavar="STREAM", help="Where it is parked, whole.  [default: STREAM:parked]")
 @click.option("--transform", metavar="MODULE:FUNCTION", help="Repairs each letter, or leaves it.")
@@ -43,7 +43,7 @@ def redrive(
     as_json: bool,
     **chosen: Any,
 ) -> None:
-    """Send letters of STREAM back to be read again, each once.
+    """Send dead letters of STREAM back to be read again, each once.
 
     A letter becomes an entry with its original fields and one more, dl.redriven, from which the next letter would know
     of this one; and is deleted, in the same transaction. Every group of the stream is given the entry, also those that
@@ -88,7 +88,7 @@ def print_report(report: Report) -> None:
     rows = [(reason, stage, action, to, count.letters) for (action, to, stage, reason), count in report.tally]
     if rows or report.dry_run:
         print_table(("reason", "stage", "action", "to", "letters"), rows)
-    said = [f"{'would move' if report.dry_run else 'moved'} {report.moved:,} letters of {report.stream}"]
+    said = [f"{'would move' if report.dry_run else 'moved'} {report.moved:,} dead letters of {report.stream}"]
     if report.parked:
         said.append(f"{'would park' if report.dry_run else 'parked'} {report.parked:,}")
     if report.left:
@@ -102,7 +102,7 @@ def print_report(report: Report) -> None:
     click.echo(" · ".join(said))
     if report.goes_on:
         click.echo(
-            f"went on with a run that had moved {report.moved_before:,} before it ended; letters above its bound "
+            f"went on with a run that had moved {report.moved_before:,} before it ended; dead letters above its bound "
             f"{report.bound} wait for the next one"
         )
     if report.stopped:

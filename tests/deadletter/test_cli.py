@@ -75,7 +75,7 @@ def test_show_and_export_tell_everything_of_a_letter(server: Server, tmp_path: P
     assert (first["envelope"]["stream"], first["envelope"]["redrives"]) == ("s", "0")
     assert json.loads(dead(server, "show", DEAD, "--json").output) == [first, second]
     saved = dead(server, "export", DEAD, "--limit", "1", "--output", str(tmp_path / "letters.jsonl"))
-    assert "1 letters of dead written to" in saved.stderr
+    assert "1 dead letters of dead written to" in saved.stderr
     assert (tmp_path / "letters.jsonl").read_text().splitlines() == lines[:1]
 
 
@@ -83,13 +83,13 @@ def test_redrive_says_what_it_would_do_and_what_it_did(server: Server) -> None:
     fill(server, 90)
     looked = dead(server, "redrive", DEAD, "--reason", "odd", "--dry-run")
     assert "odd     read   move    s        60" in looked.stdout
-    assert "would move 60 letters of dead" in looked.stdout
+    assert "would move 60 dead letters of dead" in looked.stdout
     assert numbers(server) == []
     done = json.loads(dead(server, "redrive", DEAD, "--reason", "odd", "--limit", "50", "--json").stdout)
     assert (done["moved"], done["parked"], done["stopped"], done["dry_run"]) == (50, 0, False, False)
     assert [(kind["reason"], kind["to"], kind["letters"]) for kind in done["by"]] == [("odd", "s", 50)]
     again = dead(server, "redrive", DEAD, "--to", "retry", "--max-redrives", "0").stdout
-    assert "moved 0 letters of dead · parked 40" in again
+    assert "moved 0 dead letters of dead · parked 40" in again
     assert len(numbers(server, f"{DEAD}:parked")) == 40
 
 
@@ -98,9 +98,9 @@ def test_redrive_says_which_letters_stay_because_they_name_no_stream_to_go_to(se
     fill(server, 2, stream=DEAD)
     stay = "5 stay: they name no stream to go to, or this one itself (--to)"
     looked = dead(server, "redrive", DEAD, "--dry-run").stdout
-    assert f"would move 0 letters of dead · {stay}" in looked
+    assert f"would move 0 dead letters of dead · {stay}" in looked
     assert "decode  read   stay    dead        1" in looked
-    assert f"moved 0 letters of dead · {stay}" in dead(server, "redrive", DEAD).stdout
+    assert f"moved 0 dead letters of dead · {stay}" in dead(server, "redrive", DEAD).stdout
     assert json.loads(dead(server, "redrive", DEAD, "--json").stdout)["homeless"] == 5
     assert "stay" not in dead(server, "redrive", DEAD, "--to", "s").stdout
 
@@ -112,17 +112,19 @@ def test_purge_asks_and_deletes_what_is_meant(server: Server, monkeypatch: pytes
     refused = dead(server, "purge", DEAD, given="y\n")
     assert (refused.exit_code, numbers(server, "s")) == (2, [])
     assert "give --yes, or --dry-run" in refused.output
-    assert "would delete 30 letters of dead" in dead(server, "purge", DEAD, "--reason", "decode", "--dry-run").stdout
+    assert (
+        "would delete 30 dead letters of dead" in dead(server, "purge", DEAD, "--reason", "decode", "--dry-run").stdout
+    )
     monkeypatch.setattr("spark_streams.commands.dead.is_terminal", lambda: True)
     unsure = dead(server, "purge", DEAD, "--reason", "decode", given="n\n")
-    assert (unsure.exit_code, "Delete 30 letters of dead?" in unsure.output) == (1, True)
+    assert (unsure.exit_code, "Delete 30 dead letters of dead?" in unsure.output) == (1, True)
     with server.client() as client:
         assert client.xlen(DEAD) == 91
         assert dead(server, "purge", DEAD, "--reason", "decode", given="y\n").exit_code == 0
         assert client.xlen(DEAD) == 61
         told = json.loads(dead(server, "purge", DEAD, "--limit", "7", "--yes", "--json").stdout)
         assert (told["deleted"], told["by"][0]["letters"]) == (7, 7)
-        assert "deleted 53 letters of dead" in dead(server, "purge", DEAD, "--yes").stdout
+        assert "deleted 53 dead letters of dead" in dead(server, "purge", DEAD, "--yes").stdout
         assert [fields for _, fields in words(client, DEAD)] == [[b"no", b"letter"]]
 
 
@@ -131,7 +133,7 @@ def test_purge_asks_and_deletes_what_is_meant(server: Server, monkeypatch: pytes
     [
         (["list", "none"], 1, "[RSTREAM_SERVER_REPLY] there is no stream 'none'"),
         (["list", "text"], 1, "[RSTREAM_WRONG_KEY_TYPE] key 'text'"),
-        (["list", "--reason", "x"], 2, "a choice of letters goes with one STREAM"),
+        (["list", "--reason", "x"], 2, "a choice of dead letters goes with one STREAM"),
         (["list", DEAD, "--field", "n"], 2, "field 'n' is not NAME=VALUE"),
         (["list", DEAD, "--older", "soon"], 2, "older='soon': "),
         (["show", DEAD, "--first-id", "x-1"], 2, "first id='x-1': not a stream id"),

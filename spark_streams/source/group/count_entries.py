@@ -56,7 +56,7 @@ def _pages(server: Connection, stream: str, after: StreamId, last: StreamId) -> 
         try:
             page = decode_entries(reply)
         except ServerReplyError as error:
-            raise ServerReplyError(f"XRANGE of {stream!r} at {server.address}: {error.message}") from None
+            raise ServerReplyError(f"XRANGE of {stream!r} at {server.address}: {error.message}", error.code) from None
         entries = page.count + page.deleted
         if entries:
             yield entries
