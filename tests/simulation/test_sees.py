@@ -16,7 +16,7 @@ from spark_streams.source.group.entry_counts import Counts
 from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.microbatch.batch_contents import ContentsChooser
 from spark_streams.source.microbatch.current_batch import CurrentBatch
-from spark_streams.source.microbatch.query_state import StateReconciler
+from spark_streams.source.microbatch.query_state import RunMemory
 from spark_streams.source.microbatch.trigger import Trigger
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge
@@ -84,11 +84,11 @@ def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("spark_streams.source.group.reconcile.Reconciler._above", lambda *given: None)
-    patch.setattr(StateReconciler, "_ask_what_is_left", _hardly_asks)
+    patch.setattr("spark_streams.source.group.gone_or_moved.Mender._above", lambda *given: None)
+    patch.setattr(RunMemory, "_ask_what_is_left", _hardly_asks)
 
 
-def _hardly_asks(self: StateReconciler, server: Connection, begin: Offset, streams: Any) -> Any:
+def _hardly_asks(self: RunMemory, server: Connection, begin: Offset, streams: Any) -> Any:
     self._acknowledging.now(server, begin)
     self._account.forget(streams)
     return self._groups.now(server, self._subscription.member, streams)

@@ -1,7 +1,8 @@
 """Entries that are gone before the query has read them: an error that names them, or counted and passed over.
 
-The server is asked whether the group stands where the query left it. Where `failOnDataLoss` is false, a group that is
-gone is made again at the checkpoint, and what was lost is logged and told with the query's progress.
+What is lost is found elsewhere: by the account (loss_account), by what stands at the groups (gone_or_moved), and by
+whoever reads a batch again. Here it is decided what that means, by failOnDataLoss; the counts are logged and told with
+the query's progress.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from spark_streams.errors import DataLossError
-from spark_streams.source.group.group_state import GroupState
-from spark_streams.source.membership import Membership
 
 GO_ON = "set failOnDataLoss=false to go on without them"  # a todo
 _log = logging.getLogger("spark_streams.source")
@@ -36,8 +35,3 @@ class DataLoss:
         if count:
             self.counts[stream] += count
             _log.warning("stream %r: %d entries are lost: %s", stream, count, problem)
-
-
-def shared(member: Membership, state: GroupState) -> bool:
-    """Whether others read from the group; consumers that hold our own claims and pieces are not others."""
-    return any(not member.made(other.name) for other in state.others)

@@ -9,12 +9,12 @@ from dataclasses import replace
 from spark_streams.errors import DataLossError
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.source.group.commit_marks import Marks
-from spark_streams.source.group.data_loss import DataLoss, shared
+from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.gone_or_moved import Mender, is_another, vanished
 from spark_streams.source.group.group_admin import Start, create_consumers, create_groups_at, set_groups_to
 from spark_streams.source.group.group_state import GroupState, fetch_state, missing, require_alone
 from spark_streams.source.group.initial_position import InitialPositionKeys, save_initial_positions
 from spark_streams.source.group.loss_account import LossAccount
-from spark_streams.source.group.reconcile import Reconciler, is_another, vanished
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
@@ -59,7 +59,7 @@ class GroupReconciler:
         self.heads, groups = fetch_state(server, member, streams, self.heads)
         begin = self._without_vanished(server, member, begin, groups)
         groups |= self._set_to_checkpoint(server, member, begin, groups, ends, afresh)
-        mended = Reconciler(server, member, self._losses, self._counts, marks.of, ends).run(begin, self.heads, groups)
+        mended = Mender(server, member, self._losses, self._counts, marks.of, ends).run(begin, self.heads, groups)
         create_groups_at(server, member, mended.made)
         set_groups_to(server, member, mended.moved)
         lowered = self._lower(begin, mended.begin)
@@ -168,7 +168,7 @@ class GroupReconciler:
         asked = [
             stream
             for stream, state in states.items()
-            if state.last_delivered > begin[stream] and not shared(member, state) and self._was_ours(begin, stream)
+            if state.last_delivered > begin[stream] and not state.is_shared(member) and self._was_ours(begin, stream)
         ]
         summaries = server.pipeline([("XPENDING", stream, member.group) for stream in asked])
         for stream, summary in zip(asked, summaries, strict=True):

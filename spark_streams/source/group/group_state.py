@@ -42,6 +42,10 @@ class GroupState:
     others: tuple[OtherConsumer, ...] = ()
     counted: bool = True
 
+    def is_shared(self, member: Membership) -> bool:
+        """Whether others read from the group; consumers that hold our own claims and pieces are not others."""
+        return any(not member.made(other.name) for other in self.others)
+
 
 def fetch_state(
     server: Connection, member: Membership, streams: Sequence[str], known: Mapping[str, StreamState] | None = None

@@ -12,7 +12,7 @@ from dataclasses import replace
 from spark_streams.ids import StreamId
 from spark_streams.source.entry_count import Count
 from spark_streams.source.group.count_entries import count_read
-from spark_streams.source.group.data_loss import GO_ON, DataLoss, shared
+from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.group.entry_counts import Counts, held_above
 from spark_streams.source.group.group_admin import Start, set_groups_to
 from spark_streams.source.group.group_state import GroupState, Reserved
@@ -77,7 +77,7 @@ class LossAccount:
         for stream, state in reserved.states.items():
             self.counts.moved(stream, state.last_delivered)
             head = heads[stream]
-            if shared(self._subscription.member, state):
+            if state.is_shared(self._subscription.member):
                 self.counts.share(stream)
             elif ends.get(stream, head.last) == head.last:
                 self._all_read(stream, head, before[stream].last_delivered)
@@ -114,7 +114,7 @@ class LossAccount:
             known = None
         if head.added is None:
             self.counts.forget(stream)
-        elif shared(self._subscription.member, state):
+        elif state.is_shared(self._subscription.member):
             missed = 0 if known is None else known.missed
             if state.entries_read is not None:
                 self.counts.of[stream] = Count(state.entries_read + missed, head.added, missed, shared=True)

@@ -1,5 +1,8 @@
 """What becomes of a batch once it is in the commit log: notes are taken, entries acknowledged, claims closed.
 
+Elsewhere entries are acknowledged at once (trigger: at-most-once), because they are delivered again (query_state), or
+with their dead letter (recovery.dead_entries). XACK itself is in source.pending_list.
+
 Acknowledged is what is pending for our consumer between the last mark (commit_marks) and the batch's end: what
 somebody hands to our consumer below that was read by no batch (source.recovery.handed_entries)."""
 

@@ -1,4 +1,5 @@
-"""What the next batch holds: one of a piece of a poison batch | what a crash left, what was claimed, what is new."""
+"""What the next batch holds: a piece of a poison batch alone; else what was claimed, with what a crash left or with
+what is new; else a piece as the last resort."""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ from spark_streams.wire.connection import Connection
 
 @dataclass(frozen=True)
 class BatchContents:
-    """claimed: per stream, the consumers that hold entries of the batch; ranges: what is pending for our own consumer;
-    new: those of the ranges that this trigger has reserved, None where it was not to reserve any."""
+    """claimed: per stream, the consumers that hold entries of the batch (claims, or one piece); ranges: what is pending
+    for our own consumer; new: those of the ranges that this trigger has reserved, None where a piece or what a crash
+    left comes first."""
 
     claimed: Mapping[str, Sequence[Claimed]]
     ranges: list[EntryRange] = field(default_factory=list)
@@ -41,8 +43,8 @@ class BatchContents:
 
 
 class ContentsChooser:
-    """Chooses what a batch holds, and reserves what is new. turn: the number of the trigger; streams take turns;
-    dead_letter: what to do with entries that were delivered too often."""
+    """Chooses what a batch holds, and reserves what is new. turn: goes up with each trigger, and with it who comes
+    first where not all streams have room; dead_letter: what to do with entries that were delivered too often."""
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class ContentsChooser:
         self._taken.forget()
 
     def choose(self, server: Connection, state: QueryState, token: str, most: int | None) -> BatchContents:
-        """At most so many entries (None: any number), for a batch of this name; empty where there is nothing to read.
+        """At most `most` entries (None: any number), for a batch named `token`; empty where there is nothing to read.
 
         Raises DataLossError where entries are gone and that is not allowed, ServerError and kin.
         """
@@ -88,7 +90,7 @@ class ContentsChooser:
     def _claimed_left_and_new(
         self, server: Connection, state: QueryState, token: str, most: int | None
     ) -> BatchContents:
-        """What a crash left comes before what is new; what is claimed goes along with either."""
+        """What is claimed comes first; the room that it leaves goes to what a crash left, else to what is new."""
         claimed = self._claim(server, state, token, most)
         room = None if most is None else most - sum(one.count for some in claimed.values() for one in some)
         if state.prefetch is not None:
@@ -102,7 +104,7 @@ class ContentsChooser:
         return BatchContents(claimed, ranges + new, new)
 
     def _claim(self, server: Connection, state: QueryState, token: str, most: int | None) -> dict[str, list[Claimed]]:
-        """Entries of dead consumers, and claims of our own that no offset names."""
+        """Entries of dead consumers, and claims of a run that died before an offset named them."""
         options = self._options
         rules = Rules(
             options["claimIdle"], options["maxDeliveries"], self._dead_letter, self._losses.report, self._taken
@@ -137,7 +139,7 @@ class ContentsChooser:
             self._account.took(self._groups.heads, groups, reserved)
             if reserved.ranges or not reserved.states:
                 return reserved.ranges
-            # What these streams had was deleted, or others were faster: the turn is that of those that were left out.
+            # What these streams had was deleted, or others were faster: streams that had no share are tried.
             backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
         return []
 

@@ -1,10 +1,10 @@
 """The driver's side of a query, without Spark: what Spark asks of a streaming source.
 
-A micro-batch (start, end] is exactly our consumer's pending entries in that range. `next(start)` is only ever asked
-with a start that is in the commit log (FACTS S4), so it acknowledges that, then reserves: first what a crash left
-pending above `start`, then what it may claim from dead consumers, then new entries (source.microbatch.trigger). A batch
-that follows another one of the same run has that acknowledged in the background, beside its tasks; at an idle tick it
-is acknowledged before the answer. Where much is left, the batch after it is reserved there, too (prefetch).
+A micro-batch (start, end] is exactly our consumer's pending entries in that range, and those of the consumers that its
+offset names as claimed (with noAck: the range itself). `next(start)` is only ever asked with a start that is in Spark's
+commit log (docs/facts.md, S4), so that may be acknowledged (microbatch.trigger). A batch that follows another one of
+the same run has that acknowledged in the background, beside its tasks; at an idle tick it is acknowledged before the
+answer. Where much is left, the batch after it is reserved in the background, too (prefetch).
 
 State that lives here is a convenience: all that a restart needs is in the offset and on the server.
 """
@@ -35,7 +35,7 @@ from spark_streams.source.microbatch.background import BackgroundWorker
 from spark_streams.source.microbatch.batch_contents import ContentsChooser
 from spark_streams.source.microbatch.current_batch import CurrentBatch
 from spark_streams.source.microbatch.interleave import in_order
-from spark_streams.source.microbatch.query_state import StateReconciler
+from spark_streams.source.microbatch.query_state import RunMemory
 from spark_streams.source.microbatch.replay import Replay
 from spark_streams.source.microbatch.trigger import Trigger
 from spark_streams.source.offset import Offset
@@ -82,7 +82,7 @@ class MicroBatchStream:
         contents = self._contents = ContentsChooser(
             options, subscription, groups, account, admission, poison, losses, self.counters, self._dead_letter
         )
-        state = self._state = StateReconciler(
+        memory = self._memory = RunMemory(
             options,
             subscription,
             groups,
@@ -93,7 +93,7 @@ class MicroBatchStream:
             self.worker,
             contents.forget,
         )
-        self._trigger = Trigger(options, subscription, state, groups, account, contents, acks, admission, losses)
+        self._trigger = Trigger(options, subscription, memory, groups, account, contents, acks, admission, losses)
         self._current: CurrentBatch | None = None
 
     @property
@@ -104,7 +104,7 @@ class MicroBatchStream:
     @property
     def reserved_ahead(self) -> int:
         """How many entries are reserved for the batch after the current one, once that is done."""
-        return self._state.reserved_ahead
+        return self._memory.reserved_ahead
 
     # -- what Spark asks -----------------------------------------------------------------------------------------
 
@@ -140,7 +140,8 @@ class MicroBatchStream:
         if batch is None or batch.end != end:
             batch = self._current = CurrentBatch(end)
         if not batch.is_counted and not (batch.is_new and self._options["maxDeliveries"] is None):
-            # Once a run: Spark plans a batch again for each action on it.
+            # Once a run: Spark plans a batch again for each action on it. One of an earlier run may have been cut by
+            # that run, whatever maxDeliveries is now.
             batch.is_cut = self._server.run(lambda server: self._count_attempt(server, begin, end))
             batch.is_counted = True
         if batch.ranges is None:
@@ -188,7 +189,7 @@ class MicroBatchStream:
 
     def _begin_afresh(self) -> None:
         """Take nothing for known: the server is asked, as after a restart."""
-        self._state.begin_afresh()
+        self._memory.begin_afresh()
 
     def _first(self, server: Connection) -> Offset:
         self._subscription.join(server)
@@ -202,8 +203,8 @@ class MicroBatchStream:
         self._admission.until = stream_states(server, self.member.streams)
 
     def _commit(self, server: Connection, end: Offset) -> None:
-        if self._state.wait_for_worker() is not None:
-            self._begin_afresh()  # what was reserved ahead is not what this run expects any more
+        if self._memory.wait_for_worker() is not None:
+            self._begin_afresh()  # what was reserved ahead stays pending, and is found as what a crash has left
         self._acknowledging.now(server, end)
 
     def _count_attempt(self, server: Connection, begin: Offset, end: Offset) -> bool:

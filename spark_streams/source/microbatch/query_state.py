@@ -16,7 +16,6 @@ from spark_streams.errors import StreamStateError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.options import Options
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.group.data_loss import shared
 from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.group.kept_positions import KeptPositions
@@ -37,9 +36,11 @@ from spark_streams.wire.connection import Connection
 class QueryState:
     """The query at the beginning of a trigger.
 
-    logged: the checkpoint as Spark has it; begin: the same without what the server has lost; groups: per stream;
-    prefetch: what was reserved ahead, where it is still of use; unacknowledged: entries of the batch before that are
-    pending still, per stream; above: entries that are reserved above the checkpoint, None: as this run knows.
+    logged: the checkpoint, with positions that are kept on the server and without dropped streams; begin: the same,
+    before what the server has lost; groups: per stream; prefetch: what was reserved ahead, where it is still of use
+    (else it is found as what a crash has left); unacknowledged: entries of the batch that ends at `begin` and are
+    pending still, per stream; above: how many entries are reserved above the checkpoint, as the server says, None: it
+    was not asked, and this run's own counts hold.
     """
 
     logged: Offset
@@ -50,9 +51,9 @@ class QueryState:
     above: Mapping[str, int] | None
 
 
-class StateReconciler:
+class RunMemory:
     """worker: what it runs beside the tasks is waited for; forget: called where nothing is to be taken for known;
-    is_fresh: nothing is known of what an earlier run left behind."""
+    is_fresh: what this run remembers may not be relied on, and the server is asked."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class StateReconciler:
         self._forget = forget
         self._streams: tuple[str, ...] = ()
         self._prefetch: Prefetch | None = None
-        self._left: Mapping[str, StreamId] = {}  # where the last trigger left the groups
+        self._expected: Mapping[str, StreamId] = {}  # where the groups must stand
         self.is_fresh = True
 
     # -- from one trigger to the next ------------------------------------------------------------------------------
@@ -89,11 +90,11 @@ class StateReconciler:
         self._acknowledging.forget()
         self._forget()
 
-    def leave(self, groups: Mapping[str, GroupState], reserved: Collection[EntryRange]) -> None:
-        """A trigger is over, and has left the groups behind what it reserved."""
+    def remember(self, groups: Mapping[str, GroupState], reserved: Collection[EntryRange]) -> None:
+        """A trigger is over, and the groups stand behind what it has reserved."""
         self.is_fresh = False
         positions = {stream: state.last_delivered for stream, state in groups.items()}
-        self._left = positions | {entries.stream: entries.last for entries in reserved}
+        self._expected = positions | {entries.stream: entries.last for entries in reserved}
 
     def expect(self, prefetch: Prefetch) -> None:
         """This is being reserved beside the tasks, for the next trigger."""
@@ -118,7 +119,7 @@ class StateReconciler:
 
     # -- a trigger begins ------------------------------------------------------------------------------------------
 
-    def at(self, server: Connection, begin: Offset) -> QueryState:
+    def state_at(self, server: Connection, begin: Offset) -> QueryState:
         """The query at a trigger that begins with this checkpoint. Raises StreamStateError and ServerError, each with
         what to do."""
         prefetch = self.wait_for_worker()
@@ -140,7 +141,7 @@ class StateReconciler:
         if self._no_ack:
             self._acknowledge_all(server, groups)
         above: dict[str, int] | None = None
-        if self.is_fresh or self._is_surprised(groups, unacknowledged, prefetch):
+        if self.is_fresh or self._differs_from_memory(groups, unacknowledged, prefetch):
             groups = self._ask_what_is_left(server, begin, list(groups))
             prefetch, unacknowledged = None, {}
             above = {} if self._no_ack else {stream: state.ours for stream, state in groups.items()}
@@ -168,16 +169,16 @@ class StateReconciler:
         return {stream: share.count for stream, share in begin.shares.items()}
 
     def _acknowledge_all(self, server: Connection, groups: Mapping[str, GroupState]) -> None:
-        """What an earlier run with a pending list has left: the groups stand below it by now."""
+        """What an earlier run with a pending list has left: the groups were set back below it, and deliver it again."""
         ours = [PendingRange(stream, MAX_ID) for stream, state in groups.items() if state.ours]
         acknowledge(server, self._subscription.member, ours)
 
-    def _is_surprised(
+    def _differs_from_memory(
         self, groups: Mapping[str, GroupState], unacknowledged: Mapping[str, int], prefetch: Prefetch | None
     ) -> bool:
         """Whether a group that is ours alone does not stand where it was left, or more is pending than we know of."""
         expected = Counter(unacknowledged)
-        left = self._left
+        left = self._expected
         if prefetch is not None:
             expected += prefetch.pending()
             left = {**left, **prefetch.ends()}
@@ -185,7 +186,7 @@ class StateReconciler:
             moved = state.last_delivered != left.get(stream, state.last_delivered)
             if state.ours > expected[stream]:
                 return True
-            if moved and not self._no_ack and not shared(self._subscription.member, state):
+            if moved and not self._no_ack and not state.is_shared(self._subscription.member):
                 return True
         return False
 
@@ -202,7 +203,7 @@ class StateReconciler:
         if self._no_ack:
             return groups
         floors = {stream: marks.floor(stream) for stream in streams}
-        # What is pending above a group that was set back is given again.
+        # What is pending above a group that was set back will be delivered again: it must not be pending twice.
         again = [PendingRange(s, MAX_ID, state.last_delivered) for s, state in groups.items() if state.ours]
         has_changed = acknowledge(server, member, again) > 0
         if take_handed(server, member, groups, floors, secrets.token_hex(6)) or has_changed:

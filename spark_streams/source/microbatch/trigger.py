@@ -1,4 +1,5 @@
-"""One trigger: reconcile, choose what the batch holds, hand it over."""
+"""One trigger: reconcile, choose what the batch holds, make the batch and its offset; then acknowledge the one before
+it and, where much is left, reserve the next one, both beside the tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from spark_streams.source.microbatch.batch_contents import BatchContents, Conten
 from spark_streams.source.microbatch.current_batch import CurrentBatch
 from spark_streams.source.microbatch.interleave import in_order
 from spark_streams.source.microbatch.prefetch import Prefetch, is_worth_it
-from spark_streams.source.microbatch.query_state import QueryState, StateReconciler
+from spark_streams.source.microbatch.query_state import QueryState, RunMemory
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges, pending_ranges
 from spark_streams.source.recovery.taken_entries import missing_from
@@ -35,7 +36,7 @@ class Trigger:
         self,
         options: Options,
         subscription: Subscription,
-        state: StateReconciler,
+        memory: RunMemory,
         groups: GroupReconciler,
         account: LossAccount,
         contents: ContentsChooser,
@@ -45,7 +46,7 @@ class Trigger:
     ) -> None:
         self._options = options
         self._subscription = subscription
-        self._state = state
+        self._memory = memory
         self._groups = groups
         self._account = account
         self._contents = contents
@@ -54,28 +55,30 @@ class Trigger:
         self._losses = losses
 
     def next(self, server: Connection, begin: Offset, most: int | None) -> CurrentBatch | None:
-        """The next batch, of at most `most` entries; None where there is nothing to read, and what is committed is
-        acknowledged then. begin: it is in Spark's commit log (FACTS S4)."""
-        state = self._state.at(server, begin)
+        """The next batch, of at most `most` entries. None where there is nothing to read: then `begin` is acknowledged
+        before this returns, else in the background. begin: it is in Spark's commit log (docs/facts.md, S4)."""
+        state = self._memory.state_at(server, begin)
         token = secrets.token_hex(6)
         contents = self._contents.choose(server, state, token, most)
-        self._state.leave(state.groups, contents.new or [])
+        self._memory.remember(state.groups, contents.new or [])
         if not contents:
             if not self._acknowledging.is_done(state.begin):
                 self._acknowledging.now(server, state.begin)
             return None
-        batch = self._made(server, state, contents, token)
+        batch = self._make_batch(server, state, contents, token)
         if not self._acknowledging.is_done(state.begin):
             self._acknowledging.beside(server, state.begin)
         if contents.new is not None and not contents.claimed:
             self._reserve_ahead(state.groups, contents.new, most)
         return batch
 
-    def _made(self, server: Connection, state: QueryState, contents: BatchContents, token: str) -> CurrentBatch:
+    def _make_batch(self, server: Connection, state: QueryState, contents: BatchContents, token: str) -> CurrentBatch:
         """The batch, with an offset that names all that it holds."""
         self._admission.made()
-        # What is reserved above the batch, if it does not take all that there is.
-        remaining = Counter(state.above) - per_stream(contents.ranges) if contents.new is None else {}
+        remaining: Mapping[str, int] = {}
+        if contents.new is None:
+            # What a crash has left and this batch does not take; where new entries were reserved, nothing is left.
+            remaining = Counter(state.above) - per_stream(contents.ranges)
         end = replace(
             state.begin.after(contents.ranges, token, contents.claimed),
             no_ack=bool(self._options["noAck"]),
@@ -97,8 +100,8 @@ class Trigger:
         return in_order(server, member, ranges) if self._options["ordered"] else ranges
 
     def _acknowledge_at_once(self, server: Connection, end: Offset, ranges: Sequence[EntryRange]) -> list[EntryRange]:
-        """at-most-once: acknowledge the batch before it is read. A range that others read from too takes the ids of our
-        entries along, since the pending list will not have them."""
+        """at-most-once: acknowledge the batch before it is read. Where others read from the group, too, a range takes
+        the ids of our entries along first: after XACK the pending list cannot tell which were ours."""
         member = self._subscription.member
         kept: list[EntryRange] = []
         for entries in ranges:
@@ -109,8 +112,8 @@ class Trigger:
         return kept
 
     def _reserve_ahead(self, groups: Mapping[str, GroupState], new: Sequence[EntryRange], most: int | None) -> None:
-        """Begin to reserve what follows a batch, where it is much and goes to nobody else. new: what was reserved since
-        the groups stood like this."""
+        """Begin to reserve what follows a batch, where that is much (prefetch.LEAST), and nobody else is in the groups:
+        it would wait for us while they could read it. new: what was reserved since the groups stood like this."""
         if self._options["delivery"] == "at-most-once" or self._options["claimIdle"] is not None:
             return
         if any(state.others for state in groups.values()):
@@ -119,4 +122,4 @@ class Trigger:
         left.subtract(per_stream(new))
         if is_worth_it(self._admission, left, most):
             turn = self._contents.turn + 1
-            self._state.expect(Prefetch(self._contents.reserving, list(groups), most, turn, self._groups.heads))
+            self._memory.expect(Prefetch(self._contents.reserving, list(groups), most, turn, self._groups.heads))

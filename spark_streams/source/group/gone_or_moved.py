@@ -1,4 +1,5 @@
-"""Groups held against the checkpoint: what it takes to bring them back to where it stands, or an error."""
+"""Groups and streams that are gone, and groups that stand elsewhere than the checkpoint: what it takes to bring them
+back to where it stands, or an error that says what has happened to them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from spark_streams.errors import DataLossError, StreamStateError
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.source.entry_count import Count
 from spark_streams.source.group.commit_marks import Mark
-from spark_streams.source.group.data_loss import DataLoss, shared
+from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.entry_counts import Counts
 from spark_streams.source.group.group_admin import Start
 from spark_streams.source.group.group_state import GroupState, missing
@@ -51,7 +52,7 @@ class Mended:
 
 
 @dataclass(frozen=True)
-class Reconciler:
+class Mender:
     """Holds groups against the checkpoint. marks: up to where the server knows the query's batches to be committed;
     ahead: streams that something was reserved from above the checkpoint; server: for messages."""
 
@@ -96,7 +97,7 @@ class Reconciler:
 
     def _below(self, mended: Mended, stream: str, head: StreamState, state: GroupState, at: StreamId) -> None:
         """The group was made anew or set back, or the server came back from an older state."""
-        alone = not shared(self.member, state)
+        alone = not state.is_shared(self.member)
         if self.losses.allowed and not state.known and is_another(head, at, self.counts.of.get(stream)):
             vanished(self.losses, stream, self.counts.forget(stream))
             if alone and head.last >= at:
@@ -135,7 +136,7 @@ class Reconciler:
         mended.begin = mended.begin.at(stream, head.last)
 
     def _above(self, mended: Mended, stream: str, state: GroupState, at: StreamId) -> None:
-        begin, alone = mended.begin, not shared(self.member, state)
+        begin, alone = mended.begin, not state.is_shared(self.member)
         mark = self.marks.get(stream)
         position = state.last_delivered
         if mark is not None and begin.token and mark.at > at:
