@@ -6,7 +6,8 @@ Spark's part only: offsets as JSON, read limits, partitions. What a batch is sta
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -56,10 +57,13 @@ class EntriesPartition(InputPartition):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """format("rstream") for readStream. One object lives on the driver for the whole run of a query (FACTS S1)."""
+    """format("rstream") for readStream. One object lives on the driver for the whole run of a query (FACTS S1).
 
-    def __init__(self, options: Options, columns: Columns) -> None:
+    now: seconds that only go up."""
+
+    def __init__(self, options: Options, columns: Columns, now: Callable[[], float] = time.monotonic) -> None:
         self._options = options
+        self._now = now
         self._columns = columns
         self._batches: MicroBatchStream | None = None
         self._known: list[tuple[dict[str, Any], Offset]] = []  # the last offsets
@@ -76,7 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The query's batches, made on first use: only the driver's copy of the reader has them."""
         if self._batches is None:
             leave_interrupts_to_the_driver()
-            self._batches = MicroBatchStream(self._options)
+            self._batches = MicroBatchStream(self._options, self._now)
         return self._batches
 
     def initialOffset(self) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -23,14 +24,18 @@ SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.stri
 _running: list[StreamReader] = []
 
 
-def reader(server: Server, schema: pa.Schema = SCHEMA, **options: str) -> StreamReader:
+def reader(
+    server: Server, schema: pa.Schema = SCHEMA, now: Callable[[], float] = time.monotonic, **options: str
+) -> StreamReader:
     """A query's reader. Those before it have died: their leases are free, and what they reserved is still pending."""
     stop_all()
-    return another_reader(server, schema, **options)
+    return another_reader(server, schema, now, **options)
 
 
-def another_reader(server: Server, schema: pa.Schema = SCHEMA, **options: str) -> StreamReader:
-    """One more reader beside those that run."""
+def another_reader(
+    server: Server, schema: pa.Schema = SCHEMA, now: Callable[[], float] = time.monotonic, **options: str
+) -> StreamReader:
+    """One more reader beside those that run. now: seconds that only go up."""
     given = {"url": server.url, "streams": "s", "group": "g", "startingOffsets": "earliest", **options}
     if "streamsPattern" in options:
         del given["streams"]
@@ -38,7 +43,7 @@ def another_reader(server: Server, schema: pa.Schema = SCHEMA, **options: str) -
         del given["startingOffsets"]
     checked = parse_options(given, SOURCE, "source")
     columns = Columns(schema, True, checked["mode"], checked["columnNameOfCorruptRecord"])
-    _running.append(StreamReader(checked, columns))
+    _running.append(StreamReader(checked, columns, now))
     return _running[-1]
 
 

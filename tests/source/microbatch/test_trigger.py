@@ -6,9 +6,8 @@ import pytest
 import redis
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from spark_streams.source.microbatch.micro_batch_stream import MicroBatchStream
 from spark_streams.source.offset import Offset
-from spark_streams.source.stream_reader import StreamReader
+from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.source.driving import ALL, add, drain, pending_count, read, reader
 
@@ -23,14 +22,9 @@ class Clock:
         return self.now
 
 
-def at_a_clock(one: StreamReader, clock: Clock) -> StreamReader:
-    one._batches = MicroBatchStream(one._options, clock)
-    return one
-
-
 def test_fewer_entries_than_the_least_wait_but_no_longer_than_the_delay(server: Server, client: redis.Redis) -> None:
     clock = Clock()
-    one = at_a_clock(reader(server, minEntriesPerTrigger="50", maxTriggerDelay="30s"), clock)
+    one = reader(server, now=clock, minEntriesPerTrigger="50", maxTriggerDelay="30s")
     start = one.initialOffset()
     add(client, 49)
     assert one.latestOffset(start, ALL) == start
@@ -131,13 +125,13 @@ def test_at_most_once_reads_its_own_share_of_a_range(
         client.xreadgroup("g", "bob", {"s": ">"}, count=count)
 
     take(count=5)
-    honest = one.batches._server.get().replies
+    honest = Connection.replies
 
-    def race(expected: int) -> object:
+    def race(connection: Connection, expected: int) -> object:
         take(count=7)
-        return honest(expected)
+        return honest(connection, expected)
 
-    monkeypatch.setattr(one.batches._server.get(), "replies", race)
+    monkeypatch.setattr(Connection, "replies", race)
     end = one.latestOffset(start, ReadMaxRows(150))
     monkeypatch.undo()
     found = read(one, start, end)
