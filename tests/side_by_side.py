@@ -110,7 +110,11 @@ def run(home: Path) -> Generator[Leg, None, None]:
         for leg in running:
             leg.process.send_signal(signal.SIGINT)
         for leg in running:
-            leg.process.wait()
+            try:
+                leg.process.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(leg.process.pid, signal.SIGKILL)
+                leg.process.wait()
             show(leg)
 
 
@@ -139,6 +143,7 @@ def sum_up(legs: list[Leg]) -> None:
 def main() -> int:
     """Exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
     began = time.monotonic()
     home = Path(tempfile.mkdtemp(prefix="rs-"))  # short: a socket's path has a hundred bytes at most
     legs: list[Leg] = []
@@ -149,6 +154,7 @@ def main() -> int:
                 legs.append(leg)
     except KeyboardInterrupt:
         print("interrupted")
+        shutil.rmtree(home, ignore_errors=True)
         return INTERRUPTED
     legs.sort(key=lambda leg: leg.began)
     remember(legs)
