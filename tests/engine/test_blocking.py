@@ -150,7 +150,7 @@ def test_a_slow_reader_holds_up_nobody(server: Server) -> None:
         for _ in range(5):
             begun = time.monotonic()
             assert client.call("PING") == b"PONG"
-            assert time.monotonic() - begun < 1
+            assert time.monotonic() - begun < 5
         for _ in range(10):
             assert len(slow.reply()) == 10
 
