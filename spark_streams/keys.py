@@ -1,4 +1,7 @@
-"""Keys that stand beside a stream, in its own slot, so that one transaction may touch both (Redis Cluster). Pure."""
+"""Every key that the product makes on a server; docs/keys.md lists them. Pure.
+
+Those beside a stream stand in its own slot, so that one transaction may touch both (Redis Cluster).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 from functools import lru_cache
 from urllib.parse import quote
 
+RUNS = "rstream:runs"  # the highest number that a run of a sink was given
 _SLOTS = 16384
 _TAG = re.compile(rb"[^{]*\{([^}]+)\}", re.DOTALL)
 
@@ -31,6 +35,11 @@ def narrowed_key(query: str) -> str:
 def lossy_key(query: str) -> str:
     """Holds the number of the query's micro-batch that has fewer entries now than an earlier execution of it had."""
     return f"rstream:lossy:{query}"
+
+
+def record_key(query: str) -> str:
+    """The record of a sink's query: which streams its batches wrote to, and which batch is closed."""
+    return f"rstream:sink:{query}"
 
 
 def hash_tag(stream: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_streams.keys import lossy_key, narrowed_key
+from spark_streams.keys import lossy_key, narrowed_key, record_key
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Batch:
     @property
     def record(self) -> str:
         """The key that knows the query's streams, and what is closed."""
-        return f"rstream:sink:{self.query}"
+        return record_key(self.query)
 
     def is_named_by(self, value: bytes | None) -> bool:
         """Whether what stands under `told` or `lossy` speaks of this batch."""

@@ -13,6 +13,7 @@ import logging
 import secrets
 
 from spark_streams.errors import UnsupportedError
+from spark_streams.keys import RUNS
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.ledger import CLOSED, JOB_SECONDS, NONE_CLOSED
 from spark_streams.wire.address import Address
@@ -22,7 +23,6 @@ from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.session import Session
 
-RUNS = "rstream:runs"
 _log = logging.getLogger("spark_streams.sink")
 
 

@@ -12,9 +12,10 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from spark_streams.errors import LedgerError, UnsupportedError
+from spark_streams.keys import RUNS
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.batch_writer import BatchWriter
-from spark_streams.sink.runs import RUNS, begin_job, begin_run
+from spark_streams.sink.runs import begin_job, begin_run
 from spark_streams.wire.address import Address
 from tests.servers import Server
 from tests.sink.writing import KilledError, close, dying, frame, numbers, options, write
