@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from spark_streams.engine.store.group import Group
     from spark_streams.engine.store.keyspace import Database
     from spark_streams.engine.store.node_list import Slice
-    from spark_streams.engine.store.pending_list import Consumer, PelRange
+    from spark_streams.engine.store.pel_range import Consumer, PelRange
     from spark_streams.engine.store.stream import Stream
 
 _IDS_PER_COMMAND = 50_000  # Redis takes a million arguments

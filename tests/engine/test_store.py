@@ -10,7 +10,7 @@ from spark_streams.engine.store.entry import entry_wire, fields_wire
 from spark_streams.engine.store.group import Group
 from spark_streams.engine.store.listpack_size import string_size
 from spark_streams.engine.store.node_limits import NodeLimits
-from spark_streams.engine.store.pending_list import Consumer
+from spark_streams.engine.store.pel_range import Consumer
 from spark_streams.engine.store.references import Policy, remove, trim
 from spark_streams.engine.store.stream import Stream
 

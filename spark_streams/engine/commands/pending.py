@@ -29,7 +29,7 @@ from spark_streams.engine.resp.replies import (
 )
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.group import Group
-from spark_streams.engine.store.pending_list import Consumer, PelRangeIndex
+from spark_streams.engine.store.pel_range import Consumer, PelRangeIndex
 from spark_streams.engine.store.stream import Stream
 
 MAX_DELIVERIES = 2**63 - 1

@@ -31,7 +31,7 @@ from spark_streams.engine.store import entryid
 from spark_streams.engine.store.group import Group
 from spark_streams.engine.store.keyspace import Database, wrong_type
 from spark_streams.engine.store.node_list import Slice
-from spark_streams.engine.store.pending_list import Consumer, PelRange
+from spark_streams.engine.store.pel_range import Consumer, PelRange
 from spark_streams.engine.store.stream import Stream
 
 _NEVER = 1 << 63  # later than any time

@@ -13,7 +13,7 @@ from spark_streams.engine.resp.replies import NIL, Array, CommandError, Map, Rep
 from spark_streams.engine.store import entryid
 from spark_streams.engine.store.group import Group
 from spark_streams.engine.store.keyspace import existing
-from spark_streams.engine.store.pending_list import Consumer, PelRange, PelRangeIndex
+from spark_streams.engine.store.pel_range import Consumer, PelRange, PelRangeIndex
 from spark_streams.engine.store.stream import Stream
 
 

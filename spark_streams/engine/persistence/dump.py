@@ -20,7 +20,7 @@ from spark_streams.engine.store.entry import fields_of
 from spark_streams.engine.store.group import Group
 from spark_streams.engine.store.keyspace import Value
 from spark_streams.engine.store.node import Node
-from spark_streams.engine.store.pending_list import Consumer, PelRange
+from spark_streams.engine.store.pel_range import Consumer, PelRange
 from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 

@@ -30,7 +30,7 @@ from spark_streams.engine.store.entry import entry_wire, fields_wire
 from spark_streams.engine.store.group import Group, distance
 from spark_streams.engine.store.keyspace import Value
 from spark_streams.engine.store.node_limits import NodeLimits
-from spark_streams.engine.store.pending_list import Consumer, PelRange
+from spark_streams.engine.store.pel_range import Consumer, PelRange
 from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 

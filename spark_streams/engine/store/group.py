@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from spark_streams.engine.store import entryid
-from spark_streams.engine.store.pending_list import Consumer, PelRange, PendingList
+from spark_streams.engine.store.pel_range import Consumer, PelRange
+from spark_streams.engine.store.pending_list import PendingList
 
 if TYPE_CHECKING:
     from spark_streams.engine.store.node import Node

@@ -1,0 +1,137 @@
+"""A range of pending entries, an index of ranges, and the consumer that holds some: what a pending list is made of."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from spark_streams.engine.store import entryid
+
+if TYPE_CHECKING:
+    from spark_streams.engine.store.node import Node
+    from spark_streams.engine.store.node_list import NodeList
+
+
+class PelRange:
+    """Pending entries first … last of one consumer, delivered at the same time, equally often."""
+
+    __slots__ = ("consumer", "count", "deliveries", "first", "ids", "last", "order", "time")
+
+    def __init__(self, first: int, last: int, count: int, consumer: Consumer, time: int, deliveries: int) -> None:
+        self.first = first
+        self.last = last
+        self.count = count
+        self.consumer = consumer
+        self.time = time  # of the last delivery, Unix milliseconds
+        self.deliveries = deliveries
+        self.order = 0  # rank among the deliveries of the group; 0 until it is put into a list
+        self.ids: list[int] | None = None  # written down, where the stream can no longer tell them
+
+    def part(self, first: int, last: int, count: int) -> PelRange:
+        """A range like this one over some of its entries."""
+        made = PelRange(first, last, count, self.consumer, self.time, self.deliveries)
+        made.order = self.order
+        return made
+
+    def id_list(self, stream: NodeList, start: int = 0, limit: int | None = None) -> list[int]:
+        """Its ids from `start` on, at most `limit`."""
+        if self.count == 1:
+            return [self.first] if start <= self.first and limit != 0 else []
+        if self.ids is not None:
+            low = bisect_left(self.ids, start)
+            return self.ids[low:] if limit is None else self.ids[low : low + limit]
+        ids: list[int] = []
+        for node, low, high in self._slots(stream, start, limit):
+            ids += node.id_list(low, high)
+        return ids
+
+    def id_texts(self, stream: NodeList, start: int = 0, limit: int | None = None) -> list[bytes]:
+        """As `id_list`, in text."""
+        if self.count == 1 or self.ids is not None:
+            return [entryid.text(entry_id) for entry_id in self.id_list(stream, start, limit)]
+        texts: list[bytes] = []
+        for node, low, high in self._slots(stream, start, limit):
+            texts += node.id_texts(low, high)
+        return texts
+
+    def _slots(self, stream: NodeList, start: int, limit: int | None) -> Iterator[tuple[Node, int, int]]:
+        """The slots of its entries from the id `start` on, at most `limit`, node by node."""
+        left = limit
+        for node, low, high in stream.slot_ranges(max(start, self.first), self.last):
+            if left is None:
+                yield node, low, high
+            else:
+                yield node, low, min(high, low + left)
+                left -= high - low
+                if left <= 0:
+                    break
+
+    def holds(self, entry_id: int, stream: NodeList) -> bool:
+        """Whether this very id is one of its entries."""
+        if not self.first <= entry_id <= self.last:
+            return False
+        if entry_id in (self.first, self.last):
+            return True
+        if self.ids is not None:
+            at = bisect_left(self.ids, entry_id)
+            return self.ids[at] == entry_id
+        return stream.slot_id(entry_id) == entry_id
+
+
+class PelRangeIndex:
+    """Runs in order of their first ids."""
+
+    __slots__ = ("count", "firsts", "ranges")
+
+    def __init__(self) -> None:
+        self.firsts: list[int] = []
+        self.ranges: list[PelRange] = []
+        self.count = 0  # entries, not ranges
+
+    def add(self, pel_range: PelRange) -> None:
+        """Put a range in; it overlaps none of those present."""
+        self.count += pel_range.count
+        if not self.firsts or pel_range.first > self.firsts[-1]:
+            self.firsts.append(pel_range.first)
+            self.ranges.append(pel_range)
+            return
+        at = bisect_left(self.firsts, pel_range.first)
+        self.firsts.insert(at, pel_range.first)
+        self.ranges.insert(at, pel_range)
+
+    def remove(self, pel_range: PelRange) -> None:
+        """Take a range out."""
+        at = bisect_left(self.firsts, pel_range.first)
+        del self.firsts[at], self.ranges[at]
+        self.count -= pel_range.count
+
+    def at(self, entry_id: int) -> int:
+        """The index of the first range whose last id is not below this one."""
+        at = bisect_right(self.firsts, entry_id) - 1
+        if at < 0 or self.ranges[at].last < entry_id:
+            at += 1
+        return at
+
+    def since(self, entry_id: int) -> Iterator[PelRange]:
+        """The ranges from `at(entry_id)` on; the index must not change meanwhile."""
+        return map(self.ranges.__getitem__, range(self.at(entry_id), len(self.ranges)))
+
+    def around(self, entry_id: int) -> PelRange | None:
+        """The range that spans this id, whether or not it holds it."""
+        at = bisect_right(self.firsts, entry_id) - 1
+        if at < 0 or self.ranges[at].last < entry_id:
+            return None
+        return self.ranges[at]
+
+
+class Consumer:
+    """One reader's name within a group."""
+
+    __slots__ = ("active", "name", "pending", "seen")
+
+    def __init__(self, name: bytes, now: int) -> None:
+        self.name = name
+        self.seen = now  # last attempt to read or claim, Unix milliseconds
+        self.active = -1  # last time that an entry was delivered or claimed; -1: never
+        self.pending = PelRangeIndex()
