@@ -111,7 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _told(self, offset: Offset) -> dict[str, Any]:
         """An offset as Spark keeps it."""
         value = offset.to_json()
-        self._known = [*self._known[1 - _KNOWN :], (value, offset)]
+        self._keep(value, offset)
         return value
 
     def _offset(self, value: dict[str, Any]) -> Offset:
@@ -120,8 +120,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if known == value:
                 return offset
         offset = Offset.from_json(value)
-        self._known = [*self._known[1 - _KNOWN :], (value, offset)]
+        self._keep(value, offset)
         return offset
+
+    def _keep(self, value: dict[str, Any], offset: Offset) -> None:
+        self._known = [*self._known[1 - _KNOWN :], (value, offset)]
 
     @property
     def _is_at_least_once(self) -> bool:

@@ -1,5 +1,6 @@
-"""What the simulation has found and nobody has mended yet: the shortest way there, by hand. Strict: whoever mends one
-takes its mark away."""
+"""What the simulation has found and nobody has mended yet: the shortest way there, by hand. Each is a limit that
+docs/guarantees.md tells users of ("Limits"); the reason of each mark says why it is so. Strict: whoever mends one takes
+its mark away."""
 
 from __future__ import annotations
 

@@ -90,8 +90,8 @@ def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> No
 
 def _hardly_asks(self: RunMemory, server: Connection, begin: Offset, streams: Any) -> Any:
     self._acknowledging.now(server, begin)
-    self._account.forget(streams)
-    return self._groups.now(server, self._subscription.member, streams)
+    self._groups.account.forget(streams)
+    return self._groups.now(server, streams)
 
 
 def writes_each_run_anew(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.errors import DataLossError
 
-GO_ON = "set failOnDataLoss=false to go on without them"  # a todo
+GO_ON = "set failOnDataLoss=false to go on without them"  # a remedy
 _log = logging.getLogger("spark_streams.source")
 
 
@@ -24,10 +24,10 @@ class DataLoss:
     allowed: bool
     counts: Counter[str] = field(default_factory=Counter)
 
-    def report(self, stream: str, count: int, problem: str, todo: str) -> None:
-        """Entries are lost: counted, or DataLossError. The error reads `N entries PROBLEM; TODO`."""
+    def report(self, stream: str, count: int, problem: str, remedy: str) -> None:
+        """Entries are lost: counted, or DataLossError. The error reads `N entries PROBLEM; REMEDY`."""
         if count and not self.allowed:
-            raise DataLossError(f"stream {stream!r}: {count} entries {problem}; {todo}")
+            raise DataLossError(f"stream {stream!r}: {count} entries {problem}; {remedy}")
         self.add(stream, count, problem)
 
     def add(self, stream: str, count: int, problem: str) -> None:

@@ -31,15 +31,19 @@ class GroupReconciler:
     def __init__(self, losses: DataLoss, subscription: Subscription, account: LossAccount, alone: bool) -> None:
         self._losses = losses
         self._subscription = subscription
+        self.account = account
         self._counts = account.counts
         self._alone = alone
         self.heads: Mapping[str, StreamState] = {}
         self._lowered: dict[str, tuple[StreamId, StreamId]] = {}  # the checkpoint's position, and what it is now
 
+    @property
+    def _member(self) -> Membership:
+        return self._subscription.member
+
     def reconciled(
         self,
         server: Connection,
-        member: Membership,
         begin: Offset,
         streams: Sequence[str],
         marks: Marks,
@@ -56,19 +60,19 @@ class GroupReconciler:
         if afresh:
             for stream, known in begin.counts.items():
                 self._counts.of.setdefault(stream, known)
-        self.heads, groups = fetch_state(server, member, streams, self.heads)
-        begin = self._without_vanished(server, member, begin, groups)
-        groups |= self._set_to_checkpoint(server, member, begin, groups, ends, afresh)
-        mended = Mender(server, member, self._losses, self._counts, marks.of, ends).run(begin, self.heads, groups)
-        create_groups_at(server, member, mended.made)
-        set_groups_to(server, member, mended.moved)
+        self.heads, groups = fetch_state(server, self._member, streams, self.heads)
+        begin = self._without_vanished(server, begin, groups)
+        groups |= self._set_to_checkpoint(server, begin, groups, ends, afresh)
+        mended = Mender(server, self._member, self._losses, self._counts, marks.of, ends).run(begin, self.heads, groups)
+        create_groups_at(server, self._member, mended.made)
+        set_groups_to(server, self._member, mended.moved)
         lowered = self._lower(begin, mended.begin)
         marks.drop(server, [*{*mended.made, *mended.moved, *lowered, *mended.void}])
         if mended.made or mended.moved:
-            states = self.now(server, member, list(groups))
+            states = self.now(server, list(groups))
         else:
             states = {stream: state for stream, state in groups.items() if state is not None}
-        create_consumers(server, member, [stream for stream, state in states.items() if not state.known])
+        create_consumers(server, self._member, [stream for stream, state in states.items() if not state.known])
         return mended.begin, states
 
     def _as_lowered(self, begin: Offset) -> Offset:
@@ -83,9 +87,7 @@ class GroupReconciler:
         self._lowered |= lowered
         return list(lowered)
 
-    def _without_vanished(
-        self, server: Connection, member: Membership, begin: Offset, groups: dict[str, GroupState | None]
-    ) -> Offset:
+    def _without_vanished(self, server: Connection, begin: Offset, groups: dict[str, GroupState | None]) -> Offset:
         """The checkpoint without streams of a pattern that are gone, which are read no more; taken from `groups`, too.
         Raises DataLossError where that is not allowed and they had entries for us."""
         if not self._subscription.by_pattern:
@@ -95,7 +97,7 @@ class GroupReconciler:
             left = self._counts.forget(stream)
             had_some = begin[stream] > MIN_ID or (left is not None and left.added > left.read)
             if had_some and not self._losses.allowed:
-                raise missing(server, member, stream, stream_too=True)
+                raise missing(server, self._member, stream, stream_too=True)
             vanished(self._losses, stream, left)
             del groups[stream]
         self.heads = {stream: head for stream, head in self.heads.items() if stream in groups}
@@ -104,7 +106,6 @@ class GroupReconciler:
     def _set_to_checkpoint(
         self,
         server: Connection,
-        member: Membership,
         begin: Offset,
         groups: Mapping[str, GroupState | None],
         ends: Mapping[str, StreamId],
@@ -112,27 +113,26 @@ class GroupReconciler:
     ) -> dict[str, GroupState]:
         """Groups that were read without a pending list, by this run or by the one before."""
         if self._alone:
-            return self.alone(server, member, begin, groups, ends, afresh)
+            return self.alone(server, begin, groups, ends, afresh)
         if begin.no_ack and afresh:
             # Where something is pending, this was done before.
             unlisted = {stream: state for stream, state in groups.items() if state is not None and not state.ours}
-            return self.alone(server, member, begin, unlisted, {}, afresh=False)
+            return self.alone(server, begin, unlisted, {}, afresh=False)
         return {}
 
-    def now(self, server: Connection, member: Membership, streams: Sequence[str]) -> dict[str, GroupState]:
+    def now(self, server: Connection, streams: Sequence[str]) -> dict[str, GroupState]:
         """The groups as they are. Raises GroupMissingError, DataLossError where one is gone."""
-        self.heads, found = fetch_state(server, member, streams, self.heads)
+        self.heads, found = fetch_state(server, self._member, streams, self.heads)
         states = {}
         for stream, state in found.items():
             if state is None:
-                raise missing(server, member, stream, not self.heads[stream].exists)
+                raise missing(server, self._member, stream, not self.heads[stream].exists)
             states[stream] = state
         return states
 
     def alone(
         self,
         server: Connection,
-        member: Membership,
         begin: Offset,
         states: Mapping[str, GroupState | None],
         ends: Mapping[str, StreamId],
@@ -146,9 +146,9 @@ class GroupReconciler:
         back: dict[str, Start] = {}
         found = {stream: state for stream, state in states.items() if state is not None}
         for stream, state in found.items():
-            require_alone(member, stream, state)
+            require_alone(self._member, stream, state)
         new = {stream: state.last_delivered for stream, state in found.items() if stream not in begin.positions}
-        kept = {**begin.positions, **save_initial_positions(server, InitialPositionKeys("start", member), new)}
+        kept = {**begin.positions, **save_initial_positions(server, InitialPositionKeys("start", self._member), new)}
         for stream, state in found.items():
             at = ends.get(stream, kept[stream])
             is_elsewhere = state.last_delivered != at if afresh else state.last_delivered > at
@@ -158,37 +158,35 @@ class GroupReconciler:
                 back[stream] = Start(kept[stream], None if known is None else known.read)
                 read = back[stream].read
                 found[stream] = replace(state, last_delivered=kept[stream], entries_read=read, lag=None)
-        set_groups_to(server, member, back)
+        set_groups_to(server, self._member, back)
         return found
 
-    def explain(self, server: Connection, member: Membership, begin: Offset, states: Mapping[str, GroupState]) -> None:
+    def explain(self, server: Connection, begin: Offset, states: Mapping[str, GroupState]) -> None:
         """Why groups stand above the checkpoint, where nobody else reads: what lies between is pending for us, or was
         read by somebody who has left since (the server counts it as read), or the group was set forward. Raises
         DataLossError for the last."""
-        asked = [
-            stream
-            for stream, state in states.items()
-            if state.last_delivered > begin[stream] and not state.is_shared(member) and self._was_ours(begin, stream)
-        ]
-        summaries = server.pipeline([("XPENDING", stream, member.group) for stream in asked])
+        above = {stream: state for stream, state in states.items() if state.last_delivered > begin[stream]}
+        asked = [s for s, state in above.items() if not state.is_shared(self._member) and self._was_ours(begin, s)]
+        summaries = server.pipeline([("XPENDING", stream, self._member.group) for stream in asked])
         for stream, summary in zip(asked, summaries, strict=True):
             if isinstance(summary, ReplyError):
-                raise server.error_of(summary, ("XPENDING", stream, member.group))
+                raise server.error_of(summary, ("XPENDING", stream, self._member.group))
             last = StreamId.parse(summary[2]) if summary[0] else MIN_ID
             reached = max(begin[stream], last)
             if reached < states[stream].last_delivered and states[stream].counted:
                 self._counts.share(stream)
             elif reached < states[stream].last_delivered:
-                self._passed_over(member, stream, reached, states[stream].last_delivered)
+                self._passed_over(stream, reached, states[stream].last_delivered)
 
     def _was_ours(self, begin: Offset, stream: str) -> bool:
         known = begin.counts.get(stream)
         return bool(begin.token) and known is not None and not known.shared
 
-    def _passed_over(self, member: Membership, stream: str, reached: StreamId, position: StreamId) -> None:
+    def _passed_over(self, stream: str, reached: StreamId, position: StreamId) -> None:
+        group = self._member.group
         problem = (
-            f"group {member.group!r} of stream {stream!r} stands at {position}, and nothing above {reached} was given "
-            f"to anybody: it was set forward. Set it back (XGROUP SETID {stream} {member.group} {reached})"
+            f"group {group!r} of stream {stream!r} stands at {position}, and nothing above {reached} was given to "
+            f"anybody: it was set forward. Set it back (XGROUP SETID {stream} {group} {reached})"
         )
         if not self._losses.allowed:
             raise DataLossError(f"{problem}, or set failOnDataLoss=false to go on without what lies between")

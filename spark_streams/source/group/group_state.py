@@ -75,6 +75,8 @@ def fetch_state(
     for _ in range(_MOMENTS):
         asked = [s for s, state in states.items() if state and state.entries_read is None and state.lag is not None]
         asked = [stream for stream in asked if heads[stream].added is not None]
+        if not asked:
+            break
         _look_at_one_moment(server, member, asked, heads, states)
     return heads, states
 
@@ -167,12 +169,12 @@ def require_alone(member: Membership, stream: str, state: GroupState) -> None:
     """Raises GroupSharedError where a noAck query is not alone in its group."""
     if state.others:
         other = state.others[0].name
-        todo = "use a group of its own, or remove that consumer (XGROUP DELCONSUMER)"
+        remedy = "use a group of its own, or remove that consumer (XGROUP DELCONSUMER)"
         if other.startswith(f"{member.consumer}~"):
-            todo = "it holds entries that an earlier run of this query has yet to read: run it without noAck first"
+            remedy = "it holds entries that an earlier run of this query has yet to read: run it without noAck first"
         raise GroupSharedError(
             f"stream {stream!r}: consumer {other!r} is in group {member.group!r} too, and with noAck nobody can tell "
-            f"whose an entry is; {todo}"
+            f"whose an entry is; {remedy}"
         )
 
 

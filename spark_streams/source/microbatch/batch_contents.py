@@ -12,7 +12,6 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState
-from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.prefetch import Reserving
@@ -51,7 +50,6 @@ class ContentsChooser:
         options: Options,
         subscription: Subscription,
         groups: GroupReconciler,
-        account: LossAccount,
         admission: Admission,
         poison: PoisonBatch,
         losses: DataLoss,
@@ -61,7 +59,6 @@ class ContentsChooser:
         self._options = options
         self._subscription = subscription
         self._groups = groups
-        self._account = account
         self._admission = admission
         self._poison = poison
         self._losses = losses
@@ -136,7 +133,7 @@ class ContentsChooser:
         most = self._poison.share_of(sum(backlog.values()), most)
         while backlog:
             reserved = self.reserving.new_entries(server, self._groups.heads, groups, backlog, most, self.turn)
-            self._account.took(self._groups.heads, groups, reserved)
+            self._groups.account.took(self._groups.heads, groups, reserved)
             if reserved.ranges or not reserved.states:
                 return reserved.ranges
             # What these streams had was deleted, or others were faster: streams that had no share are tried.

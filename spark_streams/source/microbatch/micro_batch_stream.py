@@ -80,20 +80,19 @@ class MicroBatchStream:
         admission = self._admission = Admission(options, now)
         self._positions = KeptPositions(self._no_ack)
         contents = self._contents = ContentsChooser(
-            options, subscription, groups, account, admission, poison, losses, self.counters, self._dead_letter
+            options, subscription, groups, admission, poison, losses, self.counters, self._dead_letter
         )
         memory = self._memory = RunMemory(
             options,
             subscription,
             groups,
-            account,
             self._positions,
             acks,
             admission,
             self.worker,
             contents.forget,
         )
-        self._trigger = Trigger(options, subscription, memory, groups, account, contents, acks, admission, losses)
+        self._trigger = Trigger(options, subscription, memory, groups, contents, acks, admission, losses)
         self._current: CurrentBatch | None = None
 
     @property

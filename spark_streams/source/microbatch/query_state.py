@@ -19,7 +19,6 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.group.kept_positions import KeptPositions
-from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.admission import Admission
@@ -60,7 +59,6 @@ class RunMemory:
         options: Options,
         subscription: Subscription,
         groups: GroupReconciler,
-        account: LossAccount,
         positions: KeptPositions,
         acknowledging: Acknowledging,
         admission: Admission,
@@ -71,7 +69,6 @@ class RunMemory:
         self._is_at_most_once = options["delivery"] == "at-most-once"
         self._subscription = subscription
         self._groups = groups
-        self._account = account
         self._positions = positions
         self._acknowledging = acknowledging
         self._admission = admission
@@ -126,7 +123,7 @@ class RunMemory:
         logged = self._checkpoint(server, begin)
         ends = {} if prefetch is None else prefetch.ends()
         begin, groups = self._groups.reconciled(
-            server, self._subscription.member, logged, self._streams, self._acknowledging.marks, ends, self.is_fresh
+            server, logged, self._streams, self._acknowledging.marks, ends, self.is_fresh
         )
         if begin is not logged:
             self._acknowledging.take_notes(server, logged)  # of streams that are gone, too
@@ -137,7 +134,7 @@ class RunMemory:
             prefetch = None
             self.begin_afresh()
             if self._no_ack:
-                groups = self._groups.alone(server, self._subscription.member, begin, groups, {}, afresh=True)
+                groups = self._groups.alone(server, begin, groups, {}, afresh=True)
         if self._no_ack:
             self._acknowledge_all(server, groups)
         above: dict[str, int] | None = None
@@ -146,8 +143,8 @@ class RunMemory:
             prefetch, unacknowledged = None, {}
             above = {} if self._no_ack else {stream: state.ours for stream, state in groups.items()}
         elif prefetch is not None:
-            self._account.counts.took(prefetch.ranges)
-        self._account.hold(server, begin, self._groups.heads, groups, above)
+            self._groups.account.counts.took(prefetch.ranges)
+        self._groups.account.hold(server, begin, self._groups.heads, groups, above)
         return QueryState(logged, begin, groups, prefetch, unacknowledged, above)
 
     def _checkpoint(self, server: Connection, begin: Offset) -> Offset:
@@ -199,7 +196,7 @@ class RunMemory:
             marks.read(server, streams)
         given_up = self._given_up(begin, streams)
         self._acknowledging.now(server, begin)
-        groups = self._groups.now(server, member, streams)
+        groups = self._groups.now(server, streams)
         if self._no_ack:
             return groups
         floors = {stream: marks.floor(stream) for stream in streams}
@@ -207,13 +204,13 @@ class RunMemory:
         again = [PendingRange(s, MAX_ID, state.last_delivered) for s, state in groups.items() if state.ours]
         has_changed = acknowledge(server, member, again) > 0
         if take_handed(server, member, groups, floors, secrets.token_hex(6)) or has_changed:
-            groups = self._groups.now(server, member, streams)
+            groups = self._groups.now(server, streams)
         if self.is_fresh:
             delete_empty_consumers(server, member, groups)
         # At most once: what a crash has kept from being read is given up, and no loss.
-        self._account.forget([s for s in streams if s in given_up and groups[s].last_delivered > begin[s]])
+        self._groups.account.forget([s for s in streams if s in given_up and groups[s].last_delivered > begin[s]])
         kept = {stream: state for stream, state in groups.items() if stream not in given_up}
-        self._groups.explain(server, member, begin, kept)
+        self._groups.explain(server, begin, kept)
         return groups
 
     def _given_up(self, begin: Offset, streams: list[str]) -> set[str]:

@@ -14,7 +14,6 @@ from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState
-from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.admission import Admission
@@ -38,7 +37,6 @@ class Trigger:
         subscription: Subscription,
         memory: RunMemory,
         groups: GroupReconciler,
-        account: LossAccount,
         contents: ContentsChooser,
         acknowledging: Acknowledging,
         admission: Admission,
@@ -48,7 +46,6 @@ class Trigger:
         self._subscription = subscription
         self._memory = memory
         self._groups = groups
-        self._account = account
         self._contents = contents
         self._acknowledging = acknowledging
         self._admission = admission
@@ -82,7 +79,7 @@ class Trigger:
         end = replace(
             state.begin.after(contents.ranges, token, contents.claimed),
             no_ack=bool(self._options["noAck"]),
-            counts=self._account.at_checkpoint(remaining),
+            counts=self._groups.account.at_checkpoint(remaining),
         )
         ranges = self._with_claimed(server, contents) if contents.claimed else contents.ranges
         if self._options["delivery"] == "at-most-once":

@@ -98,8 +98,8 @@ def take_over(
             gone = _gone(server, member, stream, ours, asked) if held < taken else 0
             if gone:
                 what = f"that other consumers of group {member.group!r} had left pending were trimmed or deleted before"
-                todo = "they are pending no more, and the next run goes on without them"
-                rules.lose(stream, gone, f"{what} they were claimed", todo)
+                remedy = "they are pending no more, and the next run goes on without them"
+                rules.lose(stream, gone, f"{what} they were claimed", remedy)
     return claimed
 
 

@@ -223,10 +223,10 @@ class PoisonBatch:
             had = had - Counter(held)
         self._lose(had, "were trimmed or deleted before it was cut", "the next run goes on without them")
 
-    def _lose(self, gone: Mapping[str, int], why: str, todo: str) -> None:
+    def _lose(self, gone: Mapping[str, int], why: str, remedy: str) -> None:
         """Entries are gone that were held, or should be. Raises DataLossError where that is not allowed."""
         for stream, count in gone.items():
-            self._losses.report(stream, count, f"of a batch that killed the query {why}", todo)
+            self._losses.report(stream, count, f"of a batch that killed the query {why}", remedy)
 
 
 def _claimed(book: Book, name: str | None) -> dict[str, list[Claimed]]:

@@ -325,6 +325,7 @@ def test_a_group_made_anew_at_the_end_is_not_taken_for_the_old_one(server: Serve
     assert read(lenient, end, lenient.latestOffset(end, ALL)) == list(range(5, 10))
 
 
+@pytest.mark.usefixtures("never_ahead")
 def test_entries_trimmed_before_they_were_delivered_are_counted(server: Server, client: redis.Redis) -> None:
     add(client, 100)
     one = reader(server)
@@ -337,6 +338,7 @@ def test_entries_trimmed_before_they_were_delivered_are_counted(server: Server, 
     assert read(lenient, end, lenient.latestOffset(end, ALL)) == list(range(90, 100))
 
 
+@pytest.mark.usefixtures("never_ahead")
 def test_a_stream_that_was_trimmed_before_the_group_began_has_lost_nothing(server: Server, client: redis.Redis) -> None:
     add(client, 100)
     client.xtrim("s", maxlen=10, approximate=False)
