@@ -38,17 +38,20 @@ def end_between_batches(query: StreamingQuery, patience: float) -> bool:
     """
     deadline = time.monotonic() + patience
     before = _last(query)
+    in_flight = False
     while query.isActive and query.status["isTriggerActive"] and _last(query) == before:
+        in_flight = True
         if time.monotonic() > deadline:
             cut(query)
             return False
         time.sleep(0.02)
     # What the batch has read is acknowledged by the trigger after it (docs/facts.md, S4), where one follows at once.
     moment = time.monotonic() + _MOMENT
-    while query.isActive and _last(query) != before and not _has_moved_on(query.status):
-        if time.monotonic() > (deadline if query.status["isTriggerActive"] else moment):
+    while query.isActive and in_flight:
+        time.sleep(0.02)  # the trigger that ends tells of its batch before it is over
+        status = query.status
+        if _has_moved_on(status) or time.monotonic() > (deadline if status["isTriggerActive"] else moment):
             break
-        time.sleep(0.02)
     query.stop()
     error = query.exception()
     if error is not None:

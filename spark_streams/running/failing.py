@@ -11,6 +11,8 @@ from spark_streams.monitor.watch.failure import failure_of
 _TRACEBACK = "Traceback (most recent call last):"
 # How Java's exceptions name the one below them, and how py4j begins the text of one.
 _CAUSE = re.compile(r"^(?:Caused by: |: )(\S.*)$", re.MULTILINE)
+# SQLSTATE 42…: Spark does not understand a name or an expression, and says which; what caused that is its own affair.
+_MISUNDERSTOOD = re.compile(r"\[[A-Z_.]+\].* SQLSTATE: 42")
 _LONGEST = 500  # characters of what others say
 
 
@@ -22,6 +24,7 @@ def one_line(error: BaseException) -> str:
         failure = failure_of(text)
         return f"{failure.error}: {' '.join(failure.message.split())}".removesuffix(": ")[:_LONGEST]
     causes = _CAUSE.findall(text)
+    causes = [cause for cause in causes if _MISUNDERSTOOD.search(cause)] or causes
     return find_in_text(text) or (causes[-1] if causes else f"{type(error).__name__}: {first_line(error)}")[:_LONGEST]
 
 
