@@ -17,7 +17,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/a/b.py", line 1, in f\
         # Ours, raised in a task, however deep.
         (
             f"[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted{STACK}\nCaused by: a.b.C: "
-            f"{TRACEBACK}spark_streams.errors.DecodeError: [RSTREAM_DECODE] entry 1-0: no number\n SQLSTATE: 38000{STACK}",
+            f"{TRACEBACK}a.DecodeError: [RSTREAM_DECODE] entry 1-0: no number\n SQLSTATE: 38000{STACK}",
             "[RSTREAM_DECODE] entry 1-0: no number",
         ),
         # A function of the query's own.
