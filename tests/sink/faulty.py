@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,11 @@ class FaultyStreamWriter(StreamWriter):
 
 
 class FaultySource(RStreamDataSource):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        self._fault = Fault(given.pop("fault", "none"), given.pop("faultfolder", "."))
+        super().__init__(given)
+
     @classmethod
     def name(cls) -> str:
         return "rstream-faulty"
@@ -111,6 +116,4 @@ class FaultySource(RStreamDataSource):
         return FaultyStreamWriter(*self._split(), schema, overwrite)
 
     def _split(self) -> tuple[Fault, Options]:
-        given = {name.lower(): value for name, value in self.options.items()}
-        fault = Fault(given.pop("fault", "none"), given.pop("faultfolder", "."))
-        return fault, parse_options(given, SINK, "sink")
+        return self._fault, parse_options(self.options, SINK, "sink")
