@@ -28,6 +28,7 @@ from pathlib import Path
 from spark_streams.errors import RStreamError, TakenError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Argument, Connection
+from spark_streams.wire.multi_exec import transact
 
 TTL = 10_000  # milliseconds
 _TOGETHER = 100  # keys of a transaction: a server takes the square of the time for more
@@ -109,8 +110,7 @@ class Lease(ABC):
             while True:
                 found = server.execute_all([("WATCH", *some), *[("GET", key) for key in some]])[1:]
                 mine = [key for key, value in zip(some, found, strict=True) if value == self._value]
-                remove: list[Sequence[Argument]] = [("DEL", *mine)] if mine else []
-                if server.execute_all([("MULTI",), *remove, ("EXEC",)])[-1] is not None:
+                if transact(server, [("DEL", *mine)] if mine else []) is not None:
                     break
 
     # -- taking it -----------------------------------------------------------------------------------------------
@@ -132,7 +132,8 @@ class Lease(ABC):
                 time.sleep(_POLL)
 
     def _take_over(self, server: Connection, key: bytes, stream: str) -> bool:
-        """Take a lease that a dead process of this machine left. Raises TakenError where it lives."""
+        """Take a lease that a dead process of this machine left. Raises TakenError where it lives,
+        ServerError."""
         server.execute("WATCH", key)
         held = server.execute("GET", key)
         if held == self._value:  # the connection broke before we heard that it is ours
@@ -145,8 +146,7 @@ class Lease(ABC):
         if held is not None and alive is None:
             server.execute("UNWATCH")
             return False
-        replies = server.pipeline([("MULTI",), ("SET", key, self._value, "PX", self._ttl), ("EXEC",)])
-        return isinstance(replies[-1], list)
+        return transact(server, [("SET", key, self._value, "PX", self._ttl)]) is not None
 
     def _taken(self, stream: str, held: bytes | None) -> TakenError:
         return self.taken(stream, _describe(held))
