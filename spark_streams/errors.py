@@ -17,7 +17,7 @@
     │   ├── GroupMissingError           the consumer group was destroyed under the query
     │   ├── TakenError                  another running process has what this one wants for itself
     │   │   ├── ConsumerTakenError      another running query has this group and consumer
-    │   │   └── RedriveTakenError       another process moves or purges the letters of this stream
+    │   │   └── RedriveTakenError       another process moves or purges its dead letters
     │   ├── GroupSharedError            noAck wants a group of its own, and others read from it
     │   ├── LedgerError                 rows that were written before are not those of this attempt, or are lost
     │   └── OffsetError                 a checkpoint's offset cannot be read
@@ -166,7 +166,7 @@ class ConsumerTakenError(TakenError):
 
 
 class RedriveTakenError(TakenError):
-    """Another process moves or purges the letters of this stream."""
+    """Another process moves or purges the dead letters of this stream."""
 
     condition = "RSTREAM_REDRIVE_TAKEN"
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from spark_streams.deadletter.letter import LETTERS_A_TRANSACTION, Letter, Note, now, post
+from spark_streams.deadletter.post import ENTRIES_A_TRANSACTION, FailedEntry, Note, now, post
 from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError
 from spark_streams.ids import StreamId
 from spark_streams.keys import key_beside
@@ -53,7 +53,7 @@ class Writer:
             pairs = zip(names[inside].to_pylist(), values[inside].to_pylist(), strict=True)
             words = [self.query, self.batch, now(), reason, *[word for pair in pairs for word in pair]]
             notes.append((stream, b"%b %b %b" % (self.token.encode(), _LETTER, entry), pack(*words)))
-            if len(notes) == LETTERS_A_TRANSACTION:
+            if len(notes) == ENTRIES_A_TRANSACTION:
                 self._leave(notes)
                 notes = []
         self._leave(notes)
@@ -133,7 +133,7 @@ def _take(
     key = notes_key(stream, member)
     mine = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
     notes = {field: _read(member, stream, Note(key, field, value)) for field, value in mine.items()}
-    found = sorted((n for n in notes.values() if isinstance(n, Letter)), key=lambda letter: StreamId.parse(letter.id))
+    found = sorted((n for n in notes.values() if isinstance(n, FailedEntry)), key=lambda one: StreamId.parse(one.id))
     lost[stream] = lost.get(stream, 0) + sum(note for note in notes.values() if isinstance(note, int))
     if found:
         if letters_to is None:
@@ -143,7 +143,7 @@ def _take(
             )
         post(server, letters_to, member.group, found)
         letters[stream] = letters.get(stream, 0) + len(found)
-    others = [field for field in page if not isinstance(notes.get(field), Letter)]
+    others = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
     if others:
         server.execute("HDEL", key, *others)
 
@@ -176,7 +176,7 @@ def _pages(server: Connection, key: bytes) -> Iterator[dict[bytes, bytes]]:
     while some:
         some, cursor = False, b"0"
         while True:
-            cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", LETTERS_A_TRANSACTION)
+            cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", ENTRIES_A_TRANSACTION)
             page = {f: v for f, v in zip(flat[0::2], flat[1::2], strict=True) if f.split(b" ")[1] != KIND}
             if page:
                 some = True
@@ -185,12 +185,12 @@ def _pages(server: Connection, key: bytes) -> Iterator[dict[bytes, bytes]]:
                 break
 
 
-def _read(member: Membership, stream: str, note: Note) -> Letter | int:
+def _read(member: Membership, stream: str, note: Note) -> FailedEntry | int:
     _, kind, entry = note.field.split(b" ")
     if kind == _LOST:
         return int(note.value)
     query, batch, when, reason, *fields = parse_replies(note.value)[0]
-    return Letter(
+    return FailedEntry(
         stream,
         entry,
         fields,

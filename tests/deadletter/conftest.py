@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_streams.deadletter import reading
+from spark_streams.deadletter import page_reader
 
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_FIRST_PAGE", 7)
-    monkeypatch.setattr(reading, "LARGEST_PAGE", 50)
+    monkeypatch.setattr(page_reader, "_FIRST_PAGE", 7)
+    monkeypatch.setattr(page_reader, "LARGEST_PAGE", 50)

@@ -16,9 +16,9 @@ from typing import Any
 
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.envelope import MARK, Mark, opened
-from spark_streams.deadletter.orders import Orders
 from spark_streams.deadletter.purge import purge
 from spark_streams.deadletter.redrive import Redrive
+from spark_streams.deadletter.redrive_plan import RedriveOptions
 from spark_streams.errors import RStreamError
 from spark_streams.ids import StreamId
 from spark_streams.source.membership import Membership
@@ -64,7 +64,7 @@ class Lives:
         self.deleted: Counter[int] = Counter()
         self.by_hand: Counter[int] = Counter()  # letters that somebody deleted in this step
         self._redrives: Counter[int] = Counter()
-        self._orders: Orders | None = None  # of a redrive that did not come to its end
+        self._options: RedriveOptions | None = None  # of a redrive that did not come to its end
         self._dead_entries: DeadEntries | None = None
         self.direct.execute("FLUSHALL")
         for stream in ("s", DEAD):
@@ -96,7 +96,7 @@ class Lives:
         self._deliver()
         self._collect_noted()
         before = self.look()
-        report = Redrive(self.address, Orders(DEAD, max_redrives=1 << 30)).run()
+        report = Redrive(self.address, RedriveOptions(DEAD, max_redrives=1 << 30)).run()
         assert report.moved == before.dead.total()
         self._check(before)
         assert not self.look().dead
@@ -150,15 +150,17 @@ class Lives:
 
     def redrive(self) -> None:
         """Letters go back, some or all; one that was killed is started again, or another one begins."""
-        if self._orders is None or self.chance.random() < 0.3:
+        if self._options is None or self.chance.random() < 0.3:
             to = self.chance.choice([None, None, None, RETRY])
             limit = self.chance.choice([None, self.chance.randint(1, 20)])
-            self._orders = Orders(DEAD, self._criteria(), to, limit, max_redrives=self.chance.choice([1, 2, 5]))
-        self.told[-1] += f" {self._orders}"
+            self._options = RedriveOptions(
+                DEAD, self._criteria(), to, limit, max_redrives=self.chance.choice([1, 2, 5])
+            )
+        self.told[-1] += f" {self._options}"
         before = self.look()
-        report = Redrive(self.address, self._orders).run(dry_run=self.chance.random() < 0.1)
+        report = Redrive(self.address, self._options).run(dry_run=self.chance.random() < 0.1)
         after = self.look()
-        limit, self._orders = self._orders.limit, None
+        limit, self._options = self._options.limit, None
         if not report.dry_run:
             gone = (before.dead - after.dead).total() - self.by_hand.total()
             told = (report.moved + report.parked, report.parked, report.moved_before)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.deadletter import letter as module
-from spark_streams.deadletter.letter import Letter, post
+from spark_streams.deadletter import post as module
+from spark_streams.deadletter.post import FailedEntry, post
 from spark_streams.errors import IdsExhaustedError, RowTooLargeError, ServerReplyError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.source.membership import Membership
@@ -128,7 +128,7 @@ def test_letters_are_posted_a_few_megabytes_at_a_time(
 ) -> None:
     """A transaction with everything would be more than a server takes from one client."""
     monkeypatch.setattr(module, "BYTES_A_TRANSACTION", 100_000)
-    monkeypatch.setattr(module, "LETTERS_A_TRANSACTION", 5)
+    monkeypatch.setattr(module, "ENTRIES_A_TRANSACTION", 5)
     honest, sent = Connection.pipeline, []
 
     def listens(self: Connection, commands: Any) -> Any:
@@ -306,7 +306,7 @@ def test_letters_that_others_append_meanwhile_are_no_matter(
     """The dead-letter stream changes between WATCH and EXEC; the transaction is tried again."""
     ids = pending(client, 4)
     before(monkeypatch, "MULTI", lambda: client.xadd(DEAD, {"n": -1}), times=5)
-    letters = [Letter("s", entry.encode(), [b"n", b"%d" % n], {"stream": "s"}) for n, entry in enumerate(ids)]
+    letters = [FailedEntry("s", entry.encode(), [b"n", b"%d" % n], {"stream": "s"}) for n, entry in enumerate(ids)]
     with Connection(Address.parse(server.url)) as connection:
         assert post(connection, DEAD, "g", letters) == 4
     assert numbers(server, DEAD) == [-1] * 5 + [0, 1, 2, 3]

@@ -32,7 +32,7 @@ def test_a_limit_holds_where_the_connection_breaks_in_the_midst_of_it(
 
     monkeypatch.setattr(Connection, "execute", cut)
     done = purge(Address.parse(server.url), DEAD, Criteria(reasons=("odd",)), limit=30)
-    assert (done.deleted, done.tally.letters) == (30, 30)
+    assert (done.deleted, done.counts.letters) == (30, 30)
     odd = [n for n in range(100) if n % 3]
     assert sorted(set(range(100)) - set(numbers(server, DEAD))) == odd[:30]
 

@@ -110,7 +110,7 @@ def test_a_driver_that_dies_while_it_takes_notes_misses_none_afterwards(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some_bad(client, 60)
-    monkeypatch.setattr("spark_streams.source.task_notes.LETTERS_A_TRANSACTION", 5)
+    monkeypatch.setattr("spark_streams.source.task_notes.ENTRIES_A_TRANSACTION", 5)
     one = reader(server, **LETTERS)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
@@ -190,7 +190,7 @@ def test_a_crash_between_two_pages_of_letters(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each page of letters is one transaction; those that follow are posted by the next run."""
-    monkeypatch.setattr("spark_streams.source.task_notes.LETTERS_A_TRANSACTION", 200)
+    monkeypatch.setattr("spark_streams.source.task_notes.ENTRIES_A_TRANSACTION", 200)
     for n in range(600):
         client.xadd("s", {"n": "x" * 70 + str(n)})  # too large for a hash in one piece
     one = reader(server, **LETTERS)

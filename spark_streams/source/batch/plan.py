@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_streams.deadletter.envelope import is_letter
+from spark_streams.deadletter.envelope import is_dead_letter
 from spark_streams.errors import StreamStateError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.option_values import Positions
@@ -96,7 +96,7 @@ def _head(ends: StreamEnds | None) -> Head:
         return Head(None, None, 0)
     (first, first_fields), (last, last_fields) = ends.first, ends.last
     size = max(sum(len(part) + 8 for part in fields) for fields in (first_fields, last_fields))
-    return Head(first, last, ends.length, size, is_letter(first_fields))
+    return Head(first, last, ends.length, size, is_dead_letter(first_fields))
 
 
 def _cut(server: Connection, heads: Mapping[str, Head], ranges: Sequence[EntryRange], entries: int) -> list[EntryRange]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from spark_streams.deadletter.inputs import Inputs, own_letters
+from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
 from spark_streams.keys import key_of_query
 from spark_streams.options import Options
 from spark_streams.source.group.consumer_lease import Lease
@@ -129,7 +129,7 @@ class Subscription:
 
     def _look_for_streams(self, server: Connection) -> tuple[list[str], list[str]]:
         """The pattern's streams, and those of them that do not have the group."""
-        but = own_letters(self._options["deadLetterStream"])
+        but = own_dead_letter_streams(self._options["deadLetterStream"])
         found = self._inputs.among(server, matching_streams(server, self._options["streamsPattern"], but))
         self.hold(server, found)
         self._found = self._now()

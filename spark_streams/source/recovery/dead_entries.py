@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.deadletter.letter import Letter, now, post
-from spark_streams.deadletter.reading import PageSize
+from spark_streams.deadletter.page_reader import PageSize
+from spark_streams.deadletter.post import FailedEntry, now, post
 from spark_streams.ids import StreamId
 from spark_streams.wire.connection import Connection
 
@@ -46,7 +46,7 @@ def dead_letter(server: Connection, group: str, dead: DeadEntries, to: str) -> t
     return posted, gone
 
 
-def _look(server: Connection, group: str, dead: DeadEntries, asked: slice) -> tuple[list[Letter], list[bytes]]:
+def _look(server: Connection, group: str, dead: DeadEntries, asked: slice) -> tuple[list[FailedEntry], list[bytes]]:
     """The letters for some of the entries, and the ids of those that are gone from the stream."""
     ids, deliveries = dead.ids[asked], dead.deliveries[asked]
     found = server.execute_all([("XRANGE", dead.stream, bytes(entry), bytes(entry)) for entry in ids])
@@ -68,5 +68,5 @@ def _look(server: Connection, group: str, dead: DeadEntries, asked: slice) -> tu
             "first-failed": when,
             "last-failed": when,
         }
-        letters.append(Letter(dead.stream, bytes(entry), reply[0][1], envelope, pending_for=dead.consumer))
+        letters.append(FailedEntry(dead.stream, bytes(entry), reply[0][1], envelope, pending_for=dead.consumer))
     return letters, [bytes(entry) for entry, reply in zip(ids, found, strict=True) if not reply]
