@@ -28,6 +28,7 @@ from spark_streams.option_values import (
     text,
 )
 from spark_streams.wire.address import Address, default_url
+from spark_streams.wire.patience import Patience
 
 # What Spark itself puts among the options of a reader or a writer.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
@@ -307,6 +308,10 @@ class Options:
         """The server."""
         address: Address = self._values["url"]
         return address
+
+    def with_patience(self, patience: Patience) -> Options:
+        """The same, with another patience with the server."""
+        return Options({**self._values, "url": replace(self.address, patience=patience)})
 
 
 def parse_options(given: Mapping[str, str], table: Iterable[Option], side: str) -> Options:

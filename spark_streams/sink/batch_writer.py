@@ -20,7 +20,6 @@ from spark_streams.sink.fields import STREAM, check_writable
 from spark_streams.sink.runs import begin_job, begin_run
 from spark_streams.sink.write import Task, append
 from spark_streams.task_context import micro_batch, partition
-from spark_streams.wire.retry import LIMIT
 from spark_streams.worker import settle_in
 
 
@@ -91,7 +90,7 @@ class BatchWriter(DataSourceArrowWriter):
         place = partition()
         task = Task(batch, place) if self._once and place is not None else None
         # A query that has come this far has the right address: its server may be away for a while.
-        result = append(iterator, self._options, task, LIMIT if batch.number > 0 else None)
+        result = append(iterator, self._options, task, is_known=batch.number > 0)
         return Written(result.rows, batch, result.totals)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

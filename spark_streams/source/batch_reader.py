@@ -37,7 +37,6 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.task.fetcher import Fetch
-from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.session import Session
 
 _NOBODY = Membership((), "", "")  # reading ranges needs no group
@@ -98,7 +97,7 @@ class BatchReader(DataSourceReader):
         if partition.task is None:
             return
         # The driver has been connected: the address is right, and a server that is away is waited for.
-        with Session(self._options.address, "reading", LIMIT) as server:
+        with Session(self._options.address, "reading", is_known=True) as server:
             for page in Fetch(server, _NOBODY, partition.task.ranges, deliveries=False).pages():
                 if page.rows:
                     yield self._columns.batch(page.entries, page.rows, page.streams).batch

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 
 from spark_streams.errors import ServerUnreachableError, UnsupportedError
 from spark_streams.keys import lossy_key
+from spark_streams.lease import DEFAULT_TERMS, Terms
 from spark_streams.options import Options
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.membership import Membership
@@ -34,7 +35,6 @@ from spark_streams.source.task.read_partition import read_task
 from spark_streams.source.task_notes import Writer
 from spark_streams.task_context import micro_batch
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.session import Session
 from spark_streams.worker import leave_interrupts_to_the_driver
 
@@ -59,11 +59,17 @@ class EntriesPartition(InputPartition):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """format("rstream") for readStream. One object lives on the driver for the whole run of a query (FACTS S1).
 
-    now: seconds that only go up."""
+    now: seconds that only go up; terms: of the query's lease."""
 
-    def __init__(self, options: Options, columns: Columns, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        options: Options,
+        columns: Columns,
+        now: Callable[[], float] = time.monotonic,
+        terms: Terms = DEFAULT_TERMS,
+    ) -> None:
         self._options = options
-        self._now = now
+        self._now, self._terms = now, terms
         self._columns = columns
         self._batches: MicroBatchStream | None = None
         self._known: list[tuple[dict[str, Any], Offset]] = []  # the last offsets
@@ -80,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The query's batches, made on first use: only the driver's copy of the reader has them."""
         if self._batches is None:
             leave_interrupts_to_the_driver()
-            self._batches = MicroBatchStream(self._options, self._now)
+            self._batches = MicroBatchStream(self._options, self._now, terms=self._terms)
         return self._batches
 
     def initialOffset(self) -> dict[str, Any]:
@@ -168,9 +174,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         member = Membership(self._options["streams"] or (), self._options["group"], self._options["consumer"])
         # The driver has been connected: the address is right, and a server that is away is waited for.
         with (
-            Session(self._options.address, f"reading for group {member.group!r}", LIMIT) as server,
+            Session(self._options.address, f"reading for group {member.group!r}", is_known=True) as server,
             # The one that reads has replies on their way. Rarely needed. A note may be written twice.
-            Session(self._options.address, f"notes of group {member.group!r}", LIMIT) as notes,
+            Session(self._options.address, f"notes of group {member.group!r}", is_known=True) as notes,
         ):
 
             def lost(entries: EntryRange, count: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_streams.deadletter.criteria import Criteria
@@ -26,8 +26,8 @@ from spark_streams.source.recovery.dead_entries import DeadEntries, dead_letter
 from spark_streams.source.task_notes import collect, notes_key
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, pack
+from spark_streams.wire.patience import Patience
 from spark_streams.wire.replies import pairs
-from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.session import Session
 from tests.deadletter.faults import FOREIGN, Faults, Killed
 from tests.proxy import Proxy
@@ -58,7 +58,7 @@ class Lives:
         self.proxy = proxy
         self.chance = random.Random(seed)
         self.direct = Connection(Address.parse(server.url))
-        self.address = Address.parse(proxy.url)
+        self.address = replace(Address.parse(proxy.url), patience=Patience(sleep=Faults.pause))
         self.told: list[str] = []
         self.fields: dict[int, list[bytes]] = {}
         self.deleted: Counter[int] = Counter()
@@ -141,7 +141,7 @@ class Lives:
             dead_letter(server, "g", self._dead_entries, DEAD)
 
     def _as_driver(self, step: Callable[[Connection], object]) -> None:
-        driver = Session(self.address, "the driver", LIMIT)
+        driver = Session(self.address, "the driver", is_known=True)
         try:
             driver.get()
             driver.run(step)

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import os
 import random
-import time
 
 import pytest
 
 from spark_streams.deadletter import post
-from spark_streams.wire.retry import LIMIT, Backoff
-from tests.deadletter.faults import Faults
 from tests.deadletter.lives import Lives
 from tests.proxy import Proxy
 from tests.servers import Server
@@ -26,7 +23,6 @@ def test_each_letter_exists_once_whatever_breaks_and_an_entry_is_acknowledged_wh
 ) -> None:
     monkeypatch.setattr(post, "ENTRIES_A_TRANSACTION", 6)
     monkeypatch.setattr(post, "BYTES_A_TRANSACTION", 7_000)
-    monkeypatch.setattr(Backoff.__init__, "__defaults__", (LIMIT, Faults.pause, time.monotonic))
     chosen = os.environ.get("RSTREAM_SEED")
     first = int(chosen) if chosen else random.randrange(1 << 30)
     for seed in range(first, first + (1 if chosen else RUNS)):

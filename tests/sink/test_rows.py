@@ -27,12 +27,12 @@ from spark_streams.errors import (
     ServerUnreachableError,
     WrongKeyTypeError,
 )
-from spark_streams.sink.resolving import Resolver
 from spark_streams.sink.write import Result, Task, append
-from spark_streams.wire.retry import LIMIT
+from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 from tests.proxy import Proxy
+from tests.sending import before_sending, killed
 from tests.servers import Server, free_port, running_redis, skip_without_redis
-from tests.sink.writing import KilledError, batch_of, close, frame, ledger_keys, numbers, options, write
+from tests.sink.writing import batch_of, close, frame, ledger_keys, numbers, options, write
 
 
 def started(kind: str, arguments: list[str]) -> subprocess.Popen[bytes]:
@@ -164,41 +164,32 @@ def test_a_row_that_is_refused_within_a_transaction_is_not_marked_as_written(ser
     ],
 )
 def test_a_task_that_is_killed_when_a_row_is_refused_has_marked_none_that_is_not_there(
-    server: Server, monkeypatch: pytest.MonkeyPatch, ids: list[str | None], row: int | None
+    server: Server, ids: list[str | None], row: int | None
 ) -> None:
     """Whatever is refused for its id is known before it is sent: nothing is to be taken back from a mark."""
 
-    def killed(*_: Any) -> None:
-        raise KilledError
-
-    monkeypatch.setattr(Resolver, "_take_back", killed)
     with server.client() as client:
         client.xadd("out", {"n": -1}, id="5-0")
     whole = pa.RecordBatch.from_pydict({"n": list(range(len(ids))), "_id": ids})
     checked, batch = options(server.url), batch_of(0)
     if row is None:
-        close(checked, batch, write([whole], checked, batch))
+        with before_sending(b"DECRBY", act=killed):
+            close(checked, batch, write([whole], checked, batch))
         assert numbers(server) == Counter(range(-1, len(ids)))
         return
     for _ in range(2):
-        with pytest.raises(RStreamError, match=f"row {row} of this task"):
+        with before_sending(b"DECRBY", act=killed), pytest.raises(RStreamError, match=f"row {row} of this task"):
             write([whole], checked, batch)
     assert set(numbers(server)) <= set(range(-1, row))
 
 
 @pytest.mark.parametrize("ids", [None, ["6-1", "6-2"]])
-def test_a_key_of_another_type_is_seen_before_a_row_is_marked(
-    server: Server, monkeypatch: pytest.MonkeyPatch, ids: list[str] | None
-) -> None:
-    def killed(*_: Any) -> None:
-        raise KilledError
-
-    monkeypatch.setattr(Resolver, "_take_back", killed)
+def test_a_key_of_another_type_is_seen_before_a_row_is_marked(server: Server, ids: list[str] | None) -> None:
     rows = {"n": [1, 2]} if ids is None else {"n": [1, 2], "_id": ids}
     checked, batch = options(server.url), batch_of(0)
     with server.client() as client:
         client.set("out", "text")
-        with pytest.raises(WrongKeyTypeError):
+        with before_sending(b"DECRBY", act=killed), pytest.raises(WrongKeyTypeError):
             write([pa.RecordBatch.from_pydict(rows)], checked, batch)
         client.delete("out")
     close(checked, batch, write([pa.RecordBatch.from_pydict(rows)], checked, batch))
@@ -243,10 +234,9 @@ def test_a_key_that_becomes_something_else_meanwhile_is_named_each_time(server: 
 
 
 def test_fewer_replicas_than_asked_for_is_an_error_and_a_retry_does_not_double(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server,
 ) -> None:
-    monkeypatch.setattr("spark_streams.sink.replicas.WAIT_MS", 50)
-    checked, batch = options(server.url, waitReplicas="1"), batch_of(0)
+    checked, batch = options(server.url, Patience(replicas=0.05), waitReplicas="1"), batch_of(0)
     for _ in range(2):
         with pytest.raises(ReplicationError, match="0 of 1 replicas"):
             write([frame([1, 2])], checked, batch)
@@ -263,24 +253,22 @@ def test_a_replica_that_has_everything_lets_the_task_end(redis_server: Server) -
         assert numbers(replica) == Counter([1, 2])
 
 
-def test_a_server_that_is_gone_is_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_streams.wire.session.FIRST_CONNECT_LIMIT", 0.3)
+def test_a_server_that_is_gone_is_waited_for_and_then_named() -> None:
     url = f"redis://:secret@127.0.0.1:{free_port()}"
     begun = time.monotonic()
     with pytest.raises(ServerUnreachableError, match="no stream server answers at redis://\\*\\*\\*@") as caught:
-        append([frame([1])], options(url), None)
-    assert 0.3 <= time.monotonic() - begun < LIMIT / 2
+        append([frame([1])], options(url, Patience(first_connection=0.3)), None)
+    assert 0.3 <= time.monotonic() - begun < DEFAULT_PATIENCE.limit / 2
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["engine", "redis"])
-def test_a_server_that_stands_still_is_waited_for(kind: str, delivery: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stands_still_is_waited_for(kind: str, delivery: str) -> None:
     """SIGSTOP for longer than a reply may take: the connection is given up, the outcome is in the marks."""
-    monkeypatch.setattr("spark_streams.wire.connection.REPLY_TIMEOUT", 0.2)
     if kind == "redis":
         skip_without_redis()
     with running_process(kind) as (server, pid):
-        checked, batch = options(server.url, chunkSize="40"), batch_of(0)
+        checked, batch = options(server.url, Patience(reply=0.2), chunkSize="40"), batch_of(0)
         stops = 0
 
         def stopping():  # type: ignore[no-untyped-def]
@@ -363,10 +351,9 @@ def test_a_row_whose_id_holds_something_else_is_named(server: Server, changed: s
 
 
 def test_a_connection_that_is_cut_does_not_make_rows_with_ids_an_error(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server,
 ) -> None:
     """What arrived before the cut is sent again, and found."""
-    monkeypatch.setattr("spark_streams.wire.retry._FIRST_PAUSE", 0.001)
     rows = pa.RecordBatch.from_pydict({"n": list(range(200)), "_id": [f"{n + 1}-0" for n in range(200)]})
     with Proxy(server.url) as proxy:
         for after in (300, 900, 2000, 2500):

@@ -13,10 +13,12 @@ import pytest
 import redis
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from spark_streams.lease import DEFAULT_TERMS, Terms
 from spark_streams.options import SOURCE, parse_options
 from spark_streams.source.microbatch import prefetch
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
+from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 from tests.servers import Server
 
 ALL = ReadMaxRows(UNLIMITED)
@@ -25,15 +27,25 @@ _running: list[StreamReader] = []
 
 
 def reader(
-    server: Server, schema: pa.Schema = SCHEMA, now: Callable[[], float] = time.monotonic, **options: str
+    server: Server,
+    schema: pa.Schema = SCHEMA,
+    now: Callable[[], float] = time.monotonic,
+    patience: Patience = DEFAULT_PATIENCE,
+    terms: Terms = DEFAULT_TERMS,
+    **options: str,
 ) -> StreamReader:
     """A query's reader. Those before it have died: their leases are free, and what they reserved is still pending."""
     stop_all()
-    return another_reader(server, schema, now, **options)
+    return another_reader(server, schema, now, patience, terms, **options)
 
 
 def another_reader(
-    server: Server, schema: pa.Schema = SCHEMA, now: Callable[[], float] = time.monotonic, **options: str
+    server: Server,
+    schema: pa.Schema = SCHEMA,
+    now: Callable[[], float] = time.monotonic,
+    patience: Patience = DEFAULT_PATIENCE,
+    terms: Terms = DEFAULT_TERMS,
+    **options: str,
 ) -> StreamReader:
     """One more reader beside those that run. now: seconds that only go up."""
     given = {"url": server.url, "streams": "s", "group": "g", "startingOffsets": "earliest", **options}
@@ -41,9 +53,9 @@ def another_reader(
         del given["streams"]
     if "startingTimestamp" in options:
         del given["startingOffsets"]
-    checked = parse_options(given, SOURCE, "source")
+    checked = parse_options(given, SOURCE, "source").with_patience(patience)
     columns = Columns(schema, True, checked["mode"], checked["columnNameOfCorruptRecord"])
-    _running.append(StreamReader(checked, columns, now))
+    _running.append(StreamReader(checked, columns, now, terms))
     return _running[-1]
 
 

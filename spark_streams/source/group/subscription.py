@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
 from spark_streams.keys import key_of_query
+from spark_streams.lease import DEFAULT_TERMS, Terms
 from spark_streams.options import Options
 from spark_streams.source.group.consumer_lease import Lease
 from spark_streams.source.group.group_admin import (
@@ -35,12 +36,13 @@ _LOOK_FOR_STREAMS = 2.0  # seconds between two looks for streams that match the 
 
 
 class Subscription:
-    """Those of the options, or those that match the pattern. now: seconds that only go up."""
+    """Those of the options, or those that match the pattern. now: seconds that only go up; terms: of its
+    lease."""
 
-    def __init__(self, options: Options, now: Callable[[], float]) -> None:
+    def __init__(self, options: Options, now: Callable[[], float], terms: Terms = DEFAULT_TERMS) -> None:
         self._options = options
         self._now = now
-        self._lease = Lease(options.address, options["group"], options["consumer"])
+        self._lease = Lease(options.address, options["group"], options["consumer"], terms)
         self._found = 0.0  # when streams were last looked for
         self._inputs = Inputs()
         self._dropped: set[str] = set()  # streams of the checkpoint that the options name no more, and that are gone
@@ -168,6 +170,10 @@ class Subscription:
     def hold(self, server: Connection, streams: Sequence[str]) -> None:
         """Have the lease on these streams. Raises ConsumerTakenError."""
         self._lease.hold(server, streams)
+
+    def live(self, server: Connection, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Which of these (stream, consumer) of the group are queries that run."""
+        return self._lease.live(server, asked)
 
     def release(self) -> None:
         """Give the lease back."""

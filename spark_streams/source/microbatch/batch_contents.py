@@ -104,7 +104,12 @@ class ContentsChooser:
         """Entries of dead consumers, and claims of a run that died before an offset named them."""
         options = self._options
         rules = Rules(
-            options["claimIdle"], options["maxDeliveries"], self._dead_letter, self._losses.report, self._taken
+            options["claimIdle"],
+            options["maxDeliveries"],
+            self._dead_letter,
+            self._losses.report,
+            self._taken,
+            self._subscription.live,
         )
         claimed = take_over(server, self._subscription.member, state.groups, state.begin, token, rules, most)
         for stream, some in claimed.items():

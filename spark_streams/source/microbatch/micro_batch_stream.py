@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError
+from spark_streams.lease import DEFAULT_TERMS, Terms
 from spark_streams.options import Options
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.data_loss import DataLoss
@@ -56,10 +57,14 @@ T = TypeVar("T")
 
 class MicroBatchStream:
     """One query's batches. Calls come from one thread. now: seconds that only go up; worker: what runs beside the
-    tasks."""
+    tasks; terms: of the lease."""
 
     def __init__(
-        self, options: Options, now: Callable[[], float] = time.monotonic, worker: BackgroundWorker | None = None
+        self,
+        options: Options,
+        now: Callable[[], float] = time.monotonic,
+        worker: BackgroundWorker | None = None,
+        terms: Terms = DEFAULT_TERMS,
     ) -> None:
         self._options = options
         self._no_ack = bool(options["noAck"])
@@ -72,7 +77,7 @@ class MicroBatchStream:
         self.worker = worker or BackgroundWorker(options.address)
         self.counters = RunCounters()
         losses = self._losses = DataLoss(not options["failOnDataLoss"], self.counters.lost)
-        subscription = self._subscription = Subscription(options, now)
+        subscription = self._subscription = Subscription(options, now, terms)
         account = LossAccount(losses, subscription, self._no_ack)
         groups = self._groups = GroupReconciler(losses, subscription, account, self._no_ack)
         poison = self._poison = PoisonBatch(options["maxDeliveries"], self._dead_letter, losses)

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.ids import MAX_ID, MIN_ID
-from spark_streams.source.group.consumer_lease import live_consumers
 from spark_streams.source.group.data_loss import GO_ON
 from spark_streams.source.group.group_state import GroupState, OtherConsumer
 from spark_streams.source.membership import OF_A_QUERY, Membership, owner_of
@@ -44,13 +43,15 @@ _SKIP = pack("CLIENT", "REPLY", "SKIP")
 class Rules:
     """idle: milliseconds that an entry must have been left alone, None: nothing is claimed; most: deliveries after
     which an entry is dead, None: any number; dead_letter: what to do with those; lose: told of a stream, how many
-    entries of it are gone, what became of them, and what is to be done; taken: what earlier runs have claimed."""
+    entries of it are gone, what became of them, and what is to be done; taken: what earlier runs have claimed; live:
+    which of some (stream, consumer) are queries that run."""
 
     idle: int | None
     most: int | None
     dead_letter: Callable[[DeadEntries], None]
     lose: Callable[[str, int, str, str], None]
     taken: Taken
+    live: Callable[[Connection, Sequence[tuple[str, str]]], set[tuple[str, str]]]
 
 
 def claim_consumer(consumer: str, token: str) -> str:
@@ -77,7 +78,7 @@ def take_over(
     if rules.idle is None or (left is not None and left <= 0):
         return claimed
     ours = claim_consumer(member.consumer, token)
-    for stream, dead in _dead_consumers(server, member, states).items():
+    for stream, dead in _dead_consumers(server, member, states, rules).items():
         asked: list[bytes] = []
         taken = 0
         for consumer in dead:
@@ -153,7 +154,9 @@ def _left_by_a_crash(member: Membership, states: Mapping[str, GroupState], begin
     return found
 
 
-def _dead_consumers(server: Connection, member: Membership, states: Mapping[str, GroupState]) -> dict[str, list[str]]:
+def _dead_consumers(
+    server: Connection, member: Membership, states: Mapping[str, GroupState], rules: Rules
+) -> dict[str, list[str]]:
     """Per stream, the consumers that hold entries, are not ours, and are not running rstream queries."""
     suspects: list[tuple[str, OtherConsumer]] = []
     for stream, state in states.items():
@@ -163,7 +166,7 @@ def _dead_consumers(server: Connection, member: Membership, states: Mapping[str,
     if not suspects:
         return {}
     owners = [(stream, owner_of(other.name)) for stream, other in suspects]
-    alive = live_consumers(server, member.group, owners)
+    alive = rules.live(server, owners)
     dead: dict[str, list[str]] = {}
     for (stream, other), owner in zip(suspects, owners, strict=True):
         if owner not in alive:
