@@ -19,6 +19,7 @@ from spark_streams.options import SOURCE, parse_options
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
 from tests.chaos.history import id_key
+from tests.simulation.injected import PATIENCE, TERMS
 from tests.simulation.model import Entry
 from tests.simulation.tasks import SCHEMA, Tasks
 from tests.simulation.ticks import Killed
@@ -139,10 +140,9 @@ class Query:
         self.was_lenient |= self.is_lenient
         self.was_no_ack |= self.options.get("noAck") == "true"
         self.world.tell(f"   start: {given}{' AvailableNow' if available_now else ''}")
-        checked = parse_options(given, SOURCE, "source")
-        self._reader = StreamReader(
-            checked, Columns(SCHEMA, True, checked["mode"], checked["columnNameOfCorruptRecord"])
-        )
+        checked = parse_options(given, SOURCE, "source").with_patience(PATIENCE)
+        columns = Columns(SCHEMA, True, checked["mode"], checked["columnNameOfCorruptRecord"])
+        self._reader = StreamReader(checked, columns, terms=TERMS)
         self._limit = self._reader.getDefaultReadLimit()
         self.until = len(self.world.model.entries) if available_now else None
         if available_now:
