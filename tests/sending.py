@@ -8,15 +8,15 @@ from unittest import mock
 
 from spark_streams.wire.connection import Connection, pack
 
+Act = Callable[[Connection, bytes], object]  # the connection, the request
+
 
 class KilledError(Exception):
     """Something outside has ended the attempt."""
 
 
 @contextlib.contextmanager
-def before_sending(
-    *words: bytes, act: Callable[[Connection, bytes], None], times: int | None = None
-) -> Iterator[list[bytes]]:
+def before_sending(*words: bytes, act: Act, times: int | None = None) -> Iterator[list[bytes]]:
     """While the block runs, act(connection, request) comes before each request that holds all these words as arguments,
     the first `times` of them. What it raises the product meets as if `send` had; what it sends leaves at once. The
     requests that it came before are in the list."""
@@ -39,6 +39,16 @@ def before_sending(
 
     with mock.patch.object(Connection, "send", send):
         yield met
+
+
+def in_turn(*acts: Act) -> Act:
+    """Another one each time."""
+    left = iter(acts)
+
+    def act(server: Connection, request: bytes) -> None:
+        next(left)(server, request)
+
+    return act
 
 
 def lost(server: Connection, request: bytes) -> None:

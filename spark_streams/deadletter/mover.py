@@ -28,7 +28,7 @@ from spark_streams.wire.multi_exec import Outcome, transact
 from spark_streams.wire.replies import errors_among
 from spark_streams.wire.session import Session
 
-_WATCHED_TRIES = 3  # of a page with all its keys watched
+WATCHED_TRIES = 3  # of a page with all its keys watched
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Mover:
         while True:
             if self._owed is not None:
                 self._put_back(self._owed)
-            watch_all = tries < _WATCHED_TRIES
+            watch_all = tries < WATCHED_TRIES
             stored = self._watch(*([self._options.stream] if watch_all else []))
             heard = self._hear(stored)
             if heard is not None:

@@ -195,7 +195,7 @@ def test_killed_at_any_command_of_posting_an_entry_is_acknowledged_where_its_let
             with contextlib.suppress(RStreamError):
                 driver()
             if direction == "late":
-                time.sleep(0.02)
+                proxy.wait_for_late()
             letters, pending = client.xlen(DEAD), client.xpending("s", "g")["pending"]
             assert (letters, pending) in ((0, 3), (3, 0)), at
             driver()

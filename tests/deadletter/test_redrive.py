@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
-from spark_streams.deadletter import mover as module
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.envelope import MARK, Mark, dead_letter_fields
+from spark_streams.deadletter.mover import WATCHED_TRIES
 from spark_streams.deadletter.post import FailedEntry, post
 from spark_streams.deadletter.redrive import Redrive, Report
-from spark_streams.deadletter.redrive_lock import redrive_key
+from spark_streams.deadletter.redrive_lock import RedriveLease, redrive_key
 from spark_streams.deadletter.redrive_plan import RedriveOptions
 from spark_streams.errors import (
     IdsExhaustedError,
@@ -28,6 +31,7 @@ from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.deadletter.making import DEAD, envelopes, fill, marks, numbers, redrive, words
+from tests.sending import before_sending, in_turn, lost, reply_lost
 from tests.servers import Server
 
 
@@ -273,79 +277,68 @@ def test_a_limit_counts_what_goes_and_not_what_stays(server: Server) -> None:
     assert numbers(server) == list(range(1, 20, 2))
 
 
-def test_letters_whose_entry_is_refused_within_the_transaction_are_put_back(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextlib.contextmanager
+def destination_turns_to_text(client: redis.Redis) -> Iterator[None]:
+    """Stream `s` changes before each EXEC of a page; once it is not watched any more, it becomes a text."""
+    tries = 0
+
+    def change(*_: object) -> None:
+        nonlocal tries
+        tries += 1
+        if tries <= WATCHED_TRIES:
+            client.xadd("s", {"n": -1})
+        else:
+            client.delete("s")
+            client.set("s", "text")
+
+    with before_sending(b"XDEL", act=change):
+        yield
+    assert tries == WATCHED_TRIES + 1
+
+
+def test_letters_whose_entry_is_refused_within_the_transaction_are_put_back(server: Server) -> None:
     """A command that fails inside EXEC does not hold up the others: the letter would be lost."""
     fill(server, 3)
     with server.client() as client:
         before = [fields for _, fields in words(client, DEAD)]
-        honest = module.Mover._open
-
-        def turns_to_text(self: module.Mover, taken: module.PagePlan, watch: bool) -> None:
-            honest(self, taken, False)
-            client.delete("s")
-            client.set("s", "text")
-
-        monkeypatch.setattr(module.Mover, "_open", turns_to_text)
-        with pytest.raises(ServerReplyError, match="3 dead letters .* were put back at its end: WRONGTYPE"):
+        refused = pytest.raises(ServerReplyError, match="3 dead letters .* were put back at its end: WRONGTYPE")
+        with destination_turns_to_text(client), refused:
             redrive(server)
         assert [fields for _, fields in words(client, DEAD)] == before
 
 
-def test_a_stream_that_is_written_to_all_the_time_is_redriven_all_the_same(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_is_written_to_all_the_time_is_redriven_all_the_same(server: Server) -> None:
     """Both the letters' stream and the destination change between WATCH and EXEC, each time."""
     fill(server, 60)
     with server.client() as client:
-        honest = module.Mover._open
 
-        def busy(self: module.Mover, taken: module.PagePlan, watch: bool) -> None:
-            honest(self, taken, watch)
+        def busy(*_: object) -> None:
             client.xadd("s", {"n": -1})
             fill(server, 1, first=-1)
 
-        monkeypatch.setattr(module.Mover, "_open", busy)
-        assert redrive(server).moved == 60
+        with before_sending(b"XDEL", act=busy):
+            assert redrive(server).moved == 60
     assert [n for n in numbers(server) if n >= 0] == list(range(60))
     assert set(numbers(server, DEAD)) == {-1}
 
 
-def test_letters_that_somebody_deletes_meanwhile_are_not_moved(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_letters_that_somebody_deletes_meanwhile_are_not_moved(server: Server) -> None:
     ids = fill(server, 20)
     with server.client() as client:
-        honest = module.Mover._open
         doomed = iter([ids[2], ids[15]])
-
-        def deletes(self: module.Mover, taken: module.PagePlan, watch: bool) -> None:
-            honest(self, taken, watch)
-            if gone := next(doomed, None):
-                client.xdel(DEAD, gone)
-
-        monkeypatch.setattr(module.Mover, "_open", deletes)
-        report = redrive(server)
+        with before_sending(b"XDEL", act=lambda *_: client.xdel(DEAD, next(doomed)), times=2):
+            report = redrive(server)
     assert (report.moved, report.vanished) == (18, 0)
     assert numbers(server) == [n for n in range(20) if n not in (2, 15)]
 
 
 def test_a_transaction_whose_reply_is_lost_is_counted_and_not_done_again(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server,
 ) -> None:
     fill(server, 60)
-    honest = Connection.replies
-    lost = []
-
-    def cut(self: Connection, count: int) -> list[object]:
-        found = honest(self, count)
-        if count > 4 and isinstance(found[-1], list) and len(lost) < 3:
-            lost.append(len(found))
-            raise self.lost(None)
-        return found
-
-    monkeypatch.setattr(Connection, "replies", cut)
-    report = redrive(server)
-    assert len(lost) == 3
+    with before_sending(b"XDEL", act=reply_lost, times=3) as broken:
+        report = redrive(server)
+    assert len(broken) == 3
     assert report.moved == 60
     assert numbers(server) == list(range(60))
 
@@ -403,69 +396,34 @@ def test_a_run_that_is_begun_late_is_not_begun(server: Server, monkeypatch: pyte
     assert numbers(server) == list(range(40))
 
 
-def test_letters_that_are_put_back_are_put_back_once_however_often_the_connection_breaks(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_letters_that_are_put_back_are_put_back_once_however_often_the_connection_breaks(server: Server) -> None:
     fill(server, 3)
     with server.client() as client:
         before = [fields for _, fields in words(client, DEAD)]
-        honest_open, honest_ask = module.Mover._open, module.Mover._ask
-
-        def turns_to_text(self: module.Mover, taken: module.PagePlan, watch: bool) -> None:
-            honest_open(self, taken, False)
-            client.delete("s")
-            client.set("s", "text")
-
-        lost: list[bool] = []
-
-        def breaks(self: module.Mover, commands: Any) -> Any:
-            if commands[0] == ("MULTI",) and len(lost) < 4:
-                lost.append(True)
-                if len(lost) in (1, 3):  # the request is lost; else the reply
-                    raise self.session.get().lost(None)
-                honest_ask(self, commands)
-                raise self.session.get().lost(None)
-            return honest_ask(self, commands)
-
-        monkeypatch.setattr(module.Mover, "_open", turns_to_text)
-        monkeypatch.setattr(module.Mover, "_ask", breaks)
-        with pytest.raises(ServerReplyError, match="3 dead letters .* were put back at its end: WRONGTYPE"):
+        refused = pytest.raises(ServerReplyError, match="3 dead letters .* were put back at its end: WRONGTYPE")
+        with (
+            destination_turns_to_text(client),
+            before_sending(b"MULTI", b"XADD", act=in_turn(lost, lost, reply_lost), times=3) as broken,
+            refused,
+        ):
             redrive(server)
+        assert len(broken) == 3
         assert [fields for _, fields in words(client, DEAD)] == before
 
 
-def test_a_connection_that_breaks_at_the_very_end_is_no_matter(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_breaks_at_the_very_end_is_no_matter(server: Server) -> None:
     fill(server, 20)
-    honest = module.Mover.end
-    lost: list[bool] = []
-
-    def breaks(self: module.Mover) -> None:
-        if len(lost) == 1:
-            honest(self)
-        lost.append(True)
-        if len(lost) < 3:
-            raise self.session.get().lost(None)
-        honest(self)
-
-    monkeypatch.setattr(module.Mover, "end", breaks)
-    assert redrive(server).moved == 20
+    with before_sending(b"MULTI", b"DEL", redrive_key(DEAD), act=in_turn(lost, reply_lost), times=2) as broken:
+        assert redrive(server).moved == 20
+    assert len(broken) == 2
     with server.client() as client:
         assert not client.exists(redrive_key(DEAD))
 
 
-def test_a_request_that_is_lost_is_sent_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_is_lost_is_sent_again(server: Server) -> None:
     fill(server, 60)
-    honest = Connection.send
-    lost = []
-
-    def cut(self: Connection, data: bytes) -> None:
-        if b"EXEC" in bytes(data) and len(lost) < 3:
-            lost.append(1)
-            raise self.lost(None)
-        honest(self, data)
-
-    monkeypatch.setattr(Connection, "send", cut)
-    assert redrive(server).moved == 60
+    with before_sending(b"EXEC", act=lost, times=3):
+        assert redrive(server).moved == 60
     assert numbers(server) == list(range(60))
 
 
@@ -483,15 +441,14 @@ def test_a_second_redrive_is_refused_while_the_first_one_runs(server: Server) ->
     assert numbers(server) == list(range(60))
 
 
-def test_two_that_run_at_once_in_spite_of_the_lease_move_each_letter_once(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_that_run_at_once_in_spite_of_the_lease_move_each_letter_once(server: Server) -> None:
     """The one that stood still while its lease expired finds the state changed, and moves nothing any more."""
-    monkeypatch.setattr("spark_streams.deadletter.redrive_lock.RedriveLease.hold", lambda *_: None)
     fill(server, 100)
 
     def second(report: Report) -> None:
         if report.moved < 20:
+            with server.client() as client:
+                client.delete(RedriveLease(Address.parse(server.url)).key_of(DEAD))
             assert redrive(server, limit=30).moved == 30
 
     with pytest.raises(RedriveTakenError, match="has taken over the redrive of stream 'dead'"):
