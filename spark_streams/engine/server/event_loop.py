@@ -35,14 +35,14 @@ class _Tidying:
         self._swept = False
         self.unfinished = False  # there is more to pack
 
-    def put_off(self) -> None:
+    def put_off(self, moment: float) -> None:
         """Somebody has asked for something."""
         self._swept = self.unfinished = False
-        self._last_busy = time.monotonic()
+        self._last_busy = moment
 
-    def go_on(self) -> None:
+    def go_on(self, moment: float) -> None:
         """Nobody has: tidy up for a moment, where that has lasted long enough."""
-        if time.monotonic() - self._last_busy < _IDLE_BEFORE_TIDYING:
+        if moment - self._last_busy < _IDLE_BEFORE_TIDYING:
             return
         if not self._swept:
             self._swept = True
@@ -94,15 +94,15 @@ class Server:
             while not engine.stopping:
                 events = self._selector.select(self._patience())
                 engine.tick()
-                if events:
-                    self._tidying.put_off()
-                else:
-                    self._tidying.go_on()
                 self._handle(events)
                 self._go_on()
                 connections.commit()
                 # The wall clock may jump; how long nobody was there must not.
                 moment = time.monotonic()
+                if events:
+                    self._tidying.put_off(moment)
+                else:
+                    self._tidying.go_on(moment)
                 if connections.by_id:
                     last_used = moment
                 elif self._idle is not None and moment - last_used >= self._idle:
