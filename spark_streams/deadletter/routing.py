@@ -72,7 +72,7 @@ def route_dead_letters(
 
 
 def _of_entry(df: DataFrame, now: Column) -> dict[str, Column]:
-    """What the entry and its past say of a letter."""
+    """What the entry and its past say of a dead letter."""
     return {
         "stream": F.col("_stream"),
         "id": F.col("_id"),
