@@ -26,23 +26,23 @@ from spark_streams.source.group.initial_position import (
     save_initial_positions,
     saved_initial_positions,
 )
+from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.scan import matching_streams
 
-_LOOK_FOR_STREAMS = 2.0  # seconds between two looks for streams that match the pattern
-
 
 class Subscription:
     """Those of the options, or those that match the pattern. now: seconds that only go up."""
 
-    def __init__(self, options: Options, now: Callable[[], float]) -> None:
+    def __init__(self, options: Options, now: Callable[[], float], limits: Limits) -> None:
         self._options = options
+        self._limits = limits
         self._now = now
         self._lease = Lease(options.address, options["group"], options["consumer"])
         self._found = 0.0  # when streams were last looked for
-        self._inputs = Inputs()
+        self._inputs = Inputs(limits.letters)
         self._dropped: set[str] = set()  # streams of the checkpoint that the options name no more, and that are gone
         self.made: dict[str, Start] = {}  # where this run has made groups
         self.late: Mapping[str, Start] = {}  # named streams whose groups are made when the checkpoint is known
@@ -100,7 +100,7 @@ class Subscription:
         look: whether streams that are new are looked for, now and then or `at_once`. Raises as `join` does.
         """
         if self.by_pattern:
-            if look and (at_once or self._now() - self._found >= _LOOK_FOR_STREAMS):
+            if look and (at_once or self._now() - self._found >= self._limits.look_every):
                 self.find(server)
             if at_once and begin.token:
                 self._begin_at_first(server, [s for s in self.member.streams if s not in begin.positions])

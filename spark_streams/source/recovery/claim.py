@@ -25,6 +25,7 @@ from spark_streams.ids import MAX_ID, MIN_ID
 from spark_streams.source.group.consumer_lease import live_consumers
 from spark_streams.source.group.data_loss import GO_ON
 from spark_streams.source.group.group_state import GroupState, OtherConsumer
+from spark_streams.source.limits import Limits
 from spark_streams.source.membership import OF_A_QUERY, Membership, owner_of
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
@@ -35,7 +36,6 @@ from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, d
 from spark_streams.wire.xinfo import consumers_in
 
 _MARK = "~claim~"
-_PAGE = 1_000  # entries that are claimed with one command
 _ENDLESS = 1 << 62  # deliveries
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
 
@@ -51,6 +51,7 @@ class Rules:
     dead_letter: Callable[[DeadEntries], None]
     lose: Callable[[str, int, str, str], None]
     taken: Taken
+    limits: Limits
 
 
 def claim_consumer(consumer: str, token: str) -> str:
@@ -95,7 +96,7 @@ def take_over(
             else:
                 delete_claim_consumers(server, member, {stream: [Claimed(ours, 0)]})
             left = None if left is None else left - held
-            gone = _gone(server, member, stream, ours, asked) if held < taken else 0
+            gone = _gone(server, member, stream, ours, asked, rules.limits) if held < taken else 0
             if gone:
                 what = f"that other consumers of group {member.group!r} had left pending were trimmed or deleted before"
                 remedy = "they are pending no more, and the next run goes on without them"
@@ -178,9 +179,9 @@ def _claim(
     assert rules.idle is not None
     ids: list[bytes] = []
     counts = OF_A_QUERY.search(consumer) is None
-    asked, start = 0, MIN_ID
+    asked, start, most = 0, MIN_ID, rules.limits.claim_page
     while limit is None or asked < limit:
-        count = _PAGE if limit is None else min(_PAGE, limit - asked)
+        count = most if limit is None else min(most, limit - asked)
         question = ("XPENDING", stream, member.group, "IDLE", rules.idle, bytes(start), "+", count, consumer)
         server.request(pack(*question))
         page = decode_pending(server.receive(), 1)[0]
@@ -232,10 +233,11 @@ def send_claim(
     server.send(b"%b*%d\r\n%b%b%b" % (_SKIP, words + count, head, packed, tail))
 
 
-def _gone(server: Connection, member: Membership, stream: str, to: str, asked: Sequence[bytes]) -> int:
+def _gone(server: Connection, member: Membership, stream: str, to: str, asked: Sequence[bytes], limits: Limits) -> int:
     """How many of the entries that a claim asked for are no longer in the stream: the server has dropped them then.
     What it does not have for any other reason, others have acknowledged or claimed."""
-    ranges = pending_ranges(server, member, [PendingRange(stream, MAX_ID, consumer=to)], _PAGE, keep_ids=True)
+    all_of_it = [PendingRange(stream, MAX_ID, consumer=to)]
+    ranges = pending_ranges(server, member, all_of_it, limits.claim_page, keep_ids=True, limits=limits)
     held = texts_of(b"".join([entries.ids for entries in ranges]))
     ids = texts_of(b"".join(asked))
     missed = ids.filter(pc.invert(pc.is_in(ids, value_set=held))).to_pylist()

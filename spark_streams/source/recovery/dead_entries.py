@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_streams.deadletter.letter import Letter, now, post
+from spark_streams.deadletter.limits import LETTER_LIMITS, LetterLimits
 from spark_streams.deadletter.reading import PageSize
 from spark_streams.ids import StreamId
 from spark_streams.wire.connection import Connection
@@ -27,18 +28,20 @@ class DeadEntries:
     message: str = ""
 
 
-def dead_letter(server: Connection, group: str, dead: DeadEntries, to: str) -> tuple[int, int]:
+def dead_letter(
+    server: Connection, group: str, dead: DeadEntries, to: str, limits: LetterLimits = LETTER_LIMITS
+) -> tuple[int, int]:
     """Post a letter for each that is still pending, acknowledged in the same transaction; (letters, entries that are
     gone from the stream).
 
     Raises ServerError; letters that were posted by then stay.
     """
     posted, gone, at = 0, 0, 0
-    size = PageSize(_FIRST_LOOK)
+    size = PageSize(limits, _FIRST_LOOK)
     while at < len(dead.ids):
         asked = slice(at, at + size.next())
         letters, missing = _look(server, group, dead, asked)
-        posted += post(server, to, group, letters)
+        posted += post(server, to, group, letters, limits)
         if missing:
             gone += server.execute("XACK", dead.stream, group, *missing)
         size.learn(len(letters), sum(letter.size for letter in letters), len(letters))

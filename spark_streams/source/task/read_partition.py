@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from spark_streams.errors import DataLossError
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
 from spark_streams.source.rows.columns import Columns
@@ -30,6 +31,7 @@ def read_task(
     fail_on_data_loss: bool,
     lost: Lost,
     unreadable: Unreadable,
+    limits: Limits = LIMITS,
 ) -> Iterator[pa.RecordBatch]:
     """The task's rows, those of a stream in its order; one page in memory, and the next on its way.
 
@@ -40,7 +42,7 @@ def read_task(
     ServerError.
     """
     settle_in()
-    fetch = Fetch(server, member, task.ranges, columns.wants_deliveries, may_vanish=not fail_on_data_loss)
+    fetch = Fetch(server, member, task.ranges, columns.wants_deliveries, not fail_on_data_loss, limits)
     for page in fetch.pages():
         if page.rows:
             decoded = columns.batch(page.entries, page.rows, page.streams, page.deliveries)
