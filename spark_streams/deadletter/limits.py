@@ -1,4 +1,5 @@
-"""How many dead letters are read or written at a time. No option: tests take smaller ones."""
+"""How many dead letters are read or written at a time. No option: tests take smaller ones. Times were measured with
+letters of 100 bytes on redis-server, both on one machine of two cores."""
 
 from __future__ import annotations
 
@@ -10,11 +11,13 @@ class LetterLimits:
     """Of whoever reads or posts dead letters.
 
     first_page: letters, while nobody knows how large they are
-    largest_page: letters; a page is moved in one transaction, and the server answers nobody else meanwhile
+    largest_page: letters that are moved in one transaction. 500 at a time come to 111,000 letters/s, 2,000 to 129,000, a
+        page each 16 ms, 8,000 to 132,000
     page_bytes: of a page, as far as its letters are like those before them
     most_bytes: of a reply; beyond it the page is asked for again in small pieces
 
-    post_letters: of one transaction that posts letters; it is held back by nobody, and repeated where others append
+    post_letters: of one transaction, which is tried again where others append meanwhile. 100 at a time come to 66,000
+        letters/s, 500 to 71,000 (7 ms each), more to less
     post_bytes: of the fields of these; one letter may have more
     """
 
