@@ -11,8 +11,8 @@ class LetterLimits:
     """Of whoever reads or posts dead letters.
 
     first_page: letters, while nobody knows how large they are
-    largest_page: letters that are moved in one transaction. 500 at a time come to 111,000 letters/s, 2,000 to 129,000, a
-        page each 16 ms, 8,000 to 132,000
+    largest_page: letters that are moved in one transaction. 500 at a time come to 111,000 letters/s, 2,000 to 129,000
+        (16 ms each), 8,000 to 132,000
     page_bytes: of a page, as far as its letters are like those before them
     most_bytes: of a reply; beyond it the page is asked for again in small pieces
 
