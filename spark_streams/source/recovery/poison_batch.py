@@ -240,10 +240,10 @@ def _claimed(book: Book, name: str | None) -> dict[str, list[Claimed]]:
 
 def _promised(end: Offset) -> Counter[str]:
     """How many entries a batch has of each stream."""
-    found = Counter({stream: share.count for stream, share in end.shares.items()})
-    for stream, some in end.claimed.items():
-        found[stream] += sum(one.count for one in some)
-    return found
+    counts = Counter({stream: share.count for stream, share in end.shares.items()})
+    for stream, claims in end.claimed.items():
+        counts[stream] += sum(claim.count for claim in claims)
+    return counts
 
 
 def _is_whole(book: Book, end: Offset) -> bool:

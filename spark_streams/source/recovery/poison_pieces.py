@@ -73,15 +73,15 @@ def _page(server: Connection, member: Membership, pending: PendingRange, limits:
 
 def held_apart(member: Membership, states: Mapping[str, GroupState], but: Sequence[str] = ()) -> Held:
     """What the query's pieces hold. but: consumers to leave out."""
-    found: Held = {}
+    pieces: Held = {}
     for stream, state in states.items():
         for other in state.others:
             if other.pending and other.name.startswith(member.consumer + MARK) and other.name not in but:
-                found.setdefault(other.name, {})[stream] = other.pending
-    return found
+                pieces.setdefault(other.name, {})[stream] = other.pending
+    return pieces
 
 
 def held_by(offset: Offset) -> list[str]:
     """The consumers of the piece that a batch is."""
-    names = [one.consumer for some in offset.claimed.values() for one in some if MARK in one.consumer]
+    names = [claim.consumer for claims in offset.claimed.values() for claim in claims if MARK in claim.consumer]
     return list(dict.fromkeys(names))

@@ -141,10 +141,10 @@ class Fetch:
             room -= count
         pairs = list(zip(asked.readings, asked.counts, strict=True))
         ranges = [
-            pack("XRANGE", one.run.stream, b"(" + bytes(one.after), bytes(one.run.last), "COUNT", count)
-            for one, count in pairs
+            pack("XRANGE", reading.run.stream, b"(" + bytes(reading.after), bytes(reading.run.last), "COUNT", count)
+            for reading, count in pairs
         ]
-        pending = [self._pending_command(one, count) for one, count in pairs if self._asks_pending(one)]
+        pending = [self._pending_command(reading, count) for reading, count in pairs if self._asks_pending(reading)]
         most = asked.most_bytes(self._limits.most_bytes)
         if pending:
             self._server.get().request_apart([b"".join(ranges), b"".join(pending)], most)
@@ -156,7 +156,7 @@ class Fetch:
         chosen = self._choose(reading, count)
         head = pack("XRANGE", reading.run.stream, "-", "-").removesuffix(2 * b"$1\r\n-\r\n")
         asked = Asked([reading], [len(chosen.arguments)], chosen)
-        requests = [head + one + one for one in chosen.arguments.to_pylist()]
+        requests = [head + entry + entry for entry in chosen.arguments.to_pylist()]
         self._server.get().request(*requests, most=asked.most_bytes(self._limits.most_bytes))
         return asked
 
@@ -203,16 +203,15 @@ class Fetch:
         """Entries that were asked for by ranges, held against the pending ones where these were asked for, too."""
         with_pending = any(map(self._asks_pending, asked.readings))
         ranges, pending = self._server.get().apart(reply) if with_pending else (reply, reply[:0])
-        count = len(asked.readings)
-        entries, counts = self._decode(asked, ranges, count)
+        entries, counts = self._decode(asked, ranges, len(asked.readings))
         rows = entries.rows_of(counts)
         streams = asked.streams(rows)
         if not with_pending:
-            for reading, to, found in zip(asked.readings, asked.reached(entries, rows), rows.tolist(), strict=True):
-                reading.advance(to, found)
+            for reading, to, count in zip(asked.readings, asked.reached(entries, rows), rows.tolist(), strict=True):
+                reading.advance(to, count)
             return Page(entries, entries.count, streams, None, asked.ended(), entries.count)
-        held = [at for at, reading in enumerate(asked.readings) if self._asks_pending(reading)]
-        pages = self._decode_pending([asked.readings[at] for at in held], pending)
+        held = [index for index, reading in enumerate(asked.readings) if self._asks_pending(reading)]
+        pages = self._decode_pending([asked.readings[index] for index in held], pending)
         matched = match(asked, entries, rows, dict(zip(held, pages, strict=True)))
         received, deliveries = entries.count, matched.deliveries if self._deliveries else None
         if not matched.ours.all():

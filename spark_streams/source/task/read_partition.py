@@ -49,16 +49,16 @@ def read_task(
             if decoded.dead is not None:
                 unreadable(page.streams, decoded.dead)
             yield decoded.batch
-        for entries, found in page.ended:
-            if not entries.counted or found >= entries.count:
+        for entries, count in page.ended:
+            if not entries.counted or count >= entries.count:
                 continue
             if fail_on_data_loss:
-                raise _data_loss(member, entries, found)
-            lost(entries, entries.count - found)
+                raise _data_loss(member, entries, count)
+            lost(entries, entries.count - count)
 
 
-def _data_loss(member: Membership, entries: EntryRange, found: int) -> DataLossError:
-    gone = f"{entries.count - found} of {entries.count} entries"
+def _data_loss(member: Membership, entries: EntryRange, count: int) -> DataLossError:
+    gone = f"{entries.count - count} of {entries.count} entries"
     return DataLossError(
         f"stream {entries.stream!r}: {gone} that group {member.group!r} was given above {entries.after} up to "
         f"{entries.last} are gone (trimmed, deleted, or claimed by another consumer); keep the "
