@@ -122,8 +122,8 @@ class Mender:
         else:
             raise StreamStateError(
                 f"group {self.member.group!r} of stream {stream!r} stands at {state.last_delivered}, below the "
-                f"checkpoint's {logged}: it was made anew or set back, or the server came back from an older state; set "
-                "it to the checkpoint's position (XGROUP SETID), or start with a new checkpoint"
+                f"checkpoint's {logged}: it was made anew or set back, or the server came back from an older state; "
+                "set it to the checkpoint's position (XGROUP SETID), or start with a new checkpoint"
                 + (f"; consumer {state.others[0].name!r} reads from it, too" if not alone else "")
             )
 
@@ -144,8 +144,8 @@ class Mender:
             problem = (
                 f"the checkpoint stands at {logged} of stream {stream!r}, and consumer {self.member.consumer!r} of "
                 f"group {self.member.group!r} has committed all up to {mark.up_to}: it is an older copy of the "
-                f"checkpoint, or its last files are gone. Restore the newest one; or set the group back (XGROUP SETID {stream} "
-                f"{self.member.group} {logged}) to read again what lies between"
+                "checkpoint, or its last files are gone. Restore the newest one; or set the group back (XGROUP SETID "
+                f"{stream} {self.member.group} {logged}) to read again what lies between"
             )
         elif not state.known and self._was_entered(begin, stream, alone):
             problem = (
