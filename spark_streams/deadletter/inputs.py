@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 
 from spark_streams.deadletter.envelope import is_dead_letter
+from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
 from spark_streams.deadletter.redrive_plan import PARKED
 from spark_streams.wire.connection import Connection, ReplyError
@@ -24,14 +25,16 @@ def own_dead_letter_streams(stream: str | None) -> list[str]:
     return [] if stream is None else [stream, stream + PARKED]
 
 
-def divide(server: Connection, names: Sequence[str]) -> tuple[set[str], set[str]]:
+def divide(
+    server: Connection, names: Sequence[str], limits: DeadLetterLimits = DEAD_LETTER_LIMITS
+) -> tuple[set[str], set[str]]:
     """(the streams whose first entry is a dead letter, those whose first entry is none); an empty one is in neither.
 
     Raises ServerError.
     """
     dead: set[str] = set()
     others: set[str] = set()
-    size = PageSize(FIRST_LOOK)
+    size = PageSize(limits, FIRST_LOOK)
     for page in pages_of(names, size):
         commands = [("XRANGE", name, "-", "+", "COUNT", 1) for name in page]
         received = 0
@@ -51,7 +54,8 @@ def divide(server: Connection, names: Sequence[str]) -> tuple[set[str], set[str]
 class Inputs:
     """What one query may read of what its pattern finds. It remembers: an entry may be large."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: DeadLetterLimits = DEAD_LETTER_LIMITS) -> None:
+        self._limits = limits
         self._dead: set[str] = set()
         self._others: set[str] = set()
 
@@ -60,7 +64,8 @@ class Inputs:
         there = set(found)
         self._dead &= there
         self._others &= there
-        dead, others = divide(server, [name for name in found if name not in self._dead | self._others])
+        unknown = [name for name in found if name not in self._dead | self._others]
+        dead, others = divide(server, unknown, self._limits)
         for name in sorted(dead):
             _log.info("stream %r matches the pattern and holds dead letters: it is not read", name)
         self._dead |= dead

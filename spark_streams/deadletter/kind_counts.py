@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from spark_streams.deadletter.envelope import text
 from spark_streams.wire.entries.lines import Index
 
-_MOST_KINDS = 1_000
 _OTHERS = "(others)"
 
 Kind = tuple[str, ...]
@@ -32,7 +31,7 @@ class KindCounts:
     """Counts by kind; a kind is a text for each of some columns. Beyond `most` kinds, the others are one."""
 
     counts: dict[Kind, KindCount] = field(default_factory=dict)
-    most: int = _MOST_KINDS
+    most: int = 1_000
 
     def add(self, ids: pa.Array, columns: Sequence[pa.Array | str], rows: Index) -> None:
         """Count these rows. columns: binary, or a text for all; null counts as empty."""

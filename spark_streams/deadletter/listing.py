@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.envelope import opened, text
 from spark_streams.deadletter.kind_counts import KindCounts
+from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, dead_letter_pages, extent, pages_of
 from spark_streams.deadletter.transform import DeadLetter, dead_letters_of
 from spark_streams.wire.address import Address
@@ -30,7 +31,7 @@ class DeadLetterStream:
 def dead_letter_streams(server: Connection) -> list[DeadLetterStream]:
     """All of them, by name. Raises ServerError."""
     streams: list[DeadLetterStream] = []
-    size = PageSize(FIRST_LOOK)
+    size = PageSize(first=FIRST_LOOK)
     for names in pages_of(list_streams(server), size):
         commands: list[tuple[str | bytes | int, ...]] = []
         for name in names:
@@ -53,7 +54,11 @@ def dead_letter_streams(server: Connection) -> list[DeadLetterStream]:
 
 
 def count_by_kind(
-    address: Address, stream: str, criteria: Criteria, tell: Callable[[int, int], None] = lambda done, total: None
+    address: Address,
+    stream: str,
+    criteria: Criteria,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+    limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
 ) -> KindCounts:
     """The dead letters that are meant, by (stream, stage, reason, error). tell: called with entries looked at, and how
     many there are. Raises ServerError."""
@@ -61,7 +66,7 @@ def count_by_kind(
     done = 0
     with Session(address) as session:
         within = extent(session.get(), stream, criteria)
-        for page, rows in dead_letter_pages(session, stream, within, criteria):
+        for page, rows in dead_letter_pages(session, stream, within, criteria, limits):
             counts.add(page.ids, page.kind(), rows)
             done += page.count
             tell(done, within.length)
@@ -69,12 +74,17 @@ def count_by_kind(
 
 
 def each_dead_letter(
-    address: Address, stream: str, criteria: Criteria, limit: int | None = None
+    address: Address,
+    stream: str,
+    criteria: Criteria,
+    limit: int | None = None,
+    limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
 ) -> Iterator[DeadLetter]:
     """The dead letters that are meant, one by one, with all their fields. Raises ServerError."""
     left = limit
     with Session(address) as session:
-        for page, rows in dead_letter_pages(session, stream, extent(session.get(), stream, criteria), criteria):
+        within = extent(session.get(), stream, criteria)
+        for page, rows in dead_letter_pages(session, stream, within, criteria, limits):
             wanted = rows if left is None else rows[:left]
             yield from dead_letters_of(page, wanted)
             if left is not None:

@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 
 from spark_streams.deadletter.envelope import dead_letter_fields
 from spark_streams.deadletter.ids_left import question, require_room
+from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.limits import beyond
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.replies import errors_among
 
-ENTRIES_A_TRANSACTION = 500
-BYTES_A_TRANSACTION = 8 << 20  # of fields; one dead letter may have more
 _ATTEMPTS = 100  # while others append to the same dead-letter stream
 
 
@@ -63,20 +62,27 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def post(server: Connection, to: str, group: str, entries: Sequence[FailedEntry]) -> int:
+def post(
+    server: Connection,
+    to: str,
+    group: str,
+    entries: Sequence[FailedEntry],
+    limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
+) -> int:
     """Append dead letters of one stream to `to` and acknowledge them; those that are due no more are left out. How many
     there were: a transaction for every few hundred.
 
     Raises WrongKeyTypeError, IdsExhaustedError, RowTooLargeError, ServerReplyError; then those of the last transaction
     are as they were.
     """
-    return sum(_post(server, to, group, portion) for portion in _portions(entries))
+    return sum(_post(server, to, group, portion) for portion in _portions(entries, limits))
 
 
-def _portions(entries: Sequence[FailedEntry]) -> Iterator[Sequence[FailedEntry]]:
+def _portions(entries: Sequence[FailedEntry], limits: DeadLetterLimits) -> Iterator[Sequence[FailedEntry]]:
     first, size = 0, 0
     for place, entry in enumerate(entries):
-        if place > first and (place - first == ENTRIES_A_TRANSACTION or size + entry.size > BYTES_A_TRANSACTION):
+        is_full = place - first == limits.post_entries or size + entry.size > limits.post_bytes
+        if place > first and is_full:
             yield entries[first:place]
             first, size = place, 0
         size += entry.size

@@ -13,6 +13,7 @@ from typing import Any
 
 from spark_streams.deadletter import transform
 from spark_streams.deadletter.kind_counts import KindCounts
+from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.mover import Mover
 from spark_streams.deadletter.page import DeadLetterPage
 from spark_streams.deadletter.page_reader import Extent, PageSize, extent, following, read_page, run_with_smaller_pages
@@ -83,12 +84,13 @@ class Redrive:
         tell: Callable[[Report], None] = lambda report: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
     ) -> None:
         """Raises InvalidOptionError, TransformError."""
         self._options = options.checked()
         self._repair = transform.load(options.transform) if options.transform is not None else None
         self._address, self._tell, self._clock, self._sleep = address, tell, clock, sleep
-        self._size = PageSize()
+        self._size = PageSize(limits)
         self.report = Report(options.stream)
 
     def stop(self) -> None:
@@ -145,7 +147,7 @@ class Redrive:
         wanted = min([many for many in (room, budget) if many is not None], default=None)
 
         def look() -> tuple[DeadLetterPage, PagePlan]:
-            page, received = read_page(mover.session.get(), self._options.stream, first, bound, self._size.next(wanted))
+            page, received = read_page(mover.session.get(), self._options.stream, first, bound, self._size, wanted)
             plan = plan_page(page, self._options, self._repair, wanted)
             self._size.learn(page.count, received, len(plan.rows) + plan.left)
             return page, plan

@@ -10,7 +10,6 @@ import random
 
 import pytest
 
-from spark_streams.deadletter import post
 from tests.deadletter.lives import Lives
 from tests.proxy import Proxy
 from tests.servers import Server
@@ -21,8 +20,6 @@ RUNS = int(os.environ.get("RSTREAM_RUNS") or 25)
 def test_each_letter_exists_once_whatever_breaks_and_an_entry_is_acknowledged_where_it_does(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(post, "ENTRIES_A_TRANSACTION", 6)
-    monkeypatch.setattr(post, "BYTES_A_TRANSACTION", 7_000)
     chosen = os.environ.get("RSTREAM_SEED")
     first = int(chosen) if chosen else random.randrange(1 << 30)
     for seed in range(first, first + (1 if chosen else RUNS)):

@@ -30,7 +30,7 @@ from spark_streams.errors import (
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
-from tests.deadletter.making import DEAD, envelopes, fill, marks, numbers, redrive, words
+from tests.deadletter.making import DEAD, SMALL, envelopes, fill, marks, numbers, redrive, words
 from tests.sending import before_sending, in_turn, lost, reply_lost
 from tests.servers import Server
 
@@ -143,7 +143,7 @@ def test_letters_that_come_after_the_start_stay(server: Server) -> None:
     def dies_again(report: Report) -> None:
         fill(server, 20, first=1000)
 
-    report = Redrive(Address.parse(server.url), RedriveOptions(DEAD), tell=dies_again).run()
+    report = Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=dies_again).run()
     assert report.moved == 100
     assert numbers(server) == list(range(100))
     assert set(numbers(server, DEAD)) == set(range(1000, 1020))
@@ -158,7 +158,7 @@ def test_it_keeps_to_the_rate(server: Server) -> None:
         clock[0] += seconds
 
     options = RedriveOptions(DEAD, rate=40)
-    Redrive(Address.parse(server.url), options, clock=lambda: clock[0], sleep=sleep).run()
+    Redrive(Address.parse(server.url), options, limits=SMALL, clock=lambda: clock[0], sleep=sleep).run()
     assert sum(slept) == pytest.approx(120 / 40)
     assert max(slept) <= 0.11
 
@@ -373,7 +373,7 @@ def test_a_run_that_is_begun_late_is_not_begun(server: Server, monkeypatch: pyte
     """The connection breaks while the run begins; the server comes to that request when pages have been moved."""
     fill(server, 40)
     if goes_on:
-        one = Redrive(Address.parse(server.url), RedriveOptions(DEAD), tell=lambda report: one.stop())
+        one = Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=lambda report: one.stop())
         one.run()
     there = len(numbers(server))
     lost: list[tuple[Connection, bytes]] = []
@@ -436,7 +436,7 @@ def test_a_second_redrive_is_refused_while_the_first_one_runs(server: Server) ->
             redrive(server)
         refused.append(1)
 
-    Redrive(Address.parse(server.url), RedriveOptions(DEAD), tell=second).run()
+    Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=second).run()
     assert refused
     assert numbers(server) == list(range(60))
 
@@ -452,7 +452,7 @@ def test_two_that_run_at_once_in_spite_of_the_lease_move_each_letter_once(server
             assert redrive(server, limit=30).moved == 30
 
     with pytest.raises(RedriveTakenError, match="has taken over the redrive of stream 'dead'"):
-        Redrive(Address.parse(server.url), RedriveOptions(DEAD), tell=second).run()
+        Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=second).run()
     redrive(server)
     assert numbers(server) == list(range(100))
 
@@ -460,12 +460,12 @@ def test_two_that_run_at_once_in_spite_of_the_lease_move_each_letter_once(server
 def test_one_that_was_stopped_goes_on_under_its_bound_when_it_is_started_again(server: Server) -> None:
     fill(server, 100)
     options = RedriveOptions(DEAD, limit=90)
-    first = Redrive(Address.parse(server.url), options, tell=lambda report: first.stop())
+    first = Redrive(Address.parse(server.url), options, limits=SMALL, tell=lambda report: first.stop())
     first.run()
     assert 0 < first.report.moved < 90
     assert first.report.stopped
     fill(server, 20, first=1000)  # they died after the first one had started
-    again = Redrive(Address.parse(server.url), options).run()
+    again = Redrive(Address.parse(server.url), options, limits=SMALL).run()
     assert (again.goes_on, again.bound) == (True, first.report.bound)
     assert first.report.moved + again.moved == 90
     assert numbers(server) == list(range(90))
@@ -477,7 +477,7 @@ def test_one_that_was_stopped_goes_on_under_its_bound_when_it_is_started_again(s
 
 def test_other_options_do_not_go_on_with_it(server: Server) -> None:
     fill(server, 50)
-    one = Redrive(Address.parse(server.url), RedriveOptions(DEAD), tell=lambda report: one.stop())
+    one = Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=lambda report: one.stop())
     one.run()
     fill(server, 10, first=50)
     report = redrive(server, to="elsewhere")

@@ -10,9 +10,7 @@ import pytest
 
 from spark_streams import task_context
 from spark_streams.errors import ServerUnreachableError
-from spark_streams.source import pending_list
-from spark_streams.source.group import subscription
-from spark_streams.source.microbatch import micro_batch_stream, prefetch, reserve
+from spark_streams.source.microbatch import micro_batch_stream
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.chaos.wiretap import acknowledged_in
@@ -26,11 +24,9 @@ from tests.simulation.world import World
 def product() -> Iterator[None]:
     """The product patched, for any number of worlds one after the other."""
     with pytest.MonkeyPatch.context() as patch:
-        _small_steps(patch)
         _ticks(patch)
         patch.setattr(micro_batch_stream, "BackgroundWorker", SimulatedBeside)
         patch.setattr(task_context, "TaskContext", TaskPlace)
-        patch.setattr(subscription, "_LOOK_FOR_STREAMS", 0.0)
         log = logging.getLogger("spark_streams")
         listener = _Losses()
         log.addHandler(listener)
@@ -46,20 +42,10 @@ def product() -> Iterator[None]:
 def in_world(world: World) -> Iterator[None]:
     """The product is in this world now."""
     world_of["now"] = world
-    honest, prefetch.LEAST = prefetch.LEAST, world.setup.ahead
     try:
         yield
     finally:
-        prefetch.LEAST = honest
         del world_of["now"]
-
-
-def _small_steps(patch: pytest.MonkeyPatch) -> None:
-    """So that a few entries cross every boundary."""
-    patch.setattr(pending_list, "PAGE", 7)
-    patch.setattr(prefetch, "STEP", 3)
-    patch.setattr(reserve, "_ROUND", 6)
-    patch.setattr("spark_streams.source.task.fetcher._FIRST_PAGE", 2)
 
 
 def _ticks(patch: pytest.MonkeyPatch) -> None:

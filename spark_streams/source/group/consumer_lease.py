@@ -39,9 +39,9 @@ class Lease(lease.Lease):
     def live(self, server: Connection, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
         """Which of these (stream, consumer) of the group have a lease of a query that runs, as far as can be seen from
         here."""
-        held = server.pipeline([("GET", lease_key(stream, self._group, consumer)) for stream, consumer in asked])
+        leases = server.pipeline([("GET", lease_key(stream, self._group, consumer)) for stream, consumer in asked])
         return {
-            one
-            for one, value in zip(asked, held, strict=True)
+            pair
+            for pair, value in zip(asked, leases, strict=True)
             if value is not None and self._terms.processes.has_alive(value) is not False
         }

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.sending import before_sending, reply_lost
 from tests.servers import Server
-from tests.source.driving import ALL, add, another_reader, drain, reader
+from tests.source.driving import ALL, LOOK_EACH_TIME, SMALL, add, another_reader, drain, reader
 
 KEY = lease_key("s", "g", "spark")
 PROCESSES = Processes()
@@ -95,7 +96,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_the_holder(server: Serve
 def test_a_lease_from_elsewhere_is_waited_for_and_taken_when_it_expires(server: Server, client: redis.Redis) -> None:
     left_behind(client, 300, space="another machine", host="elsewhere")
     began = time.monotonic()
-    reader(server, terms=Terms(poll=0.02)).initialOffset()
+    reader(server, limits=replace(SMALL, lease=Terms(poll=0.02))).initialOffset()
     assert time.monotonic() - began > 0.2
     assert json.loads(str(client.get(KEY)))["holder"] != "someone"
 
@@ -111,7 +112,7 @@ def test_a_lease_from_elsewhere_that_is_renewed_refuses(server: Server, client: 
             client.pexpire(KEY, 60_000)
 
     with pytest.raises(ConsumerTakenError, match="on elsewhere"):
-        reader(server, terms=Terms(sleep=renewing)).initialOffset()
+        reader(server, limits=replace(SMALL, lease=Terms(sleep=renewing))).initialOffset()
     assert looks == 2
 
 
@@ -163,9 +164,8 @@ def test_streams_that_are_not_read_any_more_are_let_go(server: Server, client: r
 def test_the_lease_of_a_stream_that_vanished_is_not_renewed(server: Server, client: redis.Redis) -> None:
     add(client, 3, "o:1")
     add(client, 3, "o:2")
-    one = reader(
-        server, now=lambda: 20 * time.monotonic(), terms=Terms(ttl=600), streamsPattern="o:*", failOnDataLoss="false"
-    )
+    limits = replace(LOOK_EACH_TIME, lease=Terms(ttl=600))
+    one = reader(server, limits=limits, streamsPattern="o:*", failOnDataLoss="false")
     start = one.initialOffset()
     start = one.latestOffset(start, ALL)
     client.delete("o:2")
