@@ -38,6 +38,9 @@ TRANSACTION = {"transaction": "letters"}
 def body(job: Job) -> None:
     source = job.check_options("source", SOURCE, "source")
     letters_to = job.check_options("dead_letters", SINK, "sink")
+    for name in ("streamColumn", "idColumn"):
+        if letters_to[name] is not None:
+            raise ConfigError(f"dead_letters.{name} has no meaning here: letters go whole to dead_letters.stream")
     types: dict[str, str] = job.get("columns")
     split = Split(types, job.get("rule", []), job.get("parquet.partition_by", []), job.get("source.mode") is not None)
     query = Query(job, source)

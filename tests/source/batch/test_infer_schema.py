@@ -158,4 +158,4 @@ def test_streams_without_entries_are_an_error_that_says_to_give_a_schema(server:
 def test_the_mark_of_an_entry_that_was_sent_back_is_no_column(server: Server, client: redis.Redis) -> None:
     client.xadd("s", {"n": 1, "dl.redriven": "1 2026-01-01T00:00:00.000000Z dead/1-0"})
     checked = parse_options({"url": server.url, "streams": "s", "inferSchema": "true"}, BATCH_SOURCE, "source")
-    assert infer_schema(checked).fieldNames() == ["n", "_stream", "_id", "_timestamp"]
+    assert infer_schema(checked).fieldNames() == ["n"]
