@@ -63,10 +63,10 @@ def _check_column(option: str, name: str, schema: pa.Schema) -> None:
     found = schema.get_all_field_indices(name)
     if not found:
         near = difflib.get_close_matches(name.lower(), {one.lower(): one for one in schema.names}, n=1)
-        hint = next((f"; did you mean {one!r}?" for one in schema.names if near == [one.lower()]), "")
+        hint = next((f"did you mean {one!r}? " for one in schema.names if near == [one.lower()]), "")
         raise InvalidOptionError(
-            f"sink option {option}={name!r} names a column that the rows do not have (they have "
-            f"{', '.join(schema.names)}){hint}"
+            f"sink option {option}={name!r} names a column that the rows do not have; {hint}they have "
+            f"{', '.join(schema.names)}"
         )
     if len(found) > 1:
         raise SchemaError(f"the rows have {len(found)} columns {name!r}, which option {option} names; rename one")
