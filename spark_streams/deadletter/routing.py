@@ -57,32 +57,39 @@ def route_dead_letters(
     moment = F.current_timestamp() if at is None else at
     now = F.date_format(F.to_utc_timestamp(moment, F.current_timezone()), _FORM)
     told = {
-        "stream": F.col("_stream"),
-        "id": F.col("_id"),
+        **_of_entry(df, now),
         "group": F.lit(group),
         "consumer": F.lit(consumer),
-        "query": F.col("_batch.query"),
-        "batch": F.col("_batch.number"),
         "stage": F.lit(stage),
         "reason": _text(reason),
         "error": _text(error),
         "message": _text(message),
+    }
+    envelope = [F.coalesce(told[name].cast("string"), F.lit("")).alias(f"{PREFIX}{name}") for name in NAMES]
+    known = df.where(dead).withColumns({"_mark": F.expr(_mark()), "_batch": _batch(df)})
+    known = known.withColumn("_past", F.coalesce("_mark", F.expr(_past())))
+    return Routed(df.where(~dead), known.select(_original_fields().alias("_fields"), *envelope))
+
+
+def _of_entry(df: DataFrame, now: Column) -> dict[str, Column]:
+    """What the entry and its past say of a letter."""
+    return {
+        "stream": F.col("_stream"),
+        "id": F.col("_id"),
+        "query": F.col("_batch.query"),
+        "batch": F.col("_batch.number"),
         "deliveries": F.col("_deliveries") if "_deliveries" in df.columns else F.lit(""),
         "first-failed": F.coalesce(F.nullif(_of_mark(2), F.lit("")), now),
         "last-failed": now,
         "redrives": F.coalesce(_of_mark(1), F.lit("0")),
         "previous": _of_mark(3),
     }
-    known = df.where(dead).withColumns({"_mark": F.expr(_mark()), "_batch": _batch(df)})
-    known = known.withColumn("_past", F.coalesce("_mark", F.expr(_past())))
-    fields = F.when(F.col("_mark").isNull(), F.col("_fields")).otherwise(
-        F.expr(f"map_filter(_fields, (name, value) -> name != {_MARK_NAME})")
-    )
-    letters = known.select(
-        fields.alias("_fields"),
-        *[F.coalesce(told[name].cast("string"), F.lit("")).alias(f"{PREFIX}{name}") for name in NAMES],
-    )
-    return Routed(df.where(~dead), letters)
+
+
+def _original_fields() -> Column:
+    """Without the mark of an entry that was sent back."""
+    unmarked = F.expr(f"map_filter(_fields, (name, value) -> name != {_MARK_NAME})")
+    return F.when(F.col("_mark").isNull(), F.col("_fields")).otherwise(unmarked)
 
 
 def _text(value: Column | str) -> Column:

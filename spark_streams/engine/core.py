@@ -255,18 +255,24 @@ class Engine:
                 self.journal.record(client.db, spec.name, args)
             return reply
         except CommandError as failure:
-            reply = error(failure.text)
-            if client.queue is not None and (spec is None or "intransaction" not in spec.flags):
-                client.broken = True
-            named = spec or named_by(args)
-            if named is not None:
-                named.failed += running
-                named.rejected += not running
-            self.count_error(reply)
-            return reply
+            return self._refuse(client, args, failure, spec, running)
         except Exception:
             log.exception("internal error in %r", args[0])
             return error(b"ERR internal error, see the engine's log")
+
+    def _refuse(
+        self, client: Client, args: list[bytes], failure: CommandError, spec: Command | None, running: bool
+    ) -> bytes:
+        """The error as a reply, counted for the command (running: it had begun); a queued transaction is broken."""
+        reply = error(failure.text)
+        if client.queue is not None and (spec is None or "intransaction" not in spec.flags):
+            client.broken = True
+        named = spec or named_by(args)
+        if named is not None:
+            named.failed += running
+            named.rejected += not running
+        self.count_error(reply)
+        return reply
 
     def look_up(self, args: list[bytes]) -> Command:
         """The command that these arguments name. Raises CommandError."""

@@ -161,48 +161,66 @@ def client_unblock(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def client_kill(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT KILL address | [ID id] [ADDR a] [LADDR a] [USER u] [TYPE t] [MAXAGE s] [SKIPME yes|no] …"""
     if len(args) == 3:
-        wanted = args[2].decode("utf-8", "replace")
-        for other in list(engine.clients.values()):
-            if other.address == wanted:
-                _kill(engine, client, other)
-                return OK
-        raise CommandError("ERR No such client")
+        return _kill_address(engine, client, args[2])
     if len(args) % 2:
         raise syntax_error()
     tests: list[Callable[[Client], bool]] = []
     skip_me = True
-    for option, value in zip(args[2::2], args[3::2], strict=True):
-        text = value.decode("utf-8", "replace")
-        match option.lower():
-            case b"id":
-                number = integer_of(value, "ERR client-id should be greater than 0")
-                if number < 1:
-                    raise CommandError("ERR client-id should be greater than 0")
-                tests.append(lambda other, number=number: other.id == number)  # type: ignore[misc]
-            case b"addr":
-                tests.append(lambda other, text=text: other.address == text)  # type: ignore[misc]
-            case b"laddr":
-                tests.append(lambda other, text=text: other.laddr == text)  # type: ignore[misc]
-            case b"user":
-                if value != b"default":
-                    raise CommandError(b"ERR No such user '%b'" % value)
-            case b"type":
-                normal = _is_normal(value)
-                tests.append(lambda other, normal=normal: normal)  # type: ignore[misc]
-            case b"maxage":
-                age = integer_of(value, "ERR maxage is not an integer or out of range")
-                if age < 1:
-                    raise CommandError("ERR maxage should be greater than 0")
-                tests.append(lambda other, age=age: engine.now - other.created >= age * 1000)  # type: ignore[misc]
-            case b"skipme" if value.lower() in (b"yes", b"no"):
-                skip_me = value.lower() == b"yes"
-            case _:
-                raise syntax_error()
+    for option, value in zip(map(bytes.lower, args[2::2]), args[3::2], strict=True):
+        if option == b"skipme":
+            skip_me = _yes_or_no(value)
+        else:
+            tests.append(_kill_test(engine, option, value))
     chosen = [other for other in engine.clients.values() if all(test(other) for test in tests)]
     chosen = [other for other in chosen if other is not client or not skip_me]
     for other in chosen:
         _kill(engine, client, other)
     return integer(len(chosen))
+
+
+def _kill_address(engine: Engine, client: Client, address: bytes) -> Reply:
+    """CLIENT KILL address"""
+    wanted = address.decode("utf-8", "replace")
+    for other in list(engine.clients.values()):
+        if other.address == wanted:
+            _kill(engine, client, other)
+            return OK
+    raise CommandError("ERR No such client")
+
+
+def _yes_or_no(value: bytes) -> bool:
+    if value.lower() not in (b"yes", b"no"):
+        raise syntax_error()
+    return value.lower() == b"yes"
+
+
+def _kill_test(engine: Engine, option: bytes, value: bytes) -> Callable[[Client], bool]:
+    """What one option of CLIENT KILL asks of a client. Raises CommandError."""
+    text = value.decode("utf-8", "replace")
+    match option:
+        case b"id":
+            number = integer_of(value, "ERR client-id should be greater than 0")
+            if number < 1:
+                raise CommandError("ERR client-id should be greater than 0")
+            return lambda other: other.id == number
+        case b"addr":
+            return lambda other: other.address == text
+        case b"laddr":
+            return lambda other: other.laddr == text
+        case b"user" if value != b"default":
+            raise CommandError(b"ERR No such user '%b'" % value)
+        case b"user":
+            return lambda other: True
+        case b"type":
+            normal = _is_normal(value)
+            return lambda other: normal
+        case b"maxage":
+            age = integer_of(value, "ERR maxage is not an integer or out of range")
+            if age < 1:
+                raise CommandError("ERR maxage should be greater than 0")
+            return lambda other: engine.now - other.created >= age * 1000
+        case _:
+            raise syntax_error()
 
 
 def _kill(engine: Engine, client: Client, target: Client) -> None:

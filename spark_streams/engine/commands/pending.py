@@ -132,12 +132,7 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XCLAIM key group consumer min-idle id … [IDLE ms] [TIME unix-ms] [RETRYCOUNT n] [FORCE] [JUSTID] [LASTID id]"""
     stream, group = existing_group(client, args)
     min_idle = max(integer_of(args[4], "ERR Invalid min-idle-time argument for XCLAIM"), 0)
-    ids: list[int] = []
-    for text in args[5:]:
-        try:
-            ids.append(entryid.parse(text))
-        except entryid.EntryIdError:
-            break
+    ids = _leading_ids(args[5:])
     claim = _claim_options(args, 5 + len(ids), min_idle, engine.now)
     moved = claim.last_id > group.last_id
     group.last_id = max(group.last_id, claim.last_id)
@@ -179,6 +174,17 @@ def _consumer(engine: Engine, client: Client, group: Group, args: list[bytes]) -
     if engine.journal is not None and args[3] not in group.consumers:
         engine.journal.consumer(client.db, args[1], args[2], args[3])
     return group.consumer(args[3], engine.now)
+
+
+def _leading_ids(words: list[bytes]) -> list[int]:
+    """The ids up to the first word that is none: there the options begin."""
+    ids: list[int] = []
+    for word in words:
+        try:
+            ids.append(entryid.parse(word))
+        except entryid.EntryIdError:
+            break
+    return ids
 
 
 def _claim_options(args: list[bytes], at: int, min_idle: int, now: int) -> _Claim:
