@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from spark_streams.deadletter.envelope import is_letter
+from spark_streams.deadletter.limits import LETTER_LIMITS, LetterLimits
 from spark_streams.deadletter.orders import PARKED
 from spark_streams.deadletter.reading import FIRST_LOOK, PageSize, pages_of
 from spark_streams.wire.connection import Connection, ReplyError
@@ -24,20 +25,20 @@ def own_letters(stream: str | None) -> list[str]:
     return [] if stream is None else [stream, stream + PARKED]
 
 
-def letter_streams(server: Connection, names: Iterable[str]) -> set[str]:
+def letter_streams(server: Connection, names: Iterable[str], limits: LetterLimits = LETTER_LIMITS) -> set[str]:
     """Those of these streams whose first entry is a letter. Raises ServerError."""
-    letters, _ = judge(server, list(names))
+    letters, _ = judge(server, list(names), limits)
     return letters
 
 
-def judge(server: Connection, names: Sequence[str]) -> tuple[set[str], set[str]]:
+def judge(server: Connection, names: Sequence[str], limits: LetterLimits = LETTER_LIMITS) -> tuple[set[str], set[str]]:
     """(the streams whose first entry is a letter, those whose first entry is none); what has no entry is in neither.
 
     Raises ServerError.
     """
     letters: set[str] = set()
     others: set[str] = set()
-    size = PageSize(FIRST_LOOK)
+    size = PageSize(limits, FIRST_LOOK)
     for page in pages_of(names, size):
         commands = [("XRANGE", name, "-", "+", "COUNT", 1) for name in page]
         received = 0
@@ -57,7 +58,8 @@ def judge(server: Connection, names: Sequence[str]) -> tuple[set[str], set[str]]
 class Inputs:
     """What one query may read of what its pattern finds. It remembers: an entry may be large."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: LetterLimits = LETTER_LIMITS) -> None:
+        self._limits = limits
         self._letters: set[str] = set()
         self._others: set[str] = set()
 
@@ -66,7 +68,8 @@ class Inputs:
         there = set(found)
         self._letters &= there
         self._others &= there
-        letters, others = judge(server, [name for name in found if name not in self._letters | self._others])
+        unknown = [name for name in found if name not in self._letters | self._others]
+        letters, others = judge(server, unknown, self._limits)
         for name in sorted(letters):
             _log.info("stream %r matches the pattern and holds dead letters: it is not read", name)
         self._letters |= letters

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_streams.deadletter.envelope import letter_of
+from spark_streams.deadletter.limits import LETTER_LIMITS, LetterLimits
 from spark_streams.deadletter.room import question, require_room
 from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
@@ -23,8 +24,6 @@ from spark_streams.wire.limits import beyond
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.replies import errors_among
 
-LETTERS_A_TRANSACTION = 500
-BYTES_A_TRANSACTION = 8 << 20  # of fields; one letter may have more
 _ATTEMPTS = 100  # while others append to the same dead-letter stream
 
 
@@ -63,20 +62,23 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def post(server: Connection, to: str, group: str, letters: Sequence[Letter]) -> int:
+def post(
+    server: Connection, to: str, group: str, letters: Sequence[Letter], limits: LetterLimits = LETTER_LIMITS
+) -> int:
     """Append letters of one stream to `to` and acknowledge them; those that are due no more are left out. How many
     there were: a transaction for every few hundred.
 
     Raises WrongKeyTypeError, IdsExhaustedError, RowTooLargeError, ServerReplyError; then those of the last transaction
     are as they were.
     """
-    return sum(_post(server, to, group, portion) for portion in _portions(letters))
+    return sum(_post(server, to, group, portion) for portion in _portions(letters, limits))
 
 
-def _portions(letters: Sequence[Letter]) -> Iterator[Sequence[Letter]]:
+def _portions(letters: Sequence[Letter], limits: LetterLimits) -> Iterator[Sequence[Letter]]:
     first, size = 0, 0
     for place, letter in enumerate(letters):
-        if place > first and (place - first == LETTERS_A_TRANSACTION or size + letter.size > BYTES_A_TRANSACTION):
+        is_full = place - first == limits.post_letters or size + letter.size > limits.post_bytes
+        if place > first and is_full:
             yield letters[first:place]
             first, size = place, 0
         size += letter.size

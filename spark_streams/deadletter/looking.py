@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.envelope import opened, text
+from spark_streams.deadletter.limits import LETTER_LIMITS, LetterLimits
 from spark_streams.deadletter.reading import FIRST_LOOK, PageSize, extent, letters, pages_of
 from spark_streams.deadletter.tally import Tally
 from spark_streams.deadletter.transform import DeadLetter, letters_of
@@ -29,7 +30,7 @@ class DeadStream:
 def dead_streams(server: Connection) -> list[DeadStream]:
     """All of them, by name. Raises ServerError."""
     streams: list[DeadStream] = []
-    size = PageSize(FIRST_LOOK)
+    size = PageSize(first=FIRST_LOOK)
     for names in pages_of(list_streams(server), size):
         commands: list[tuple[str | bytes | int, ...]] = []
         for name in names:
@@ -52,7 +53,11 @@ def dead_streams(server: Connection) -> list[DeadStream]:
 
 
 def by_kind(
-    address: Address, stream: str, criteria: Criteria, tell: Callable[[int, int], None] = lambda done, total: None
+    address: Address,
+    stream: str,
+    criteria: Criteria,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+    limits: LetterLimits = LETTER_LIMITS,
 ) -> Tally:
     """The dead letters that are meant, by (stream, stage, reason, error). tell: called with entries looked at, and how
     many there are. Raises ServerError."""
@@ -60,18 +65,25 @@ def by_kind(
     done = 0
     with Session(address) as session:
         within = extent(session.get(), stream, criteria)
-        for page, rows in letters(session, stream, within, criteria):
+        for page, rows in letters(session, stream, within, criteria, limits):
             tally.add(page.ids, page.kind(), rows)
             done += page.count
             tell(done, within.length)
     return tally
 
 
-def each_letter(address: Address, stream: str, criteria: Criteria, limit: int | None = None) -> Iterator[DeadLetter]:
+def each_letter(
+    address: Address,
+    stream: str,
+    criteria: Criteria,
+    limit: int | None = None,
+    limits: LetterLimits = LETTER_LIMITS,
+) -> Iterator[DeadLetter]:
     """The dead letters that are meant, one by one, with all their fields. Raises ServerError."""
     left = limit
     with Session(address) as session:
-        for page, rows in letters(session, stream, extent(session.get(), stream, criteria), criteria):
+        within = extent(session.get(), stream, criteria)
+        for page, rows in letters(session, stream, within, criteria, limits):
             wanted = rows if left is None else rows[:left]
             yield from letters_of(page, wanted)
             if left is not None:

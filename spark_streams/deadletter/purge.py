@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.fence import MovingLease
+from spark_streams.deadletter.limits import LETTER_LIMITS, LetterLimits
 from spark_streams.deadletter.reading import extent, letters
 from spark_streams.deadletter.tally import Tally
 from spark_streams.wire.address import Address
@@ -32,6 +33,7 @@ def purge(
     limit: int | None = None,
     dry_run: bool = False,
     tell: Callable[[Purged], None] = lambda purged: None,
+    limits: LetterLimits = LETTER_LIMITS,
 ) -> Purged:
     """Delete the dead letters that are meant and are there now; other entries stay.
 
@@ -45,7 +47,7 @@ def purge(
                 session.run(lambda server: lease.hold(server, [stream]))
             within = session.run(lambda server: extent(server, stream, criteria))
             purged.total = within.length
-            for page, meant in letters(session, stream, within, criteria):
+            for page, meant in letters(session, stream, within, criteria, limits):
                 if not dry_run:
                     lease.hold(session.get(), [stream])
                 rows = meant if limit is None else meant[: limit - purged.deleted]

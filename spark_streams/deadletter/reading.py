@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from spark_streams.deadletter.criteria import Criteria
+from spark_streams.deadletter.limits import LETTER_LIMITS, LetterLimits
 from spark_streams.deadletter.page import LetterPage
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import MAX_ID, StreamId
@@ -22,11 +23,7 @@ from spark_streams.wire.xinfo import read_stream_state
 
 T = TypeVar("T")
 
-LARGEST_PAGE = 2_000  # letters
-_FIRST_PAGE = 200
 FIRST_LOOK = 20  # streams whose first entries are asked for at once; how large these are shows how many more
-_PAGE_BYTES = 4 << 20
-_MOST_BYTES = 64 << 20  # of a reply; beyond it the page is asked for again in small pieces
 
 
 @dataclass(frozen=True)
@@ -56,10 +53,11 @@ def extent(server: Connection, stream: str, criteria: Criteria) -> Extent:
 
 
 class PageSize:
-    """How many letters to ask for: near 4 MB of them, and no more than are wanted. first: at first."""
+    """How many letters to ask for: near so many bytes of them, and no more than are wanted. first: at first."""
 
-    def __init__(self, first: int | None = None) -> None:
-        self._size = _FIRST_PAGE if first is None else first
+    def __init__(self, limits: LetterLimits = LETTER_LIMITS, first: int | None = None) -> None:
+        self.limits = limits
+        self._size = limits.first_page if first is None else first
         self._share = 1.0  # of the letters that were read, those that were meant
 
     def next(self, wanted: int | None = None) -> int:
@@ -71,7 +69,8 @@ class PageSize:
     def learn(self, read: int, size: int, meant: int) -> None:
         """A page of `read` letters had so many bytes, and so many letters were meant."""
         if read:
-            self._size = max(1, min(LARGEST_PAGE, 10 * self._size, _PAGE_BYTES * read // max(size, 1)))
+            fitting = self.limits.page_bytes * read // max(size, 1)
+            self._size = max(1, min(self.limits.largest_page, 10 * self._size, fitting))
             self._share = meant / read
 
     def too_large(self) -> bool:
@@ -90,11 +89,15 @@ def pages_of(names: Sequence[T], size: PageSize) -> Iterator[Sequence[T]]:
         start += len(page)
 
 
-def read_page(server: Connection, stream: str, first: StreamId, last: StreamId, size: int) -> tuple[LetterPage, int]:
-    """(at most `size` letters from `first` on, bytes of the reply). Raises ReplyTooLargeError, ServerError."""
-    command = ("XRANGE", stream, bytes(first), bytes(last), "COUNT", size)
+def read_page(
+    server: Connection, stream: str, first: StreamId, last: StreamId, size: PageSize, wanted: int | None = None
+) -> tuple[LetterPage, int]:
+    """(the page from `first` on, bytes of the reply). wanted: letters that can be used. Raises ReplyTooLargeError,
+    ServerError."""
+    count = size.next(wanted)
+    command = ("XRANGE", stream, bytes(first), bytes(last), "COUNT", count)
     server.request(pack(*command))
-    reply = server.receive(None if size == 1 else _MOST_BYTES)
+    reply = server.receive(None if count == 1 else size.limits.most_bytes)
     if bytes(reply[:1]) == b"-":
         error = ReplyError(bytes(reply[1:500]).decode("utf-8", "replace").strip())
         raise server.error_of(error, command)
@@ -104,12 +107,14 @@ def read_page(server: Connection, stream: str, first: StreamId, last: StreamId, 
 def _read_next(
     stream: str, first: StreamId, last: StreamId, size: PageSize, server: Connection
 ) -> tuple[LetterPage, int]:
-    return read_page(server, stream, first, last, size.next())
+    return read_page(server, stream, first, last, size)
 
 
-def letters(session: Session, stream: str, within: Extent, criteria: Criteria) -> Iterator[tuple[LetterPage, Index]]:
+def letters(
+    session: Session, stream: str, within: Extent, criteria: Criteria, limits: LetterLimits = LETTER_LIMITS
+) -> Iterator[tuple[LetterPage, Index]]:
     """Page after page, with the letters that are meant; a page that holds none, too. Raises ServerError."""
-    size = PageSize()
+    size = PageSize(limits)
     first: StreamId | None = within.first
     while first is not None and first <= within.last:
         read = functools.partial(_read_next, stream, first, within.last, size)

@@ -13,6 +13,7 @@ from typing import Any
 
 from spark_streams.deadletter import transform
 from spark_streams.deadletter.fence import MovingLease, State, take_fence
+from spark_streams.deadletter.limits import LETTER_LIMITS, LetterLimits
 from spark_streams.deadletter.moving import Mover
 from spark_streams.deadletter.orders import Load, Orders, load
 from spark_streams.deadletter.page import LetterPage
@@ -83,12 +84,13 @@ class Redrive:
         tell: Callable[[Report], None] = lambda report: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        limits: LetterLimits = LETTER_LIMITS,
     ) -> None:
         """Raises InvalidOptionError, TransformError."""
         self._orders = orders.checked()
         self._repair = transform.load(orders.transform) if orders.transform is not None else None
         self._address, self._tell, self._clock, self._sleep = address, tell, clock, sleep
-        self._size = PageSize()
+        self._size = PageSize(limits)
         self.report = Report(orders.stream)
 
     def stop(self) -> None:
@@ -145,7 +147,7 @@ class Redrive:
         wanted = min([many for many in (room, budget) if many is not None], default=None)
 
         def look() -> tuple[LetterPage, Load]:
-            page, received = read_page(mover.session.get(), self._orders.stream, first, bound, self._size.next(wanted))
+            page, received = read_page(mover.session.get(), self._orders.stream, first, bound, self._size, wanted)
             taken = load(page, self._orders, self._repair, wanted)
             self._size.learn(page.count, received, len(taken.rows) + taken.left)
             return page, taken

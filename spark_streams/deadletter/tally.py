@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from spark_streams.deadletter.envelope import text
 from spark_streams.wire.entries.lines import Index
 
-_MOST_KINDS = 1_000
 _OTHERS = "(others)"
 
 Kind = tuple[str, ...]
@@ -29,9 +28,10 @@ class Count:
 
 @dataclass
 class Tally:
-    """Counts by kind; a kind is a text for each of some columns. Beyond a thousand kinds, the others are one."""
+    """Counts by kind; a kind is a text for each of some columns. Beyond `most` kinds, the others are one."""
 
     counts: dict[Kind, Count] = field(default_factory=dict)
+    most: int = 1_000
 
     def add(self, ids: pa.Array, columns: Sequence[pa.Array | str], rows: Index) -> None:
         """Count these rows. columns: binary, or a text for all; null counts as empty."""
@@ -57,7 +57,7 @@ class Tally:
             self._count(tuple(texts), number, text(ids[int(rows[begin])].as_py()), text(ids[int(rows[end])].as_py()))
 
     def _count(self, kind: Kind, number: int, first: str, last: str) -> None:
-        if kind not in self.counts and len(self.counts) >= _MOST_KINDS:
+        if kind not in self.counts and len(self.counts) >= self.most:
             kind = (_OTHERS,) * len(kind)
         have = self.counts.setdefault(kind, Count(0, first, last))
         have.letters += number

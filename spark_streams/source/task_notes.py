@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from spark_streams.deadletter.letter import LETTERS_A_TRANSACTION, Letter, Note, now, post
+from spark_streams.deadletter.letter import Letter, Note, now, post
 from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError
 from spark_streams.ids import StreamId
 from spark_streams.keys import key_beside
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.note_receipts import KIND, Receipt, among, is_refused, missing_notes, question, removal
 from spark_streams.source.rows.malformed import Dead
@@ -42,6 +43,7 @@ class Writer:
     token: str
     query: str
     batch: str
+    limits: Limits = LIMITS
 
     def dead(self, streams: Sequence[str], dead: Dead) -> None:
         """Note rows that do not fit; streams: each one's stream."""
@@ -53,7 +55,7 @@ class Writer:
             pairs = zip(names[inside].to_pylist(), values[inside].to_pylist(), strict=True)
             words = [self.query, self.batch, now(), reason, *[word for pair in pairs for word in pair]]
             notes.append((stream, b"%b %b %b" % (self.token.encode(), _LETTER, entry), pack(*words)))
-            if len(notes) == LETTERS_A_TRANSACTION:
+            if len(notes) == self.limits.note_page:
                 self._leave(notes)
                 notes = []
         self._leave(notes)
@@ -92,6 +94,7 @@ def collect(
     letters_to: str | None,
     read: Collection[str] = (),
     may_miss: bool = False,
+    limits: Limits = LIMITS,
 ) -> Collected:
     """Take the notes of the batch with this token, which is committed; what other batches left is void. read: those of
     the streams that the batch took from.
@@ -111,8 +114,8 @@ def collect(
     letters: dict[str, int] = {}
     there = [stream for stream, reply in zip(keys, replies[: len(keys)], strict=True) if reply == 1]
     for stream in there:
-        for page in _pages(server, keys[stream]):
-            _take(server, member, stream, token, letters_to, page, lost, letters)
+        for page in _pages(server, keys[stream], limits.note_page):
+            _take(server, member, stream, token, letters_to, page, lost, letters, limits)
     entered = [command for stream, some in receipts.items() for command in removal(stream, member, some)]
     # Consumers first: without their fields they would tell of a loss.
     server.pipeline([*entered, *[("DEL", keys[stream]) for stream in there]])
@@ -128,6 +131,7 @@ def _take(
     page: Mapping[bytes, bytes],
     lost: dict[str, int],
     letters: dict[str, int],
+    limits: Limits,
 ) -> None:
     """Take a page of notes; what they say is added to `lost` and `letters`."""
     key = notes_key(stream, member)
@@ -141,7 +145,7 @@ def _take(
                 f"stream {stream!r}: entries of the last batch were set aside in mode=DEADLETTER and are not "
                 "in a dead-letter stream yet; set mode=DEADLETTER and deadLetterStream again for one more run"
             )
-        post(server, letters_to, member.group, found)
+        post(server, letters_to, member.group, found, limits.letters)
         letters[stream] = letters.get(stream, 0) + len(found)
     others = [field for field in page if not isinstance(notes.get(field), Letter)]
     if others:
@@ -170,13 +174,13 @@ def void(server: Connection, member: Membership, streams: Sequence[str]) -> None
     server.pipeline([*entered, *[("DEL", notes_key(stream, member)) for stream in streams]])
 
 
-def _pages(server: Connection, key: bytes) -> Iterator[dict[bytes, bytes]]:
+def _pages(server: Connection, key: bytes, size: int) -> Iterator[dict[bytes, bytes]]:
     """The notes a page at a time, until there are none: every page is removed by whoever takes it."""
     some = True
     while some:
         some, cursor = False, b"0"
         while True:
-            cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", LETTERS_A_TRANSACTION)
+            cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", size)
             page = {f: v for f, v in zip(flat[0::2], flat[1::2], strict=True) if f.split(b" ")[1] != KIND}
             if page:
                 some = True

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_streams.deadletter.criteria import Criteria
@@ -21,6 +21,7 @@ from spark_streams.deadletter.purge import purge
 from spark_streams.deadletter.redrive import Redrive
 from spark_streams.errors import RStreamError
 from spark_streams.ids import StreamId
+from spark_streams.source.limits import LIMITS
 from spark_streams.source.membership import Membership
 from spark_streams.source.recovery.dead_entries import DeadEntries, dead_letter
 from spark_streams.source.task_notes import collect, notes_key
@@ -30,10 +31,13 @@ from spark_streams.wire.replies import pairs
 from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.session import Session
 from tests.deadletter.faults import FOREIGN, Faults, Killed
+from tests.deadletter.making import SMALL
 from tests.proxy import Proxy
 from tests.servers import Server
 
 DEAD, PARKED, RETRY = "dead", "dead:parked", "retry"
+FEW = replace(SMALL, post_letters=6, post_bytes=7_000)  # letters at a time
+OF_THE_QUERY = replace(LIMITS, letters=FEW)
 MEMBER = Membership(("s",), "g", "spark")
 NOTES = notes_key("s", MEMBER)
 REASONS = ("decode", "deliveries")
@@ -96,7 +100,7 @@ class Lives:
         self._deliver()
         self._collect_noted()
         before = self.look()
-        report = Redrive(self.address, Orders(DEAD, max_redrives=1 << 30)).run()
+        report = Redrive(self.address, Orders(DEAD, max_redrives=1 << 30), limits=FEW).run()
         assert report.moved == before.dead.total()
         self._check(before)
         assert not self.look().dead
@@ -122,7 +126,7 @@ class Lives:
         self._collect_noted()
 
     def _collect_noted(self) -> None:
-        self._as_driver(lambda server: collect(server, MEMBER, ["s"], "t", DEAD))
+        self._as_driver(lambda server: collect(server, MEMBER, ["s"], "t", DEAD, limits=OF_THE_QUERY))
         assert not self._noted()
 
     def bury(self) -> None:
@@ -138,7 +142,7 @@ class Lives:
     def give_up(self, server: Connection) -> None:
         """What this step gives up."""
         if self._dead_entries is not None:
-            dead_letter(server, "g", self._dead_entries, DEAD)
+            dead_letter(server, "g", self._dead_entries, DEAD, FEW)
 
     def _as_driver(self, step: Callable[[Connection], object]) -> None:
         driver = Session(self.address, "the driver", LIMIT)
@@ -156,7 +160,7 @@ class Lives:
             self._orders = Orders(DEAD, self._criteria(), to, limit, max_redrives=self.chance.choice([1, 2, 5]))
         self.told[-1] += f" {self._orders}"
         before = self.look()
-        report = Redrive(self.address, self._orders).run(dry_run=self.chance.random() < 0.1)
+        report = Redrive(self.address, self._orders, limits=FEW).run(dry_run=self.chance.random() < 0.1)
         after = self.look()
         limit, self._orders = self._orders.limit, None
         if not report.dry_run:
@@ -172,7 +176,7 @@ class Lives:
         self.told[-1] += f" {reasons} {limit}"
         before = self.look()
         try:
-            done = purge(self.address, DEAD, criteria, limit)
+            done = purge(self.address, DEAD, criteria, limit, limits=FEW)
         finally:
             self.proxy.wait_for_late()
             after = self.look()

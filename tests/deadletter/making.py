@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import redis
 
 from spark_streams.deadletter.envelope import MARK, letter_of, opened
+from spark_streams.deadletter.limits import LETTER_LIMITS
 from spark_streams.deadletter.orders import Orders
 from spark_streams.deadletter.redrive import Redrive, Report
 from spark_streams.wire.address import Address
 from tests.servers import Server
 
 DEAD = "dead"
+SMALL = replace(LETTER_LIMITS, first_page=7, largest_page=50)  # so that a few hundred letters cross every boundary
 
 
 def fill(server: Server, count: int, first: int = 0, into: str = DEAD, **told: str) -> list[str]:
@@ -64,4 +67,4 @@ def envelopes(server: Server, stream: str = DEAD) -> list[dict[str, str]]:
 
 def redrive(server: Server, dry_run: bool = False, **orders: Any) -> Report:
     """Run one to its end."""
-    return Redrive(Address.parse(server.url), Orders(**{"stream": DEAD, **orders})).run(dry_run)
+    return Redrive(Address.parse(server.url), Orders(**{"stream": DEAD, **orders}), limits=SMALL).run(dry_run)

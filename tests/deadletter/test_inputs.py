@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import redis
 from spark_streams.deadletter import inputs
 from spark_streams.deadletter.envelope import MARK, Mark, letter_of
 from spark_streams.deadletter.inputs import Inputs, letter_streams
+from spark_streams.deadletter.limits import LETTER_LIMITS
 from spark_streams.options import BATCH_SOURCE, parse_options
 from spark_streams.source.batch_reader import BatchReader, infer_schema
 from spark_streams.source.rows.columns import Columns
@@ -18,15 +21,16 @@ from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.deadletter.making import envelopes, fill
 from tests.servers import Server
-from tests.source.driving import ALL, SCHEMA, add, drain, forget_all, read, reader
+from tests.source import driving
+from tests.source.driving import ALL, LOOK_EACH_TIME, SCHEMA, add, drain, forget_all, read
 
 PATTERN = {"streamsPattern": "o:*"}
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "o:dead", **PATTERN}
+reader = functools.partial(driving.reader, limits=LOOK_EACH_TIME)
 
 
 @pytest.fixture(autouse=True)
-def look_each_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("spark_streams.source.group.subscription._LOOK_FOR_STREAMS", 0.0)
+def no_reader_is_left() -> Iterator[None]:
     yield
     forget_all()
 
@@ -161,9 +165,9 @@ def test_an_entry_is_looked_at_once_however_often_its_stream_is_found(
     looked: list[list[str]] = []
     honest = inputs.judge
 
-    def counts(connection: Connection, names: Any) -> Any:
+    def counts(connection: Connection, names: Any, *given: Any) -> Any:
         looked.append(list(names))
-        return honest(connection, names)
+        return honest(connection, names, *given)
 
     monkeypatch.setattr(inputs, "judge", counts)
     known = Inputs()
@@ -182,7 +186,7 @@ def test_an_entry_is_looked_at_once_however_often_its_stream_is_found(
 def test_many_streams_with_large_entries_are_looked_at_a_few_megabytes_at_a_time(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_streams.deadletter.reading._PAGE_BYTES", 100_000)
+    limits = replace(LETTER_LIMITS, page_bytes=100_000)
     for number in range(60):
         client.xadd(f"o:{number}", {"n": "x" * 20_000})
     asked: list[int] = []
@@ -194,7 +198,7 @@ def test_many_streams_with_large_entries_are_looked_at_a_few_megabytes_at_a_time
 
     with Connection(Address.parse(server.url)) as connection:
         monkeypatch.setattr(Connection, "pipeline", counts)
-        assert letter_streams(connection, [f"o:{number}" for number in range(60)]) == set()
+        assert letter_streams(connection, [f"o:{number}" for number in range(60)], limits) == set()
     assert asked == [20, *[4] * 10]
 
 

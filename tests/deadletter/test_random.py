@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-from spark_streams.deadletter import letter
 from spark_streams.wire.retry import LIMIT, Backoff
 from tests.deadletter.faults import Faults
 from tests.deadletter.lives import Lives
@@ -24,8 +23,6 @@ RUNS = int(os.environ.get("RSTREAM_RUNS") or 25)
 def test_each_letter_exists_once_whatever_breaks_and_an_entry_is_acknowledged_where_it_does(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letter, "LETTERS_A_TRANSACTION", 6)
-    monkeypatch.setattr(letter, "BYTES_A_TRANSACTION", 7_000)
     monkeypatch.setattr(Backoff.__init__, "__defaults__", (LIMIT, Faults.pause, time.monotonic))
     chosen = os.environ.get("RSTREAM_SEED")
     first = int(chosen) if chosen else random.randrange(1 << 30)

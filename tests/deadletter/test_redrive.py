@@ -27,7 +27,7 @@ from spark_streams.errors import (
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
-from tests.deadletter.making import DEAD, envelopes, fill, marks, numbers, redrive, words
+from tests.deadletter.making import DEAD, SMALL, envelopes, fill, marks, numbers, redrive, words
 from tests.servers import Server
 
 
@@ -139,7 +139,7 @@ def test_letters_that_come_after_the_start_stay(server: Server) -> None:
     def dies_again(report: Report) -> None:
         fill(server, 20, first=1000)
 
-    report = Redrive(Address.parse(server.url), Orders(DEAD), tell=dies_again).run()
+    report = Redrive(Address.parse(server.url), Orders(DEAD), limits=SMALL, tell=dies_again).run()
     assert report.moved == 100
     assert numbers(server) == list(range(100))
     assert set(numbers(server, DEAD)) == set(range(1000, 1020))
@@ -154,7 +154,7 @@ def test_it_keeps_to_the_rate(server: Server) -> None:
         clock[0] += seconds
 
     orders = Orders(DEAD, rate=40)
-    Redrive(Address.parse(server.url), orders, clock=lambda: clock[0], sleep=sleep).run()
+    Redrive(Address.parse(server.url), orders, limits=SMALL, clock=lambda: clock[0], sleep=sleep).run()
     assert sum(slept) == pytest.approx(120 / 40)
     assert max(slept) <= 0.11
 
@@ -382,7 +382,7 @@ def test_a_fence_that_is_taken_late_is_not_taken(
     """The connection breaks while the run begins; the server comes to that request when pages have been moved."""
     fill(server, 40)
     if goes_on:
-        one = Redrive(Address.parse(server.url), Orders(DEAD), tell=lambda report: one.stop())
+        one = Redrive(Address.parse(server.url), Orders(DEAD), limits=SMALL, tell=lambda report: one.stop())
         one.run()
     there = len(numbers(server))
     lost: list[tuple[Connection, bytes]] = []
@@ -480,7 +480,7 @@ def test_a_second_redrive_is_refused_while_the_first_one_runs(server: Server) ->
             redrive(server)
         refused.append(1)
 
-    Redrive(Address.parse(server.url), Orders(DEAD), tell=second).run()
+    Redrive(Address.parse(server.url), Orders(DEAD), limits=SMALL, tell=second).run()
     assert refused
     assert numbers(server) == list(range(60))
 
@@ -497,7 +497,7 @@ def test_two_that_run_at_once_in_spite_of_the_lease_move_each_letter_once(
             assert redrive(server, limit=30).moved == 30
 
     with pytest.raises(RedriveTakenError, match="has taken over the redrive of stream 'dead'"):
-        Redrive(Address.parse(server.url), Orders(DEAD), tell=second).run()
+        Redrive(Address.parse(server.url), Orders(DEAD), limits=SMALL, tell=second).run()
     redrive(server)
     assert numbers(server) == list(range(100))
 
@@ -505,12 +505,12 @@ def test_two_that_run_at_once_in_spite_of_the_lease_move_each_letter_once(
 def test_one_that_was_stopped_goes_on_under_its_bound_when_it_is_started_again(server: Server) -> None:
     fill(server, 100)
     orders = Orders(DEAD, limit=90)
-    first = Redrive(Address.parse(server.url), orders, tell=lambda report: first.stop())
+    first = Redrive(Address.parse(server.url), orders, limits=SMALL, tell=lambda report: first.stop())
     first.run()
     assert 0 < first.report.moved < 90
     assert first.report.stopped
     fill(server, 20, first=1000)  # they died after the first one had started
-    again = Redrive(Address.parse(server.url), orders).run()
+    again = Redrive(Address.parse(server.url), orders, limits=SMALL).run()
     assert (again.goes_on, again.bound) == (True, first.report.bound)
     assert first.report.moved + again.moved == 90
     assert numbers(server) == list(range(90))
@@ -522,7 +522,7 @@ def test_one_that_was_stopped_goes_on_under_its_bound_when_it_is_started_again(s
 
 def test_other_orders_do_not_go_on_with_it(server: Server) -> None:
     fill(server, 50)
-    one = Redrive(Address.parse(server.url), Orders(DEAD), tell=lambda report: one.stop())
+    one = Redrive(Address.parse(server.url), Orders(DEAD), limits=SMALL, tell=lambda report: one.stop())
     one.run()
     fill(server, 10, first=50)
     report = redrive(server, to="elsewhere")

@@ -11,9 +11,7 @@ import pytest
 
 from spark_streams import lease, task_context
 from spark_streams.errors import RetriesExhaustedError, ServerUnreachableError
-from spark_streams.source import pending_list
-from spark_streams.source.group import subscription
-from spark_streams.source.microbatch import micro_batch_stream, prefetch, reserve
+from spark_streams.source.microbatch import micro_batch_stream
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.retry import Backoff
@@ -30,12 +28,10 @@ _MOST_PAUSES = 40  # tries of one thing, then it is given up
 def product() -> Iterator[None]:
     """The product patched, for any number of worlds one after the other."""
     with pytest.MonkeyPatch.context() as patch:
-        _small_steps(patch)
         _processes(patch)
         _ticks(patch)
         patch.setattr(micro_batch_stream, "BackgroundWorker", SimulatedBeside)
         patch.setattr(task_context, "TaskContext", TaskPlace)
-        patch.setattr(subscription, "_LOOK_FOR_STREAMS", 0.0)
         patch.setattr(Backoff, "wait", _pause)
         log = logging.getLogger("spark_streams")
         listener = _Losses()
@@ -52,20 +48,10 @@ def product() -> Iterator[None]:
 def in_world(world: World) -> Iterator[None]:
     """The product is in this world now."""
     world_of["now"] = world
-    honest, prefetch.LEAST = prefetch.LEAST, world.setup.ahead
     try:
         yield
     finally:
-        prefetch.LEAST = honest
         del world_of["now"]
-
-
-def _small_steps(patch: pytest.MonkeyPatch) -> None:
-    """So that a few entries cross every boundary."""
-    patch.setattr(pending_list, "PAGE", 7)
-    patch.setattr(prefetch, "STEP", 3)
-    patch.setattr(reserve, "_ROUND", 6)
-    patch.setattr("spark_streams.source.task.fetcher._FIRST_PAGE", 2)
 
 
 def _processes(patch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import logging
 import pickle
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from spark_streams.source.task.fetcher import Fetch
 from spark_streams.wire.retry import LIMIT, Backoff
 from tests.proxy import Proxy
 from tests.servers import Server
-from tests.source.driving import ALL, SCHEMA, add, drain, read, reader
+from tests.source.driving import ALL, SCHEMA, SMALL, add, drain, read, reader
 
 SHORT = 0.2  # seconds that a first connection is waited for here
 LONG = 0.5  # that the server is away
@@ -158,14 +159,13 @@ def test_a_first_start_waits_for_a_moment_and_then_says_that_nobody_answers(
 
 
 def test_a_server_that_stays_away_from_a_query_that_knew_it_ends_it_after_a_minute(
-    behind: Server, proxy: Proxy, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    behind: Server, proxy: Proxy, client: redis.Redis
 ) -> None:
     add(client, 5)
-    one = reader(behind)
+    one = reader(behind, limits=replace(SMALL, patience=2 * SHORT))
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     shares = one.partitions(start, end)
-    monkeypatch.setattr("spark_streams.source.stream_reader.LIMIT", 2 * SHORT)
     proxy.away(60)
     with pytest.raises(RetriesExhaustedError, match="reading for group 'g' at .* was tried for [01] s without success"):
         list(one.read(shares[0]))

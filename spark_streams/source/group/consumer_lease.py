@@ -39,7 +39,9 @@ class Lease(lease.Lease):
 
 def live_consumers(server: Connection, group: str, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
     """Which of these (stream, consumer) have a lease of a query that runs, as far as can be seen from here."""
-    held = server.pipeline([("GET", lease_key(stream, group, consumer)) for stream, consumer in asked])
+    leases = server.pipeline([("GET", lease_key(stream, group, consumer)) for stream, consumer in asked])
     return {
-        one for one, value in zip(asked, held, strict=True) if value is not None and lease.is_alive(value) is not False
+        pair
+        for pair, value in zip(asked, leases, strict=True)
+        if value is not None and lease.is_alive(value) is not False
     }

@@ -20,7 +20,7 @@ from spark_streams.source.group.consumer_lease import Lease, lease_key, live_con
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
-from tests.source.driving import ALL, add, another_reader, drain, reader
+from tests.source.driving import ALL, LOOK_EACH_TIME, add, another_reader, drain, reader
 
 KEY = lease_key("s", "g", "spark")
 
@@ -167,10 +167,9 @@ def test_the_lease_of_a_stream_that_vanished_is_not_renewed(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_streams.source.group.subscription.Lease", functools.partial(Lease, ttl=600))
-    monkeypatch.setattr("spark_streams.source.group.subscription._LOOK_FOR_STREAMS", 0.1)
     add(client, 3, "o:1")
     add(client, 3, "o:2")
-    one = reader(server, streamsPattern="o:*", failOnDataLoss="false")
+    one = reader(server, limits=LOOK_EACH_TIME, streamsPattern="o:*", failOnDataLoss="false")
     start = one.initialOffset()
     start = one.latestOffset(start, ALL)
     client.delete("o:2")
