@@ -63,7 +63,8 @@ def test_show_and_export_tell_everything_of_a_letter(server: Server, tmp_path: P
         two = client.execute_command("XADD", DEAD, "*", *dead_letter_fields([b"a", b"x\ny"], told)).decode()
     shown = dead(server, "show", DEAD, "--limit", "1").output
     assert f"letter {one}" in shown
-    assert "dl.stream  s" in shown
+    assert "dl.stream    s" in shown
+    assert "\\xff\\x00" in shown
     assert "\x1b" not in shown  # data never speaks to the terminal
     lines = dead(server, "export", DEAD).output.splitlines()
     first, second = map(json.loads, lines)
