@@ -87,7 +87,7 @@ def show(stream: str, entry: str | None, limit: int, url: str, as_json: bool, **
             raise click.UsageError("an ID is one dead letter: --first-id and --last-id go without it")
         chosen.update(first=entry, last=entry)
     address, criteria = address_of(url), criteria_of(chosen)
-    shown = []
+    shown: list[dict[str, Any]] = []
     for dead_letter in each_dead_letter(address, stream, criteria, limit):
         if not as_json:
             click.echo("", nl=bool(shown))
