@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from spark_streams.engine.access import Guard
 from spark_streams.engine.blocking import Waiters
-from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client
+from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client, Waiter
 from spark_streams.engine.command_table import COMMANDS, Command, find, named_by
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.persistence.append_only import Persistence
@@ -62,7 +62,7 @@ class Engine:
         self.paused_all = False  # reads wait, too
         self.clients: dict[int, Client] = {}
         self.next_client = 1
-        self.waiters = Waiters(self.deliver)
+        self.waiters = Waiters(self._deliver)
         self.send: Callable[[Client, Reply], None] = lambda client, reply: None  # set by the server
         self.disconnect: Callable[[Client], None] = lambda client: None  # set by the server
         self.describe_buffers: Callable[[Client], tuple[int, int]] = lambda client: (0, 0)  # set by the server
@@ -209,9 +209,20 @@ class Engine:
             if db.ready:
                 self.waiters.serve(db)
 
-    def deliver(self, client: Client, reply: Reply) -> None:
+    def block(self, waiter: Waiter) -> None:
+        """The command that its client has just sent waits. It counts as one that was called once it has its reply."""
+        spec = COMMANDS[waiter.client.last_command.lower()]
+        spec.calls -= 1
+        self.commands_processed -= 1
+        self.waiters.add(waiter)
+
+    def _deliver(self, client: Client, reply: Reply) -> None:
         """A blocked client gets its reply now."""
+        spec = COMMANDS[client.last_command.lower()]
+        spec.calls += 1
+        self.commands_processed += 1
         if reply.__class__ is bytes and reply[:1] == b"-":
+            spec.failed += 1
             self.count_error(reply)
         if client.reply_mode == REPLY_SKIPPING:
             client.reply_mode = REPLY_ON

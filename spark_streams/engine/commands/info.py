@@ -52,6 +52,13 @@ def _clients(engine: Engine) -> dict[str, object]:
         "connected_clients": len(engine.clients),
         "maxclients": engine.config.number("maxclients"),
         "blocked_clients": engine.waiters.count,
+        "watching_clients": sum(bool(client.watching) for client in engine.clients.values()),
+        "clients_in_timeout_table": engine.waiters.timed,
+        "total_watched_keys": sum(len(db.watched) for db in engine.databases),
+        "total_blocking_keys": sum(len(db.waiting) for db in engine.databases),
+        "total_blocking_keys_on_nokey": sum(
+            any(waiter.needs_key for waiter in queue) for db in engine.databases for queue in db.waiting.values()
+        ),
     }
 
 
