@@ -51,6 +51,7 @@ class Engine:
         self.loading = False  # while the append-only file is read back, nothing expires
         self.journal: Journal | None = None  # set while changes are written down
         self.wake: Callable[[], None] = lambda: None  # end the server's waiting; safe in any thread
+        self.breathe: Callable[[], None] = lambda: None  # serve who asks meanwhile; set by the server
         self.config = Config(self.node_limits)
         self.persistence = Persistence(self)
         self.databases = [Database(number, lambda: 0 if self.loading else self.now) for number in range(DATABASES)]
@@ -82,6 +83,11 @@ class Engine:
         self._known: dict[bytes, Command] = {}
         self._timed: Command | None = None  # what time is counted for
         self._timed_since = 0
+
+    def set_loading(self, loading: bool) -> None:
+        """The append-only file is being read back, or is so no more."""
+        self.loading = loading
+        self.access.set_loading(loading)
 
     def tick(self) -> int:
         """Read the clock."""

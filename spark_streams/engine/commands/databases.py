@@ -140,7 +140,7 @@ def object_freq(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     )
 
 
-@command("object|help", 2)
+@command("object|help", 2, "loading")
 def object_help(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """OBJECT HELP"""
     lines = "ENCODING <key>\n    The encoding that Redis would use.\nREFCOUNT <key>\n    Always 1."
