@@ -17,13 +17,13 @@
     │   ├── GroupMissingError           the consumer group was destroyed under the query
     │   ├── TakenError                  another running process has what this one wants for itself
     │   │   ├── ConsumerTakenError      another running query has this group and consumer
-    │   │   └── RedriveTakenError       another process moves or purges the letters of this stream
+    │   │   └── RedriveTakenError       another process moves or purges its dead letters
     │   ├── GroupSharedError            noAck wants a group of its own, and others read from it
     │   ├── LedgerError                 rows that were written before are not those of this attempt, or are lost
     │   └── OffsetError                 a checkpoint's offset cannot be read
     ├── TransformError                  a function that was to repair dead letters
     ├── SchemaError                     a declared column cannot be filled, or a row cannot be written
-    │   ├── EntryIdError                a row's `_id` is no entry id, or not above the last one of its stream
+    │   ├── EntryIdError                a row's id is no entry id, or not above the last one of its stream
     │   ├── RowTooLargeError            a row is larger than the server takes
     │   └── DecodeError                 a value does not fit the declared type (mode=FAILFAST)
     └── UnsupportedError                known, and not available here; the message says what to do instead
@@ -166,7 +166,7 @@ class ConsumerTakenError(TakenError):
 
 
 class RedriveTakenError(TakenError):
-    """Another process moves or purges the letters of this stream."""
+    """Another process moves or purges the dead letters of this stream."""
 
     condition = "RSTREAM_REDRIVE_TAKEN"
 
@@ -196,7 +196,7 @@ class SchemaError(RStreamError):
 
 
 class EntryIdError(SchemaError):
-    """A row's `_id` is no entry id, or not above the last id of its stream."""
+    """The id that a row brings along is no entry id, or not above the last id of its stream."""
 
     condition = "RSTREAM_ENTRY_ID"
 

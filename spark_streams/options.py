@@ -28,6 +28,7 @@ from spark_streams.option_values import (
     text,
 )
 from spark_streams.wire.address import Address, default_url
+from spark_streams.wire.patience import Patience
 
 # What Spark itself puts among the options of a reader or a writer.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
@@ -236,8 +237,23 @@ SINK: tuple[Option, ...] = (
         "stream",
         text,
         None,
-        "this or column `_stream`",
-        "The stream to append to, for rows whose column `_stream` does not name another.",
+        "this or `streamColumn`",
+        "The stream to append to; with `streamColumn`, for rows in which that is null.",
+    ),
+    Option(
+        "streamColumn",
+        text,
+        None,
+        "none",
+        "The STRING column that names the stream of each row. It is not written as a field.",
+    ),
+    Option(
+        "idColumn",
+        text,
+        None,
+        "none: the server makes the ids",
+        "The STRING column that holds the id of each row's entry (`<milliseconds>-<sequence>`, `<milliseconds>-*` or "
+        "`<milliseconds>`); where it is null the server makes one. It is not written as a field.",
     ),
     Option(
         "delivery",
@@ -307,6 +323,10 @@ class Options:
         """The server."""
         address: Address = self._values["url"]
         return address
+
+    def with_patience(self, patience: Patience) -> Options:
+        """The same, with another patience with the server."""
+        return Options({**self._values, "url": replace(self.address, patience=patience)})
 
 
 def parse_options(given: Mapping[str, str], table: Iterable[Option], side: str) -> Options:

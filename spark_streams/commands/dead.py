@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_streams.commands.letters import criteria_of, criteria_options, progress
+from spark_streams.commands.criteria import criteria_of, criteria_options, progress
 from spark_streams.commands.redrive import redrive
 from spark_streams.commands.shared import connect, json_option, print_json, print_table, url_option
 from spark_streams.monitor.terminal.units import printable
 
 if TYPE_CHECKING:
-    from spark_streams.deadletter.tally import Tally
+    from spark_streams.deadletter.kind_counts import KindCounts
 
 _NO_TIME = 100 * 366 * 86_400_000  # milliseconds: an id that far from now is a number
 _KIND = ("stream", "stage", "reason", "error")
@@ -30,7 +30,7 @@ def dead() -> None:
 
     \b
     Examples:
-      rstream dead list                                  which streams hold letters
+      rstream dead list                                  which streams hold dead letters
       rstream dead list orders:dead                      how many of which kind
       rstream dead show orders:dead --reason 'decode*'   what is in them
       rstream dead redrive orders:dead --dry-run         what would go where
@@ -45,28 +45,28 @@ def dead() -> None:
 @json_option
 def list_(stream: str | None, url: str, as_json: bool, **chosen: Any) -> None:
     """The streams that hold dead letters; or the dead letters of one STREAM, counted by kind."""
-    from spark_streams.deadletter.looking import by_kind, dead_streams
+    from spark_streams.deadletter.listing import count_by_kind, dead_letter_streams
     from spark_streams.wire.address import Address
 
     if stream is None:
         if any(value not in (None, ()) for value in chosen.values()):
             raise click.UsageError("a choice of dead letters goes with one STREAM")
         with connect(url) as server:
-            found = dead_streams(server)
+            found = dead_letter_streams(server)
         if as_json:
             print_json([asdict(one) for one in found])
         else:
             print_table(
-                ("stream", "letters", "oldest ", "newest "),
+                ("stream", "dead letters", "oldest ", "newest "),
                 [(one.stream, one.letters, _age(one.oldest), _age(one.newest)) for one in found],
             )
         return
     with progress("list", quiet=as_json) as tell:
-        tally = by_kind(Address.parse(url), stream, criteria_of(chosen), tell)
+        counts = count_by_kind(Address.parse(url), stream, criteria_of(chosen), tell)
     if as_json:
-        print_json(_kinds(tally))
+        print_json(_kinds(counts))
         return
-    _print_kinds(tally)
+    _print_kinds(counts)
 
 
 @dead.command()
@@ -76,21 +76,21 @@ def list_(stream: str | None, url: str, as_json: bool, **chosen: Any) -> None:
 @url_option
 @json_option
 def show(stream: str, limit: int, url: str, as_json: bool, **chosen: Any) -> None:
-    """Letters of STREAM with all that they hold: the entry's own fields, and why it is dead."""
+    """Dead letters of STREAM with all that they hold: the entry's own fields, and why it is dead."""
     from spark_streams.deadletter.export import as_json as object_of
-    from spark_streams.deadletter.looking import each_letter
+    from spark_streams.deadletter.listing import each_dead_letter
     from spark_streams.wire.address import Address
 
-    found = each_letter(Address.parse(url), stream, criteria_of(chosen), limit)
+    found = each_dead_letter(Address.parse(url), stream, criteria_of(chosen), limit)
     if as_json:
-        print_json([object_of(letter) for letter in found])
+        print_json([object_of(one) for one in found])
         return
     first = True
-    for letter in found:
-        click.echo(("" if first else "\n") + click.style(f"dead letter {letter.id}", bold=True))
+    for dead_letter in found:
+        click.echo(("" if first else "\n") + click.style(f"dead letter {dead_letter.id}", bold=True))
         first = False
-        told = [(f"dl.{name}", value) for name, value in letter.envelope.items() if value]
-        for name, value in [*letter.pairs, *told]:
+        told = [(f"dl.{name}", value) for name, value in dead_letter.envelope.items() if value]
+        for name, value in [*dead_letter.pairs, *told]:
             click.echo(f"  {click.style(printable(name), dim=name.startswith('dl.'))}  {printable(value)}")
     if first:
         click.echo("none")
@@ -105,19 +105,19 @@ def show(stream: str, limit: int, url: str, as_json: bool, **chosen: Any) -> Non
 @criteria_options
 @url_option
 def export(stream: str, output: str, limit: int | None, url: str, **chosen: Any) -> None:
-    """Letters of STREAM as JSON lines: id, envelope, fields.
+    """Dead letters of STREAM as JSON lines: id, envelope, fields.
 
     A text that is no UTF-8 is written as {"base64": "…"}. Where a field's name is no UTF-8 or comes twice, `fields` is
     a list of [name, value] instead of an object. Nothing is deleted.
     """
     from spark_streams.deadletter.export import as_line
-    from spark_streams.deadletter.looking import each_letter
+    from spark_streams.deadletter.listing import each_dead_letter
     from spark_streams.wire.address import Address
 
     written = 0
     with click.open_file(output, "w", encoding="utf-8") as file:
-        for letter in each_letter(Address.parse(url), stream, criteria_of(chosen), limit):
-            file.write(as_line(letter) + "\n")
+        for dead_letter in each_dead_letter(Address.parse(url), stream, criteria_of(chosen), limit):
+            file.write(as_line(dead_letter) + "\n")
             written += 1
     if output != "-":
         click.echo(f"{written:,} dead letters of {stream} written to {output}", err=True)
@@ -142,17 +142,17 @@ def purge(stream: str, limit: int | None, dry_run: bool, yes: bool, url: str, as
             raise click.UsageError("nobody can be asked here: give --yes, or --dry-run")
         with progress("count") as tell:
             planned = delete(address, stream, criteria, limit, True, lambda done: tell(done.looked_at, done.total))
-        _print_kinds(planned.tally)
+        _print_kinds(planned.counts)
         if not planned.deleted:
             return
         click.confirm(f"Delete {planned.deleted:,} dead letters of {stream}?", abort=True)
     with progress("purge", quiet=as_json) as tell:
         done = delete(address, stream, criteria, limit, dry_run, lambda done: tell(done.looked_at, done.total))
     if as_json:
-        print_json({"stream": stream, "dry_run": dry_run, "deleted": done.deleted, "by": _kinds(done.tally)})
+        print_json({"stream": stream, "dry_run": dry_run, "deleted": done.deleted, "by": _kinds(done.counts)})
         return
     if dry_run:
-        _print_kinds(done.tally)
+        _print_kinds(done.counts)
     click.echo(f"{'would delete' if dry_run else 'deleted'} {done.deleted:,} dead letters of {stream}")
 
 
@@ -161,8 +161,8 @@ def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _kinds(tally: Tally) -> list[dict[str, Any]]:
-    return [{**dict(zip(_KIND, kind, strict=True)), **asdict(count)} for kind, count in tally]
+def _kinds(counts: KindCounts) -> list[dict[str, Any]]:
+    return [{**dict(zip(_KIND, kind, strict=True)), **asdict(count)} for kind, count in counts]
 
 
 def _age(entry: str) -> str:
@@ -173,16 +173,16 @@ def _age(entry: str) -> str:
     return f"{duration(max(ms, 0))} ago" if abs(ms) < _NO_TIME else entry
 
 
-def _print_kinds(tally: Tally) -> None:
-    with_error = any(error for (_, _, _, error), _ in tally)
+def _print_kinds(counts: KindCounts) -> None:
+    with_error = any(error for (_, _, _, error), _ in counts)
     print_table(
-        ("reason", "stage", *(["error"] if with_error else []), "of stream", "letters", "oldest ", "newest "),
+        ("reason", "stage", *(["error"] if with_error else []), "of stream", "dead letters", "oldest ", "newest "),
         [
             (
                 *(reason, stage, *([error or "-"] if with_error else []), stream),
                 *(count.letters, _age(count.first), _age(count.last)),
             )
-            for (stream, stage, reason, error), count in tally
+            for (stream, stage, reason, error), count in counts
         ],
     )
 

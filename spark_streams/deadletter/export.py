@@ -1,4 +1,4 @@
-"""A letter as a line of JSON.
+"""A dead letter as a line of JSON.
 
     {"id": "1732097-0", "envelope": {"stream": "orders", "reason": "decode", …}, "fields": {"amount": "n/a", …}}
 
@@ -16,21 +16,21 @@ from spark_streams.deadletter.envelope import raw
 from spark_streams.deadletter.transform import DeadLetter
 
 
-def as_json(letter: DeadLetter) -> dict[str, Any]:
-    """The object of one letter."""
-    pairs = [(_value(name), _value(value)) for name, value in letter.pairs]
+def as_json(dead_letter: DeadLetter) -> dict[str, Any]:
+    """The object of one dead letter."""
+    pairs = [(_value(name), _value(value)) for name, value in dead_letter.pairs]
     names = [name for name, _ in pairs if isinstance(name, str)]
     plain = len(names) == len(pairs) == len(set(names))
     return {
-        "id": letter.id,
-        "envelope": {name: _value(value) for name, value in letter.envelope.items()},
+        "id": dead_letter.id,
+        "envelope": {name: _value(value) for name, value in dead_letter.envelope.items()},
         "fields": {str(name): value for name, value in pairs} if plain else [list(pair) for pair in pairs],
     }
 
 
-def as_line(letter: DeadLetter) -> str:
+def as_line(dead_letter: DeadLetter) -> str:
     """The same as text, without a line end in it."""
-    return json.dumps(as_json(letter), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(as_json(dead_letter), ensure_ascii=False, separators=(",", ":"))
 
 
 def _value(value: str) -> str | dict[str, str]:

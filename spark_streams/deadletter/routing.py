@@ -1,4 +1,4 @@
-"""Dead letters by the user's own rules: a DataFrame of a query is split into good rows and letters for the sink."""
+"""Dead letters by the user's own rules: a DataFrame of a query is split into good rows and rows for the sink."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENVELOPE = ", ".join(f"X'{field.hex()}'" for field in FIELDS)
 
 
 class Routed(NamedTuple):
-    """good: the rows that stay, with all their columns; letters: ready for the sink, one row a letter."""
+    """good: the rows that stay, with all their columns; letters: the dead letters, ready for the sink, a row each."""
 
     good: DataFrame
     letters: DataFrame
@@ -42,7 +42,7 @@ def route_dead_letters(
     """Split rows of `format("rstream")`: those for which `condition` holds become dead letters.
 
     df: streaming or batch, with the metadata columns `_stream STRING`, `_id STRING` and `_fields MAP<BINARY, BINARY>`
-    (and `_deliveries`, where the letters shall tell it); condition: a column, or SQL; where it is null the row is good;
+    (and `_deliveries`, if dead letters shall tell it); condition: a column, or SQL; where it is null the row is good;
     reason, error, message: a text, or a column that gives one per row; stage, group, consumer: for the envelope; at:
     when it failed (default: now).
 
@@ -72,7 +72,7 @@ def route_dead_letters(
 
 
 def _of_entry(df: DataFrame, now: Column) -> dict[str, Column]:
-    """What the entry and its past say of a letter."""
+    """What the entry and its past say of a dead letter."""
     return {
         "stream": F.col("_stream"),
         "id": F.col("_id"),
@@ -109,14 +109,14 @@ def _of_mark(part: int) -> Column:
 
 
 def _past() -> str:
-    """The same of an entry that is a letter itself."""
+    """The same of an entry that is a dead letter itself."""
     told = [
         f"make_valid_utf8(cast(try_element_at(_fields, X'{(PREFIX + name).encode().hex()}') AS STRING))"
         for name in ("redrives", "first-failed", "previous")
     ]
     joined = f"concat_ws(' ', {', '.join(told)})"
-    is_letter = f"size(array_except(array({_ENVELOPE}), map_keys(_fields))) = 0"
-    return f"CASE WHEN {is_letter} AND {joined} RLIKE '{MARK_FORM}' THEN {joined} END"
+    is_dead_letter = f"size(array_except(array({_ENVELOPE}), map_keys(_fields))) = 0"
+    return f"CASE WHEN {is_dead_letter} AND {joined} RLIKE '{MARK_FORM}' THEN {joined} END"
 
 
 def _batch(df: DataFrame) -> Column:

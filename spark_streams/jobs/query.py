@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams import watch
-from spark_streams.deadletter.inputs import Inputs, own_letters
+from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job
 from spark_streams.monitor.groups import view_streams
@@ -150,7 +150,7 @@ class Query:
 
 def _inputs(server: Connection, source: Options) -> list[str]:
     """The streams that a pattern finds and that the query would read now."""
-    but = own_letters(source["deadLetterStream"])
+    but = own_dead_letter_streams(source["deadLetterStream"])
     return Inputs().among(server, matching_streams(server, source["streamsPattern"], but))
 
 

@@ -33,11 +33,11 @@ from spark_streams.source.batch.plan import plan_tasks
 from spark_streams.source.batch.pushdown import narrowing_of
 from spark_streams.source.batch.sample import sample
 from spark_streams.source.batch.stream_bounds import Narrowing
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.task.fetcher import Fetch
-from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.session import Session
 
 _NOBODY = Membership((), "", "")  # reading ranges needs no group
@@ -54,11 +54,15 @@ _TYPES: dict[str, DataType] = {
 
 
 def infer_schema(options: Options) -> StructType:
-    """The columns of a sample of the streams, and `_stream`, `_id` and `_timestamp`. Raises SchemaError."""
+    """The columns of a sample of the streams: its fields, without metadata columns. Raises SchemaError."""
     with Session(options.address, "inferring a schema") as server:
         entries = server.run(lambda connection: sample(connection, options))
     columns = infer(entries, skip=[options["columnNameOfCorruptRecord"], text(MARK)])
-    columns += [("_stream", "string"), ("_id", "string"), ("_timestamp", "timestamp")]
+    if not columns:
+        raise SchemaError(
+            f"inferSchema found entries at {options.address}, and in them no field that can be a column: give a "
+            "schema, such as _fields MAP<STRING, STRING>"
+        )
     return StructType([StructField(name, _TYPES[kind]) for name, kind in columns])
 
 
@@ -73,7 +77,7 @@ class TaskPartition(InputPartition):
 class BatchReader(DataSourceReader):
     """format("rstream") for spark.read. Raises SchemaError for a column that only a group can fill."""
 
-    def __init__(self, options: Options, columns: Columns) -> None:
+    def __init__(self, options: Options, columns: Columns, limits: Limits = LIMITS) -> None:
         if columns.wants_deliveries:
             raise SchemaError(
                 "column '_deliveries' counts what a consumer group delivered, and spark.read has no group: drop it, or "
@@ -81,13 +85,14 @@ class BatchReader(DataSourceReader):
             )
         self._options = options
         self._columns = columns
+        self._limits = limits
         self._narrowing = Narrowing()
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks. Where the end is `latest` it is pinned here: a task that runs again reads the same."""
         with Session(self._options.address, "planning what is read") as server:
             tasks: Sequence[Task | None] = server.run(
-                lambda connection: plan_tasks(connection, self._options, self._narrowing)
+                lambda connection: plan_tasks(connection, self._options, self._narrowing, self._limits)
             )
         # Spark makes a task of its own where there is none, and it would not be one of ours.
         return [TaskPartition(task) for task in tasks or [None]]
@@ -98,8 +103,9 @@ class BatchReader(DataSourceReader):
         if partition.task is None:
             return
         # The driver has been connected: the address is right, and a server that is away is waited for.
-        with Session(self._options.address, "reading", LIMIT) as server:
-            for page in Fetch(server, _NOBODY, partition.task.ranges, deliveries=False).pages():
+        with Session(self._options.address, "reading", is_known=True) as server:
+            fetch = Fetch(server, _NOBODY, partition.task.ranges, deliveries=False, limits=self._limits)
+            for page in fetch.pages():
                 if page.rows:
                     yield self._columns.batch(page.entries, page.rows, page.streams).batch
 

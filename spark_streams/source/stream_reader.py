@@ -23,6 +23,7 @@ from spark_streams.errors import ServerUnreachableError, UnsupportedError
 from spark_streams.keys import lossy_key
 from spark_streams.options import Options
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.micro_batch_stream import MicroBatchStream
 from spark_streams.source.offset import Offset
@@ -32,9 +33,8 @@ from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.task.read_partition import read_task
 from spark_streams.source.task_notes import Writer
-from spark_streams.task_context import micro_batch
+from spark_streams.task_context import MicroBatchName, micro_batch
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.session import Session
 from spark_streams.worker import leave_interrupts_to_the_driver
 
@@ -59,11 +59,20 @@ class EntriesPartition(InputPartition):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """format("rstream") for readStream. One object lives on the driver for the whole run of a query (FACTS S1).
 
-    now: seconds that only go up."""
+    now: seconds that only go up; batch: which micro-batch the code runs in."""
 
-    def __init__(self, options: Options, columns: Columns, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        options: Options,
+        columns: Columns,
+        now: Callable[[], float] = time.monotonic,
+        limits: Limits = LIMITS,
+        batch: Callable[[], MicroBatchName | None] = micro_batch,
+    ) -> None:
         self._options = options
         self._now = now
+        self._limits = limits
+        self._batch = batch
         self._columns = columns
         self._batches: MicroBatchStream | None = None
         self._known: list[tuple[dict[str, Any], Offset]] = []  # the last offsets
@@ -80,7 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The query's batches, made on first use: only the driver's copy of the reader has them."""
         if self._batches is None:
             leave_interrupts_to_the_driver()
-            self._batches = MicroBatchStream(self._options, self._now)
+            self._batches = MicroBatchStream(self._options, self._now, limits=self._limits)
         return self._batches
 
     def initialOffset(self) -> dict[str, Any]:
@@ -168,26 +177,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         member = Membership(self._options["streams"] or (), self._options["group"], self._options["consumer"])
         # The driver has been connected: the address is right, and a server that is away is waited for.
         with (
-            Session(self._options.address, f"reading for group {member.group!r}", LIMIT) as server,
+            Session(self._options.address, f"reading for group {member.group!r}", is_known=True) as server,
             # The one that reads has replies on their way. Rarely needed. A note may be written twice.
-            Session(self._options.address, f"notes of group {member.group!r}", LIMIT) as notes,
+            Session(self._options.address, f"notes of group {member.group!r}", is_known=True) as notes,
         ):
 
+            def writer(there: Connection) -> Writer:
+                return Writer(there, member, partition.token, *self._batch_names(), self._limits)
+
             def lost(entries: EntryRange, count: int) -> None:
-                notes.run(lambda there: Writer(there, member, partition.token, *_task_names()).lost(entries, count))
-                notes.run(lambda there: _tell_of_losses(there, *_task_names()))
+                notes.run(lambda there: writer(there).lost(entries, count))
+                notes.run(lambda there: _tell_of_losses(there, *self._batch_names()))
 
             def unreadable(streams: str | pa.Array, dead: Dead) -> None:
                 rows = dead.rows.tolist()
                 names = [streams] * len(rows) if isinstance(streams, str) else streams.take(pa.array(rows)).to_pylist()
-                notes.run(lambda there: Writer(there, member, partition.token, *_task_names()).dead(names, dead))
+                notes.run(lambda there: writer(there).dead(names, dead))
 
             if partition.narrowed:
-                server.run(lambda connection: tell_the_sink(connection, *_task_names()))
+                server.run(lambda connection: tell_the_sink(connection, *self._batch_names()))
             elif partition.lossy:
-                server.run(lambda connection: _tell_of_losses(connection, *_task_names()))
+                server.run(lambda connection: _tell_of_losses(connection, *self._batch_names()))
             fail = self._options["failOnDataLoss"]
-            yield from read_task(server, member, partition.task, self._columns, fail, lost, unreadable)
+            yield from read_task(server, member, partition.task, self._columns, fail, lost, unreadable, self._limits)
+
+    def _batch_names(self) -> tuple[str, str]:
+        """Spark's query id and batch id, as tasks see them (FACTS S8); empty outside of a query."""
+        batch = self._batch()
+        return ("", "") if batch is None else (batch.query, str(batch.number))
 
 
 def _held(offset: Offset) -> int:
@@ -201,9 +218,3 @@ def _tell_of_losses(server: Connection, query: str, batch: str) -> None:
     wrote of these stays."""
     if query:
         server.execute("SET", lossy_key(query), batch, "EX", _TOLD_SECONDS)
-
-
-def _task_names() -> tuple[str, str]:
-    """Spark's query id and batch id, as tasks see them (FACTS S8); empty outside of a query."""
-    batch = micro_batch()
-    return ("", "") if batch is None else (batch.query, str(batch.number))

@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from spark_streams.deadletter.letter import LETTERS_A_TRANSACTION, Letter, Note, now, post
+from spark_streams.deadletter.post import FailedEntry, Note, now, post
 from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError
 from spark_streams.ids import StreamId
 from spark_streams.keys import key_beside
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.note_receipts import KIND, Receipt, among, is_refused, missing_notes, question, removal
 from spark_streams.source.rows.malformed import Dead
@@ -42,6 +43,7 @@ class Writer:
     token: str
     query: str
     batch: str
+    limits: Limits = LIMITS
 
     def dead(self, streams: Sequence[str], dead: Dead) -> None:
         """Note rows that do not fit; streams: each one's stream."""
@@ -53,7 +55,7 @@ class Writer:
             pairs = zip(names[inside].to_pylist(), values[inside].to_pylist(), strict=True)
             words = [self.query, self.batch, now(), reason, *[word for pair in pairs for word in pair]]
             notes.append((stream, b"%b %b %b" % (self.token.encode(), _LETTER, entry), pack(*words)))
-            if len(notes) == LETTERS_A_TRANSACTION:
+            if len(notes) == self.limits.note_page:
                 self._leave(notes)
                 notes = []
         self._leave(notes)
@@ -92,6 +94,7 @@ def collect(
     letters_to: str | None,
     read: Collection[str] = (),
     may_miss: bool = False,
+    limits: Limits = LIMITS,
 ) -> Collected:
     """Take the notes of the batch with this token, which is committed; what other batches left is void. read: those of
     the streams that the batch took from.
@@ -111,8 +114,8 @@ def collect(
     letters: dict[str, int] = {}
     there = [stream for stream, reply in zip(keys, replies[: len(keys)], strict=True) if reply == 1]
     for stream in there:
-        for page in _pages(server, keys[stream]):
-            _take(server, member, stream, token, letters_to, page, lost, letters)
+        for page in _pages(server, keys[stream], limits.note_page):
+            _take(server, member, stream, token, letters_to, page, lost, letters, limits)
     entered = [command for stream, some in receipts.items() for command in removal(stream, member, some)]
     # Consumers first: without their fields they would tell of a loss.
     server.pipeline([*entered, *[("DEL", keys[stream]) for stream in there]])
@@ -128,12 +131,13 @@ def _take(
     page: Mapping[bytes, bytes],
     lost: dict[str, int],
     letters: dict[str, int],
+    limits: Limits,
 ) -> None:
     """Take a page of notes; what they say is added to `lost` and `letters`."""
     key = notes_key(stream, member)
     mine = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
     notes = {field: _read(member, stream, Note(key, field, value)) for field, value in mine.items()}
-    found = sorted((n for n in notes.values() if isinstance(n, Letter)), key=lambda letter: StreamId.parse(letter.id))
+    found = sorted((n for n in notes.values() if isinstance(n, FailedEntry)), key=lambda one: StreamId.parse(one.id))
     lost[stream] = lost.get(stream, 0) + sum(note for note in notes.values() if isinstance(note, int))
     if found:
         if letters_to is None:
@@ -141,9 +145,9 @@ def _take(
                 f"stream {stream!r}: entries of the last batch were set aside in mode=DEADLETTER and are not "
                 "in a dead-letter stream yet; set mode=DEADLETTER and deadLetterStream again for one more run"
             )
-        post(server, letters_to, member.group, found)
+        post(server, letters_to, member.group, found, limits.dead_letters)
         letters[stream] = letters.get(stream, 0) + len(found)
-    others = [field for field in page if not isinstance(notes.get(field), Letter)]
+    others = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
     if others:
         server.execute("HDEL", key, *others)
 
@@ -153,8 +157,8 @@ def _notes_are_gone(server: Connection, member: Membership, missing: Mapping[str
     return DataLossError(
         f"stream {stream!r} at {server.address}: {sum(missing.values())} notes on entries of the last batch are gone "
         f"with key {notes_key(stream, member).decode('utf-8', 'replace')!r} (evicted or deleted): entries that did not "
-        "fit the schema would be acknowledged without a letter; see that the server evicts nothing (maxmemory-policy "
-        "noeviction), and set failOnDataLoss=false for one run to go on without them"
+        "fit the schema would be acknowledged without a dead letter; see that the server evicts nothing "
+        "(maxmemory-policy noeviction), and set failOnDataLoss=false for one run to go on without them"
     )
 
 
@@ -170,13 +174,13 @@ def void(server: Connection, member: Membership, streams: Sequence[str]) -> None
     server.pipeline([*entered, *[("DEL", notes_key(stream, member)) for stream in streams]])
 
 
-def _pages(server: Connection, key: bytes) -> Iterator[dict[bytes, bytes]]:
+def _pages(server: Connection, key: bytes, size: int) -> Iterator[dict[bytes, bytes]]:
     """The notes a page at a time, until there are none: every page is removed by whoever takes it."""
     some = True
     while some:
         some, cursor = False, b"0"
         while True:
-            cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", LETTERS_A_TRANSACTION)
+            cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", size)
             page = {f: v for f, v in zip(flat[0::2], flat[1::2], strict=True) if f.split(b" ")[1] != KIND}
             if page:
                 some = True
@@ -185,12 +189,12 @@ def _pages(server: Connection, key: bytes) -> Iterator[dict[bytes, bytes]]:
                 break
 
 
-def _read(member: Membership, stream: str, note: Note) -> Letter | int:
+def _read(member: Membership, stream: str, note: Note) -> FailedEntry | int:
     _, kind, entry = note.field.split(b" ")
     if kind == _LOST:
         return int(note.value)
     query, batch, when, reason, *fields = parse_replies(note.value)[0]
-    return Letter(
+    return FailedEntry(
         stream,
         entry,
         fields,

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from spark_streams.errors import InvalidOptionError, ServerUnreachableError, UnsupportedError
+from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 
 DEFAULT_URL_VARIABLE = "RSTREAM_URL"
 EMBEDDED = "embedded:"
@@ -53,9 +54,11 @@ def redacted(url: str) -> str:
 
 @dataclass(frozen=True)
 class Address:
-    """A checked server URL. `str()` hides the login, so it may go into plans, logs and errors."""
+    """A checked server URL, and how long the server is waited for. `str()` hides the login, so it may go into plans,
+    logs and errors."""
 
     url: str = field(repr=False)
+    patience: Patience = field(default=DEFAULT_PATIENCE, repr=False)
 
     @classmethod
     def parse(cls, url: str) -> Address:

@@ -29,7 +29,6 @@ from spark_streams.wire.address import Address
 from spark_streams.wire.duplex import Duplex, TooMuchError
 
 CONNECT_TIMEOUT = 5.0  # seconds
-REPLY_TIMEOUT = 60.0  # seconds without a single byte
 _READ_SIZE = 1 << 20
 
 # A pipeline goes out in pieces, two of which are under way.
@@ -81,7 +80,7 @@ class Connection:
             pool = redis.ConnectionPool.from_url(
                 url,
                 protocol=2,
-                socket_timeout=REPLY_TIMEOUT,
+                socket_timeout=address.patience.reply,
                 socket_connect_timeout=CONNECT_TIMEOUT,
                 **_driver_info(),
             )

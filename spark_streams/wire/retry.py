@@ -26,12 +26,9 @@ from dataclasses import dataclass, field
 
 from spark_streams.errors import RetriesExhaustedError, ServerReplyError, ServerUnreachableError
 from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 
-LIMIT = 60.0  # seconds of trying without any success, then RetriesExhaustedError
-FIRST_CONNECT_LIMIT = 5.0  # the same, where nobody has ever been connected: the address may be wrong
 SAY_EVERY = 60.0  # seconds
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 2.0
 _TRANSIENT = frozenset(
     {"OOM", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MISCONF"}
 )
@@ -53,18 +50,18 @@ def wants_new_connection(reply: ReplyError) -> bool:
 
 @dataclass
 class Backoff:
-    """Pauses that grow from 0.05 to 2 s, by some chance, until `limit` seconds have passed without success."""
+    """Pauses that grow, by some chance, until `limit` seconds have passed without success."""
 
-    limit: float = LIMIT
-    sleep: Callable[[float], None] = time.sleep
+    limit: float
+    patience: Patience = DEFAULT_PATIENCE
     clock: Callable[[], float] = time.monotonic
     _since: float | None = field(default=None, init=False)
-    _pause: float = field(default=_FIRST_PAUSE, init=False)
+    _pause: float = field(default=0.0, init=False)  # the last one; 0 before the first
     _said: float | None = field(default=None, init=False)  # when the log was last told
 
     def succeeded(self) -> None:
         """Start anew."""
-        self._since, self._pause = None, _FIRST_PAUSE
+        self._since, self._pause = None, 0.0
 
     def wait(self, what: str, why: str) -> None:
         """Wait before trying `what` again, which failed because of `why`. Raises RetriesExhaustedError."""
@@ -79,5 +76,5 @@ class Backoff:
         if self._said is None or now - self._said >= SAY_EVERY:
             self._said = now
             _log.warning("%s: %s; trying again for up to %.0f s", what, why, self.limit - (now - self._since))
-        self.sleep(self._pause * random.uniform(0.5, 1))
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._pause = min(2 * self._pause, self.patience.longest_pause) or self.patience.first_pause
+        self.patience.sleep(self._pause * random.uniform(0.5, 1))

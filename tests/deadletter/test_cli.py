@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
-from spark_streams.deadletter.envelope import letter_of
+from spark_streams.deadletter.envelope import dead_letter_fields
 from tests.deadletter.making import DEAD, fill, numbers, words
 from tests.servers import Server
 
@@ -34,7 +34,7 @@ def test_list_knows_which_streams_hold_letters_and_counts_them_by_kind(server: S
         for reason, count, first, last in (("odd", 60, ids[1], ids[89]), ("decode", 30, ids[0], ids[87]))
     ]
     shown = dead(server, "list", DEAD, "--field", "n=3").stdout
-    assert shown.splitlines()[0].split() == ["reason", "stage", "of", "stream", "letters", "oldest", "newest"]
+    assert shown.splitlines()[0].split() == ["reason", "stage", "of", "stream", "dead", "letters", "oldest", "newest"]
     assert shown.splitlines()[1].split()[:4] == ["decode", "read", "s", "1"]
 
 
@@ -59,8 +59,8 @@ def test_show_and_export_tell_everything_of_a_letter(server: Server, tmp_path: P
     with server.client() as client:
         entry = [b"n", b"1", b"n", b"\xff\x00", b"\xfe", "é\x1b[31m".encode()]
         told = {"stream": "s", "id": "1-0", "reason": "b\udcffd"}
-        one = client.execute_command("XADD", DEAD, "*", *letter_of(entry, told)).decode()
-        two = client.execute_command("XADD", DEAD, "*", *letter_of([b"a", b"x\ny"], told)).decode()
+        one = client.execute_command("XADD", DEAD, "*", *dead_letter_fields(entry, told)).decode()
+        two = client.execute_command("XADD", DEAD, "*", *dead_letter_fields([b"a", b"x\ny"], told)).decode()
     shown = dead(server, "show", DEAD, "--limit", "1").output
     assert f"letter {one}" in shown
     assert "dl.stream  s" in shown
@@ -82,7 +82,7 @@ def test_show_and_export_tell_everything_of_a_letter(server: Server, tmp_path: P
 def test_redrive_says_what_it_would_do_and_what_it_did(server: Server) -> None:
     fill(server, 90)
     looked = dead(server, "redrive", DEAD, "--reason", "odd", "--dry-run")
-    assert "odd     read   move    s        60" in looked.stdout
+    assert "odd     read   move    s             60" in looked.stdout
     assert "would move 60 dead letters of dead" in looked.stdout
     assert numbers(server) == []
     done = json.loads(dead(server, "redrive", DEAD, "--reason", "odd", "--limit", "50", "--json").stdout)
@@ -99,7 +99,7 @@ def test_redrive_says_which_letters_stay_because_they_name_no_stream_to_go_to(se
     stay = "5 stay: they name no stream to go to, or this one itself (--to)"
     looked = dead(server, "redrive", DEAD, "--dry-run").stdout
     assert f"would move 0 dead letters of dead · {stay}" in looked
-    assert "decode  read   stay    dead        1" in looked
+    assert "decode  read   stay    dead             1" in looked
     assert f"moved 0 dead letters of dead · {stay}" in dead(server, "redrive", DEAD).stdout
     assert json.loads(dead(server, "redrive", DEAD, "--json").stdout)["homeless"] == 5
     assert "stay" not in dead(server, "redrive", DEAD, "--to", "s").stdout

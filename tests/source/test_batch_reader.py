@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,22 +18,15 @@ from spark_streams.errors import (
     WrongKeyTypeError,
 )
 from spark_streams.options import BATCH_SOURCE, parse_options
-from spark_streams.source import partitioning
 from spark_streams.source.batch import plan
 from spark_streams.source.batch_reader import BatchReader
+from spark_streams.source.limits import LIMITS
 from spark_streams.source.rows.columns import Columns
-from spark_streams.source.task import fetcher
 from tests.servers import Server
 
 SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
-
-
-@pytest.fixture(autouse=True)
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small pages and tasks, so that a few hundred entries cross every boundary."""
-    monkeypatch.setattr(fetcher, "_FIRST_PAGE", 20)
-    monkeypatch.setattr(fetcher, "_LARGEST_PAGE", 50)
-    monkeypatch.setattr(partitioning, "_LEAST", 1_000_000)
+# Small pages, so that a few hundred entries cross every boundary, and no task is smaller than it was told to be.
+SMALL = replace(LIMITS, first_page=20, largest_page=50, smallest_task=1_000_000)
 
 
 @pytest.fixture
@@ -42,7 +36,7 @@ def client(server: Server) -> redis.Redis:
 
 def reader(server: Server, schema: pa.Schema = SCHEMA, **options: str) -> BatchReader:
     checked = parse_options({"url": server.url, **options}, BATCH_SOURCE, "source")
-    return BatchReader(checked, Columns(schema, True, checked["mode"], checked["columnNameOfCorruptRecord"]))
+    return BatchReader(checked, Columns(schema, True, checked["mode"], checked["columnNameOfCorruptRecord"]), SMALL)
 
 
 def add(client: redis.Redis, ids: list[str], stream: str = "s") -> None:

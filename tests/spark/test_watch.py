@@ -73,7 +73,6 @@ def test_lines_and_metrics_say_what_happened(
     client: redis.Redis,
     watching: Callable[..., Watch],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for n in range(30):
         client.xadd("s", {"n": n if n != 7 else "seven"})
@@ -86,9 +85,11 @@ def test_lines_and_metrics_say_what_happened(
     watch.catch_up()
     for n in range(4):
         client.xadd("s", {"n": n})
-    monkeypatch.setattr("spark_streams.monitor.watch.lag_cache._FRESH", 0.0)  # or what was seen a second ago serves it
     address = f"http://127.0.0.1:{watch.metrics_port}/metrics"
-    served = urllib.request.urlopen(address, timeout=60).read().decode()
+    served, until = "", time.monotonic() + 60
+    while metrics(served).get(("rstream_lag_entries", "s", "g")) != 4 and time.monotonic() < until:
+        time.sleep(0.05)  # what was seen a second ago may serve
+        served = urllib.request.urlopen(address, timeout=60).read().decode()
     watch.close()
     lines = logged(tmp_path)
     assert [one["event"] for one in lines] == ["started", "progress", "progress", "terminated"]

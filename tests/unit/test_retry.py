@@ -8,6 +8,7 @@ import pytest
 
 from spark_streams.errors import RetriesExhaustedError, ServerReplyError, ServerUnreachableError, WrongKeyTypeError
 from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.patience import Patience
 from spark_streams.wire.retry import Backoff, is_transient, wants_new_connection
 
 
@@ -43,7 +44,7 @@ class Clock:
 
 def test_pauses_grow_to_a_bound_and_the_limit_ends_them() -> None:
     clock = Clock()
-    backoff = Backoff(30, clock.sleep, lambda: clock.now)
+    backoff = Backoff(30, Patience(sleep=clock.sleep), lambda: clock.now)
 
     def for_ever() -> None:
         while True:
@@ -58,7 +59,7 @@ def test_pauses_grow_to_a_bound_and_the_limit_ends_them() -> None:
 
 def test_success_starts_anew() -> None:
     clock = Clock()
-    backoff = Backoff(1, clock.sleep, lambda: clock.now)
+    backoff = Backoff(1, Patience(sleep=clock.sleep), lambda: clock.now)
     for _ in range(50):
         backoff.wait("x", "y")
         backoff.succeeded()
@@ -74,7 +75,7 @@ def test_an_error_says_what_it_is_in_another_process_too() -> None:
 
 def test_the_log_is_told_when_waiting_begins_and_then_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    backoff = Backoff(200, clock.sleep, lambda: clock.now)
+    backoff = Backoff(200, Patience(sleep=clock.sleep), lambda: clock.now)
     while clock.now < 130:
         backoff.wait("reading at redis://h", "it closed the connection")
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 3

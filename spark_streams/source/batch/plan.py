@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_streams.deadletter.envelope import is_letter
+from spark_streams.deadletter.envelope import is_dead_letter
 from spark_streams.errors import StreamStateError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.option_values import Positions
@@ -12,6 +12,7 @@ from spark_streams.options import Options
 from spark_streams.source.batch.split_points import Look, cut, first_places, further_places
 from spark_streams.source.batch.stream_bounds import Head, Narrowing, run_of
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.partitioning import Task, task_size, tasks
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.reply_errors import is_no_such_key
@@ -24,7 +25,7 @@ _STREAM_LOOKS = (4, 256)  # in a round at one stream, at least and at most
 _LOOK_BYTES = 16 << 20  # that the looks of one round may bring, if they are more than one at each stream
 
 
-def plan_tasks(server: Connection, options: Options, narrowing: Narrowing) -> list[Task]:
+def plan_tasks(server: Connection, options: Options, narrowing: Narrowing, limits: Limits = LIMITS) -> list[Task]:
     """What each task reads, disjoint and together all that the options and the narrowing ask for, up to the newest
     entries of this moment.
 
@@ -43,11 +44,11 @@ def plan_tasks(server: Connection, options: Options, narrowing: Narrowing) -> li
     ]
     ranges = [span for span in bounded if span is not None]
     if options["ordered"]:
-        return tasks(ranges, options["entriesPerPartition"], ordered=True)
-    entries = task_size(ranges, options["entriesPerPartition"])
+        return tasks(ranges, options["entriesPerPartition"], ordered=True, limits=limits)
+    entries = task_size(ranges, options["entriesPerPartition"], limits)
     if options["minPartitions"] is not None:
         entries = max(1, min(entries, sum(span.count for span in ranges) // options["minPartitions"]))
-    return tasks(_cut(server, heads, ranges, entries), entries)
+    return tasks(_cut(server, heads, ranges, entries), entries, limits=limits)
 
 
 def look_at_inputs(server: Connection, options: Options, narrowing: Narrowing) -> dict[str, Head]:
@@ -96,7 +97,7 @@ def _head(ends: StreamEnds | None) -> Head:
         return Head(None, None, 0)
     (first, first_fields), (last, last_fields) = ends.first, ends.last
     size = max(sum(len(part) + 8 for part in fields) for fields in (first_fields, last_fields))
-    return Head(first, last, ends.length, size, is_letter(first_fields))
+    return Head(first, last, ends.length, size, is_dead_letter(first_fields))
 
 
 def _cut(server: Connection, heads: Mapping[str, Head], ranges: Sequence[EntryRange], entries: int) -> list[EntryRange]:

@@ -23,8 +23,8 @@ def lease_key(stream: str, group: str, consumer: str) -> bytes:
 class Lease(lease.Lease):
     """The lease of one query over its streams. Raises ConsumerTakenError where another query has the consumer."""
 
-    def __init__(self, address: Address, group: str, consumer: str, ttl: int = lease.TTL) -> None:
-        super().__init__(address, ttl)
+    def __init__(self, address: Address, group: str, consumer: str, terms: lease.Terms = lease.DEFAULT_TERMS) -> None:
+        super().__init__(address, terms)
         self._group, self._consumer = group, consumer
 
     def key_of(self, stream: str) -> bytes:
@@ -36,10 +36,12 @@ class Lease(lease.Lease):
             f"{self._group!r}{where}; give this query a consumer name of its own, or stop the other one"
         )
 
-
-def live_consumers(server: Connection, group: str, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Which of these (stream, consumer) have a lease of a query that runs, as far as can be seen from here."""
-    held = server.pipeline([("GET", lease_key(stream, group, consumer)) for stream, consumer in asked])
-    return {
-        one for one, value in zip(asked, held, strict=True) if value is not None and lease.is_alive(value) is not False
-    }
+    def live(self, server: Connection, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Which of these (stream, consumer) of the group have a lease of a query that runs, as far as can be seen from
+        here."""
+        leases = server.pipeline([("GET", lease_key(stream, self._group, consumer)) for stream, consumer in asked])
+        return {
+            pair
+            for pair, value in zip(asked, leases, strict=True)
+            if value is not None and self._terms.processes.has_alive(value) is not False
+        }

@@ -15,6 +15,7 @@ from spark_streams.ids import StreamId
 from spark_streams.options import Options
 from spark_streams.source.group.commit_marks import Marks
 from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.background import BackgroundWorker
 from spark_streams.source.offset import Offset
@@ -38,10 +39,12 @@ class Acknowledging:
         member: Membership,
         losses: DataLoss,
         dead_letters: Counter[str],
+        limits: Limits,
     ) -> None:
         self._worker = worker
         self._member = member
         self._losses = losses
+        self._limits = limits
         self._listed = not options["noAck"]  # whether anything is pending
         self._noted = losses.allowed or options["mode"] == "DEADLETTER"
         self._letters_to: str | None = options["deadLetterStream"]
@@ -66,7 +69,7 @@ class Acknowledging:
         self._done = up_to
 
     def _acknowledge(self, server: Connection, up_to: Offset, ranges: Sequence[PendingRange]) -> None:
-        acknowledge(server, self._member, ranges)
+        acknowledge(server, self._member, ranges, self._limits)
         (self.marks.write if up_to.token else self.marks.begin)(server, up_to.positions)
 
     def beside(self, server: Connection, up_to: Offset) -> None:
@@ -100,7 +103,7 @@ class Acknowledging:
         return max(floor, held.after)
 
     def _close_claims(self, server: Connection, up_to: Offset) -> None:
-        acknowledge(server, self._member, claimed_ranges(up_to.claimed))
+        acknowledge(server, self._member, claimed_ranges(up_to.claimed), self._limits)
         delete_claim_consumers(server, self._member, up_to.claimed)
 
     def take_notes(self, server: Connection, up_to: Offset) -> None:
@@ -109,7 +112,16 @@ class Acknowledging:
         if self.is_done(up_to) or not (self._noted or self._done is None):
             return
         read = sorted({*up_to.shares, *up_to.claimed})
-        notes = collect(server, self._member, up_to.streams, up_to.token, self._letters_to, read, self._losses.allowed)
+        notes = collect(
+            server,
+            self._member,
+            up_to.streams,
+            up_to.token,
+            self._letters_to,
+            read,
+            self._losses.allowed,
+            self._limits,
+        )
         for stream, count in notes.missing.items():
             self._losses.add(stream, count, "up to so many were noted by tasks, and the notes are evicted or deleted")
         for stream, count in notes.lost.items():

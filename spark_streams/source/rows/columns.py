@@ -193,9 +193,9 @@ def _corrupt_column(page: EntryPage, rows: int, unfit: Sequence[Unfit]) -> pa.Ar
     # Not through a dict: a field that the entry has twice is there twice.
     pairs = [f"{_quoted(name)}:{_quoted(value)}" for name, value in zip(*texts, strict=True)]
     bounds = offsets.to_pylist()
-    found = np.full(rows, None, object)
-    found[dead.rows] = [f"{{{','.join(pairs[a:b])}}}" for a, b in itertools.pairwise(bounds)]
-    return pa.array(found, pa.string())
+    records = np.full(rows, None, object)
+    records[dead.rows] = [f"{{{','.join(pairs[a:b])}}}" for a, b in itertools.pairwise(bounds)]
+    return pa.array(records, pa.string())
 
 
 def _quoted(text: str) -> str:

@@ -42,13 +42,13 @@ class Dead:
     @classmethod
     def of(cls, page: EntryPage, rows: Index, unfit: Sequence[Unfit]) -> Dead:
         """The reasons name each field that does not fit, the first few where there are many."""
-        found: list[list[str]] = [[] for _ in rows]
+        reasons: list[list[str]] = [[] for _ in rows]
         for column in unfit:
             bad = column.bad.to_numpy(zero_copy_only=False)[rows]
-            for at in bad.nonzero()[0].tolist():
-                if len(found[at]) < _MOST_FIELDS:
-                    found[at].append(column.reason(int(rows[at])))
-        return cls(page, rows, ["; ".join(reasons) for reasons in found])
+            for index in bad.nonzero()[0].tolist():
+                if len(reasons[index]) < _MOST_FIELDS:
+                    reasons[index].append(column.reason(int(rows[index])))
+        return cls(page, rows, ["; ".join(of_row) for of_row in reasons])
 
     def entries(self) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
         """(ids, offsets, names, values) of these rows, untouched: binary, but for the int32 offsets; the fields of

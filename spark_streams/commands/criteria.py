@@ -23,8 +23,8 @@ _OPTIONS = (
     click.option("--field", "fields", multiple=True, metavar="NAME=VALUE", help="Whose entry has this field."),
     click.option("--older", metavar="TIME", help="That are dead letters for longer than this (30m, 7d)."),
     click.option("--newer", metavar="TIME", help="That are dead letters for less than this."),
-    click.option("--first-id", "first", metavar="ID", help="From this letter on."),
-    click.option("--last-id", "last", metavar="ID", help="Up to this letter, and it, too."),
+    click.option("--first-id", "first", metavar="ID", help="From this dead letter on."),
+    click.option("--last-id", "last", metavar="ID", help="Up to this dead letter, and it, too."),
 )
 
 
