@@ -46,7 +46,6 @@ __all__ = ["IDLE_SECONDS", "EngineStartError", "locate"]
 _LOG_LIMIT = 1 << 20
 IDLE_SECONDS = 600.0  # how long an engine outlives its last client, if nobody says otherwise
 BUSY_SECONDS = 5.0  # how long an engine may be busy and not answer, before another one is started
-_LOADED_PER_SECOND = 5 << 20  # bytes of a file that the slowest machine reads back
 
 
 def locate(
@@ -62,21 +61,18 @@ def locate(
         folder = _folder()
         path = check_length(folder / "engine.sock")
         settings: list[str] = []
-        seconds = 15.0
     else:
         folder = _keeping_folder(directory)
         path = _socket_of(folder)
         settings = ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", fsync or "everysec"]
-        size = (folder / "appendonly.aof").stat().st_size if (folder / "appendonly.aof").exists() else 0
-        seconds = 30 + size / _LOADED_PER_SECOND
     if not answers(path):
-        _start_once(folder, path, ["--idle", str(idle), *settings], seconds, busy, keeping=directory is not None)
+        _start_once(folder, path, ["--idle", str(idle), *settings], busy, keeping=directory is not None)
     if directory is not None and fsync is not None and ask(path, "CONFIG", "SET", "appendfsync", fsync) != b"+OK":
         raise EngineStartError(f"the stream engine of {folder} does not take appendfsync {fsync}")
     return unix_url(path)
 
 
-def _start_once(folder: Path, path: Path, settings: list[str], seconds: float, busy: float, keeping: bool) -> None:
+def _start_once(folder: Path, path: Path, settings: list[str], busy: float, keeping: bool) -> None:
     """Start it, unless another process is faster."""
     log = folder / "engine.log"
     with (folder / "engine.lock").open("ab") as lock:
@@ -89,7 +85,7 @@ def _start_once(folder: Path, path: Path, settings: list[str], seconds: float, b
         if log.exists() and log.stat().st_size > _LOG_LIMIT:
             log.unlink()
         process = start(["--port", "0", "--unixsocket", str(path), *settings], log, detached=True)
-        wait_until_ready(process, path, log, seconds)
+        wait_until_ready(process, path, log)
         # It outlives us by design: Python must not warn about a child that still runs.
         process.returncode = 0
 
