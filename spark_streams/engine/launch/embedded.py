@@ -47,7 +47,6 @@ __all__ = ["IDLE_SECONDS", "EngineStartError", "find", "kept_bytes", "locate"]
 _LOG_LIMIT = 1 << 20
 IDLE_SECONDS = 600.0  # how long an engine outlives its last client, if nobody says otherwise
 BUSY_SECONDS = 5.0  # how long an engine may be busy and not answer, before another one is started
-_LOADED_PER_SECOND = 5 << 20  # bytes of a file that the slowest machine reads back
 
 
 def locate(
@@ -63,14 +62,12 @@ def locate(
         folder = _folder()
         path = check_length(folder / "engine.sock")
         settings: list[str] = []
-        seconds = 15.0
     else:
         folder = _keeping_folder(directory)
         path = _socket_of(folder) or _agree_on_socket(folder)
         settings = ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", fsync or "everysec"]
-        seconds = 30 + kept_bytes(folder) / _LOADED_PER_SECOND
     if not answers(path):
-        _start_once(folder, path, ["--idle", str(idle), *settings], seconds, busy, keeping=directory is not None)
+        _start_once(folder, path, ["--idle", str(idle), *settings], busy, keeping=directory is not None)
     if directory is not None and fsync is not None and ask(path, "CONFIG", "SET", "appendfsync", fsync) != b"+OK":
         raise EngineStartError(f"the stream engine of {folder} does not take appendfsync {fsync}")
     return unix_url(path)
@@ -93,7 +90,7 @@ def kept_bytes(directory: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def _start_once(folder: Path, path: Path, settings: list[str], seconds: float, busy: float, keeping: bool) -> None:
+def _start_once(folder: Path, path: Path, settings: list[str], busy: float, keeping: bool) -> None:
     """Start it, unless another process is faster."""
     log = folder / "engine.log"
     with (folder / "engine.lock").open("ab") as lock:
@@ -106,7 +103,7 @@ def _start_once(folder: Path, path: Path, settings: list[str], seconds: float, b
         if log.exists() and log.stat().st_size > _LOG_LIMIT:
             log.unlink()
         process = start(["--port", "0", "--unixsocket", str(path), *settings], log, detached=True)
-        wait_until_ready(process, path, log, seconds)
+        wait_until_ready(process, path, log)
         # It outlives us by design: Python must not warn about a child that still runs.
         process.returncode = 0
 
