@@ -3,7 +3,7 @@ started.
 
 Spark itself runs two more Pythons: on the driver's machine the one that looks for data sources (PYSPARK_DRIVER_PYTHON,
 else PYSPARK_PYTHON, else python3), on the executors' the one that runs tasks (PYSPARK_PYTHON, else python3). Both must
-find this package, the first one as a plain module on its path (S17).
+find this package, the first one as a plain module on its path (S17, S29).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ NEEDED: dict[str, tuple[Version, Version | None]] = {
     "pyspark": ((4, 3), (5,)),
     "pyarrow": ((18,), None),
     "redis": ((6,), None),
+    "xxhash": ((3,), None),
     "numpy": ((1, 26), None),
     "rich": ((13,), None),
     "click": ((8, 1), None),
