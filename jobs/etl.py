@@ -37,7 +37,7 @@ TRANSACTION = {"transaction": "letters"}
 
 def body(job: Job) -> None:
     source = job.check_options("source", SOURCE, "source")
-    letters_to = job.check_options("dead_letters", SINK, "sink")
+    letters_to = _letters_to(job)
     types: dict[str, str] = job.get("columns")
     split = Split(types, job.get("rule", []), job.get("parquet.partition_by", []), job.get("source.mode") is not None)
     query = Query(job, source)
@@ -72,6 +72,15 @@ def body(job: Job) -> None:
     if gone is not None:
         # Those that the source itself moved: they never became rows. (Others may write to that stream, too.)
         job.say(moved_by_source=added(source.address, gone) - before)
+
+
+def _letters_to(job: Job) -> Options:
+    """The options of [dead_letters]. Raises ConfigError, OptionError."""
+    given = job.check_options("dead_letters", SINK, "sink")
+    for name in ("streamColumn", "idColumn"):
+        if given[name] is not None:
+            raise ConfigError(f"dead_letters.{name} has no meaning here: letters go whole to dead_letters.stream")
+    return given
 
 
 def _is_str(value: object) -> bool:

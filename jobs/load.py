@@ -20,7 +20,7 @@ from spark_streams.jobs.command import main
 from spark_streams.jobs.job import Job
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.terminal.progress_bar import Bar
-from spark_streams.options import SINK
+from spark_streams.options import SINK, Options
 from spark_streams.sink.counts import Count, counts_of, forget_counts
 from spark_streams.sink.load_writer import LoadDataSource, check_loadable
 from spark_streams.wire.connection import Connection
@@ -38,7 +38,7 @@ def body(job: Job) -> None:
     stream = sink["stream"]
     path, kind = job.get("input.path"), _format(job)
     name = job.get("load.name", path)
-    _check(job, path, kind)
+    _check(job, sink, path, kind)
     with Connection(sink.address) as server:
         view_streams(server, [stream])  # that it is one
         earlier = _earlier(job, server, stream, name)
@@ -93,7 +93,7 @@ def _of(files: Sequence[str], counts: Mapping[str, Count]) -> int:
     return sum(counts[file].rows for file in files if file in counts)
 
 
-def _check(job: Job, path: str, kind: str) -> None:
+def _check(job: Job, sink: Options, path: str, kind: str) -> None:
     """Raises ConfigError."""
     if "://" not in path and not glob.glob(path):
         raise ConfigError(f"input.path {path!r} does not exist (seen from {Path.cwd()})")
@@ -103,6 +103,9 @@ def _check(job: Job, path: str, kind: str) -> None:
         raise ConfigError("load.rate must be at least 1")
     if job.get("sink.delivery") is not None:
         raise ConfigError("sink.delivery has no meaning here: a load writes each row once")
+    for name in ("streamColumn", "idColumn"):
+        if sink[name] is not None:
+            raise ConfigError(f"sink.{name} has no meaning here: a load fills one stream, whose server gives the ids")
 
 
 def _read(job: Job, file: str | None = None) -> DataFrame:

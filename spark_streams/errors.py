@@ -26,7 +26,7 @@
     │   └── OffsetError                 a checkpoint's offset cannot be read
     ├── TransformError                  a function that was to repair dead letters
     ├── SchemaError                     a declared column cannot be filled, or a row cannot be written
-    │   ├── EntryIdError                a row's `_id` is no entry id, or not above the last one of its stream
+    │   ├── EntryIdError                a row's id is no entry id, or not above the last one of its stream
     │   ├── RowTooLargeError            a row is larger than the server takes
     │   └── DecodeError                 a value does not fit the declared type (mode=FAILFAST)
     └── UnsupportedError                known, and not available here; the message says what to do instead
@@ -217,7 +217,7 @@ class SchemaError(RStreamError):
 
 
 class EntryIdError(SchemaError):
-    """A row's `_id` is no entry id, or not above the last id of its stream."""
+    """The id that a row brings along is no entry id, or not above the last id of its stream."""
 
     condition = "RSTREAM_ENTRY_ID"
 

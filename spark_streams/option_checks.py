@@ -56,6 +56,12 @@ def check_together(given: Collection[str], values: dict[str, Any]) -> None:
         _check_source(given, values)
     if "trim" in values:
         _check_trimming(given, values)
+    column = values.get("streamColumn")
+    if column is not None and column == values["idColumn"]:
+        raise InvalidOptionError(
+            f"options streamColumn and idColumn contradict each other: column {column!r} cannot hold the name of a "
+            "stream and an entry's id"
+        )
 
 
 def _check_source(given: Collection[str], values: dict[str, Any]) -> None:

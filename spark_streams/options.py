@@ -259,8 +259,23 @@ SINK: tuple[Option, ...] = (
         "stream",
         text,
         None,
-        "this or column `_stream`",
-        "The stream to append to, for rows whose column `_stream` does not name another.",
+        "this or `streamColumn`",
+        "The stream to append to; with `streamColumn`, for rows in which that is null.",
+    ),
+    Option(
+        "streamColumn",
+        text,
+        None,
+        "none",
+        "The STRING column that names the stream of each row. It is not written as a field.",
+    ),
+    Option(
+        "idColumn",
+        text,
+        None,
+        "none: the server makes the ids",
+        "The STRING column that holds the id of each row's entry (`<milliseconds>-<sequence>`, `<milliseconds>-*` or "
+        "`<milliseconds>`); where it is null the server makes one. It is not written as a field.",
     ),
     Option(
         "delivery",

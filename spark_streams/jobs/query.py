@@ -22,7 +22,7 @@ from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.option_values import duration
 from spark_streams.options import Options
-from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, missing, nothing_matches, waited_for
+from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.scan import matching_streams
@@ -100,7 +100,7 @@ class Query:
         why = {s: SILENT if s in views else ABSENT for s in self.streams if s not in views or views[s].last == "0-0"}
         refused = [] if self._source["createStreams"] else [s for s, state in why.items() if state == ABSENT]
         told = [missing(server, stream, CREATE).message for stream in refused]
-        return told + waited_for(server, {s: state for s, state in why.items() if s not in refused}, but)
+        return told + lines_of(server, {s: state for s, state in why.items() if s not in refused}, WAITING, but)
 
     def watch(self, spark: SparkSession) -> None:
         """Log lines and metrics, where they are wanted; and what kills the query is noted for its dead letter."""

@@ -54,11 +54,15 @@ _TYPES: dict[str, DataType] = {
 
 
 def infer_schema(options: Options) -> StructType:
-    """The columns of a sample of the streams, and `_stream`, `_id` and `_timestamp`. Raises SchemaError."""
+    """The columns of a sample of the streams: its fields, without metadata columns. Raises SchemaError."""
     with Session(options.address, "inferring a schema") as server:
         entries = server.run(lambda connection: sample(connection, options))
     columns = infer(entries, skip=[options["columnNameOfCorruptRecord"], text(MARK)])
-    columns += [("_stream", "string"), ("_id", "string"), ("_timestamp", "timestamp")]
+    if not columns:
+        raise SchemaError(
+            f"inferSchema found entries at {options.address}, and in them no field that can be a column: give a "
+            "schema, such as _fields MAP<STRING, STRING>"
+        )
     return StructType([StructField(name, _TYPES[kind]) for name, kind in columns])
 
 

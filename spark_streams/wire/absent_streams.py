@@ -17,20 +17,18 @@ _COMPARED = 10_000  # names: some tenths of a second
 
 ABSENT = "does not exist yet"
 CREATE = "wait for it with createStreams=true"  # what may be done of `missing`
+WAITING = "waiting for its first entry"
 SILENT = "has never had an entry"  # perhaps a query made it, which waited for a misspelt name
 
 
-def waited_for(server: Connection, why: Mapping[str, str], but: Collection[str] = ()) -> list[str]:
-    """A line for each stream that is waited for. why: ABSENT or SILENT, by the stream's name; but: streams that are
-    nobody's input. Raises ServerUnreachableError."""
+def lines_of(server: Connection, why: Mapping[str, str], then: str, but: Collection[str] = ()) -> list[str]:
+    """A line for each stream without entries. why: ABSENT or SILENT, by the stream's name; then: what follows from it;
+    but: streams that are nobody's input. Raises ServerUnreachableError."""
     shown = list(why)[:_SHOWN]
     hints = _hints(server, shown, {*why, *but})
-    lines = [
-        f"stream {stream!r} at {server.address} {why[stream]}; waiting for its first entry{hints[stream]}"
-        for stream in shown
-    ]
+    lines = [f"stream {stream!r} at {server.address} {why[stream]}; {then}{hints[stream]}" for stream in shown]
     if len(why) > _SHOWN:
-        lines.append(f"{len(why) - _SHOWN} more streams at {server.address} have no entry yet; waiting for their first")
+        lines.append(f"{len(why) - _SHOWN} more streams at {server.address} have no entry yet")
     return lines
 
 

@@ -206,4 +206,4 @@ def test_a_schema_is_not_inferred_from_letters(server: Server, client: redis.Red
     add(client, 3, "o:1")
     fill(server, 5, into="o:dead")
     checked = parse_options({"url": server.url, "inferSchema": "true", **PATTERN}, BATCH_SOURCE, "batch source")
-    assert infer_schema(checked).names == ["n", "_stream", "_id", "_timestamp"]
+    assert infer_schema(checked).names == ["n"]

@@ -180,7 +180,7 @@ def test_a_checkpoint_that_was_set_back_is_an_error(server: Server) -> None:
 
 def test_marks_go_when_their_batch_is_done(server: Server) -> None:
     """What is left of a query is its record, and a head for each stream of its last batch."""
-    checked = options(server.url, chunkSize="10")
+    checked = options(server.url, chunkSize="10", streamColumn="to")
     names = ["a", "{b}c", "c}d", "d{}"]
     for number, wanted in enumerate((names, names[:2], [])):
         batch = batch_of(number)

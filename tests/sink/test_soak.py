@@ -129,7 +129,7 @@ class Driver:
         """Through the proxy, whose next connections may be cut."""
         if self.chance.random() < 0.1:
             self.proxy.cut(self.chance.choice(["up", "down"]), self.chance.randrange(1, 6000))
-        return options(self.proxy.url, chunkSize=str(self.chance.choice([5, 20, 1000])))
+        return options(self.proxy.url, streamColumn="to", chunkSize=str(self.chance.choice([5, 20, 1000])))
 
     def _address(self) -> Address:
         return options(self.server.url).address

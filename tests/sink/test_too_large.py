@@ -12,6 +12,7 @@ import pytest
 from spark_streams.errors import RowTooLargeError, SchemaError
 from spark_streams.options import Options
 from spark_streams.sink.chunks import chunks
+from spark_streams.sink.destination import Destination
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.write import Result, Task, append
 from spark_streams.wire.patience import DEFAULT_PATIENCE
@@ -92,7 +93,7 @@ def test_a_chunk_beyond_what_a_request_may_be_is_sent_in_pieces(limited: Server,
     """Many rows, none of them large: what waits in a transaction counts, too, on newer servers."""
     rows = sizes(*[50_000] * 160)
     checked = options(limited.url)
-    pieces = list(Limits(checked.address).fitting(chunks([rows], "out", "omit", 5000, True)))
+    pieces = list(Limits(checked.address).fitting(chunks([rows], Destination("out"), "omit", 5000, True)))
     assert [row for piece in pieces for row in piece.rows.tolist()] == list(range(160))
     assert max(int(piece.requests.offsets[-1] - piece.requests.offsets[0]) for piece in pieces) <= MB
     put(checked, rows, delivery)

@@ -146,7 +146,7 @@ def test_a_driver_that_loses_its_connection_while_it_closes_a_job_closes_it(
 def test_the_ledger_does_not_grow_with_the_names_of_streams(server: Server) -> None:
     """Each batch writes to other streams: what is left is the record, and the heads of the last batch."""
     for number in range(12):
-        checked, batch = options(server.url), batch_of(number)
+        checked, batch = options(server.url, streamColumn="to"), batch_of(number)
         names = [f"user{100 * number + at}" for at in range(100)]
         zombie = batch_of(number)
         close(checked, batch, write([frame(range(100), names)], checked, batch))

@@ -34,10 +34,10 @@ def batch_of(number: int, query: str = "q") -> Batch:
 
 
 def frame(numbers: Sequence[int], streams: Sequence[str] | None = None) -> pa.RecordBatch:
-    """Rows of one number and some text."""
+    """Rows of one number and some text; streams: column `to`, for option streamColumn."""
     columns = {"n": pa.array(numbers, pa.int64()), "text": pa.array([f"row {n}" for n in numbers])}
     if streams is not None:
-        columns["_stream"] = pa.array(streams)
+        columns["to"] = pa.array(streams)
     return pa.RecordBatch.from_pydict(columns)
 
 

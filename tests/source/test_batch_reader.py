@@ -231,6 +231,20 @@ def test_a_missing_stream_is_named(server: Server, client: redis.Redis) -> None:
     assert sorted(client.keys()) == ["orders", "s"]
 
 
+def test_a_stream_that_has_never_had_an_entry_is_said(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A query that waited for a misspelt name has made it."""
+    add(client, times(2), "emptied")
+    client.xtrim("emptied", maxlen=0, approximate=False)
+    add(client, times(1), "orders")
+    client.xgroup_create("odrers", "g", mkstream=True)
+    assert rows(server, streams="emptied,odrers") == []
+    assert caplog.messages == [
+        f"stream 'odrers' at {server.url} has never had an entry; nothing is read of it (did you mean 'orders'?)"
+    ]
+
+
 def test_a_pattern_that_matches_nothing_reads_nothing(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -37,6 +37,8 @@ BELOW = {
     "cli": {"_version", "commands"},
     # Streams they read and write by format("rstream"): source and sink are not among these.
     "jobs": {"__init__", "deadletter", "errors", "monitor", "option_values", "options", "wire"},
+    "installation": {"_version"},
+    "__main__": {"installation"},
     "__init__": {"_version", "datasource", "deadletter", "monitor"},
 }
 # Within the source: from what is known of entries and groups up to what Spark asks.

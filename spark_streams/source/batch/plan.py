@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from spark_streams.deadletter.envelope import is_dead_letter
-from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.option_values import Positions
 from spark_streams.options import Options
 from spark_streams.source.batch.split_points import Look, cut, first_places, further_places
@@ -14,11 +14,11 @@ from spark_streams.source.batch.stream_bounds import Head, Narrowing, run_of
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.partitioning import Task, task_size, tasks
-from spark_streams.wire.absent_streams import missing, nothing_matches
+from spark_streams.wire.absent_streams import SILENT, lines_of, missing, nothing_matches
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.reply_errors import is_no_such_key
 from spark_streams.wire.scan import matching_streams
-from spark_streams.wire.xinfo import StreamEnds, ends_in
+from spark_streams.wire.xinfo import StreamEnds, ends_in, stream_in
 
 _log = logging.getLogger("spark_streams.source")
 
@@ -82,9 +82,12 @@ def look_at_heads(server: Connection, streams: Sequence[str], must_exist: bool) 
     commands = [("XINFO", "STREAM", stream) for stream in streams]
     heads: dict[str, Head] = {}
     absent: list[str] = []
+    silent: dict[str, str] = {}
     for stream, command, reply in zip(streams, commands, server.each(commands), strict=True):
         if not isinstance(reply, ReplyError):
             heads[stream] = _head(ends_in(reply))
+            if heads[stream].last is None and stream_in(reply).last == MIN_ID:
+                silent[stream] = SILENT
         elif not is_no_such_key(reply):
             raise server.error_of(reply, command)
         else:
@@ -92,6 +95,8 @@ def look_at_heads(server: Connection, streams: Sequence[str], must_exist: bool) 
             absent.append(stream)
     if must_exist and absent:
         raise missing(server, absent[0], "use streamsPattern to read what is there")
+    for line in lines_of(server, silent if must_exist else {}, "nothing is read of it"):
+        _log.warning("%s", line)
     return heads
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from spark_streams.deadletter.inputs import own_dead_letter_streams
 from spark_streams.ids import MIN_ID
 from spark_streams.options import Options
-from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, missing, nothing_matches, waited_for
+from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.xinfo import stream_states
 
@@ -48,7 +48,7 @@ class ExpectedStreams:
                 raise missing(server, stream, CREATE)
             if state.last == MIN_ID:
                 why[stream] = ABSENT if stream in self._absent or not state.exists else SILENT
-        for line in waited_for(server, why, self._but):
+        for line in lines_of(server, why, WAITING, self._but):
             _log.warning("%s", line)
         self._is_told = True
 

@@ -150,7 +150,15 @@ def test_streams_without_entries_are_an_error_that_says_to_give_a_schema(server:
         take(server, streamsPattern="no*")
 
 
+def test_entries_without_a_field_that_can_be_a_column_are_an_error(server: Server, client: redis.Redis) -> None:
+    """Of rows without columns Spark would read none."""
+    client.xadd("s", {"_id": "1", "dl.redriven": "1 2026-01-01T00:00:00.000000Z dead/1-0"})
+    checked = parse_options({"url": server.url, "streams": "s", "inferSchema": "true"}, BATCH_SOURCE, "source")
+    with pytest.raises(SchemaError, match="in them no field that can be a column: give a schema"):
+        infer_schema(checked)
+
+
 def test_the_mark_of_an_entry_that_was_sent_back_is_no_column(server: Server, client: redis.Redis) -> None:
     client.xadd("s", {"n": 1, "dl.redriven": "1 2026-01-01T00:00:00.000000Z dead/1-0"})
     checked = parse_options({"url": server.url, "streams": "s", "inferSchema": "true"}, BATCH_SOURCE, "source")
-    assert infer_schema(checked).fieldNames() == ["n", "_stream", "_id", "_timestamp"]
+    assert infer_schema(checked).fieldNames() == ["n"]
