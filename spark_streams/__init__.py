@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from spark_streams._version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from logging import Logger
     from pathlib import Path
 
@@ -41,11 +42,15 @@ def register(spark: SparkSession) -> None:
 
 
 def run(
-    query: DataStreamWriter | StreamingQuery, *, stop_within: str = "30s", traceback: bool | None = None
+    query: DataStreamWriter | StreamingQuery | Callable[[], DataStreamWriter | StreamingQuery],
+    *,
+    stop_within: str = "30s",
+    traceback: bool | None = None,
 ) -> StreamingQuery:
     """Run a query to its end, as the jobs run theirs: what is wrong is one line, Ctrl-C and SIGTERM stop it gently.
 
-    query: `df.writeStream…` before its `start()`, which is called here; or a query that is started.
+    query: `df.writeStream…` before its `start()`, which is called here; or a query that is started; or a function that
+    gives one of them, so that errors of its own (of `load()`, of names that Spark does not find) are told the same way.
     stop_within: on Ctrl-C or SIGTERM the batch in flight may take so long to finish; then it is cut, and run again next
     time. A second Ctrl-C ends the program at once.
     traceback: show all that Spark and Python say of an error (default: whether `$RSTREAM_TRACEBACK` is set).

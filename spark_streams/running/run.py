@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
@@ -20,17 +20,19 @@ from spark_streams.running.telling import errors_in_one_line, say
 
 ALL = "RSTREAM_TRACEBACK"  # in the environment: as the argument `traceback`
 
+Runnable = StreamingQuery | DataStreamWriter
 
-def run(query: StreamingQuery | DataStreamWriter, stop_within: str, traceback: bool | None) -> StreamingQuery:
+
+def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: bool | None) -> StreamingQuery:
     """See spark_streams.run."""
     show = bool(os.environ.get(ALL)) if traceback is None else traceback
     with contextlib.ExitStack() as closing:
         closing.enter_context(errors_in_one_line(show))
         patience = _seconds(stop_within)
-        context = _context(query)
+        context = _context()
         a_little_longer = closing.enter_context(quietened(context, not show))
         stop = closing.enter_context(_listening(context))
-        running = query.start() if isinstance(query, DataStreamWriter) else query
+        running = _started(query() if callable(query) else query)
         try:
             if not wait_for_end(running, stop):
                 say(f"stopping; the batch in flight is finished first ({stop_within} at most; Ctrl-C again: at once)")
@@ -62,22 +64,29 @@ def _seconds(stop_within: str) -> float:
         raise InvalidOptionError(f"stop_within={stop_within!r} {error}") from None
 
 
-def _context(query: object) -> SparkContext:
-    """Raises UnsupportedError where this process is not the query's driver, or gets no signals; TypeError."""
-    if type(query).__module__.startswith("pyspark.sql.connect"):
+def _context() -> SparkContext:
+    """Raises UnsupportedError where this process is not the driver, or gets no signals."""
+    context = SparkContext._active_spark_context
+    if context is None:
         raise UnsupportedError(
-            "a query cannot be run over Spark Connect: it would go on without this program; call spark_streams.run in "
-            "a program that has the driver's own session (spark-submit), or use query.awaitTermination()"
+            "spark_streams.run needs the driver's own Spark session, made before: over Spark Connect a query goes on "
+            "without this program, use query.awaitTermination() there"
         )
     if threading.current_thread() is not threading.main_thread():
         raise UnsupportedError(
             "spark_streams.run works in the main thread only, which alone is told of Ctrl-C: use "
             "query.awaitTermination() in others"
         )
-    if not isinstance(query, StreamingQuery | DataStreamWriter):
-        raise TypeError(
-            f"spark_streams.run takes df.writeStream…, or the query that start() gives, not a {type(query).__name__}"
-        )
-    context = SparkContext._active_spark_context
-    assert context is not None  # or there would be no query
     return context
+
+
+def _started(query: Runnable) -> StreamingQuery:
+    """Raises TypeError."""
+    if isinstance(query, DataStreamWriter):
+        return query.start()
+    if isinstance(query, StreamingQuery):
+        return query
+    raise TypeError(
+        f"spark_streams.run takes df.writeStream…, the query that its start() gives, or a function that gives one of "
+        f"them, not a {type(query).__name__}"
+    )

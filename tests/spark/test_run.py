@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_streams
-from spark_streams.errors import DecodeError, InvalidOptionError, QueryError, UnsupportedError
+from spark_streams.errors import DecodeError, InvalidOptionError, QueryError, UnknownOptionError, UnsupportedError
 from spark_streams.running import quiet
 from tests.servers import Server
 from tests.spark.streams import read_stream
@@ -102,7 +102,7 @@ def test_an_error_is_one_line(both: list[Server], tmp_path: Path, request: pytes
     assert program.process.wait(PATIENCE) == 1, program.said[-3000:]
     *caught, (last, lines) = program.sections
     expected = {
-        "option": "# UnknownOptionError [RSTREAM_UNKNOWN_OPTION] the rstream source has no option 'grup'; did you mean",
+        "option": "# UnknownOptionError [RSTREAM_UNKNOWN_OPTION] format rstream has no option 'grup'; did you mean",
         "server": "# ServerUnreachableError [RSTREAM_SERVER_UNREACHABLE] no stream server answers at redis://127.0.0.1:1",
         "value": "# DecodeError [RSTREAM_DECODE] entry ",
         "function": "# QueryError [RSTREAM_QUERY] ValueError: not today 4; run(…, traceback=True) shows where",
@@ -177,6 +177,7 @@ def test_a_query_that_ends_is_given_back_and_nothing_has_changed(
     query = spark_streams.run(writer())
     assert (query.isActive, query.exception(), query.lastProgress.numInputRows) == (False, None, 3)
     assert spark_streams.run(query) is query  # which has ended
+    assert spark_streams.run(lambda: query) is query
     assert (levels(spark), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), sys.excepthook) == before
 
 
@@ -208,6 +209,15 @@ def test_what_spark_refuses_is_one_line(
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     with pytest.raises(QueryError, match=r"^\[RSTREAM_QUERY\] .*DATA_SOURCE_NOT_FOUND.*traceback=True"):
         spark_streams.run(writer().format("nothing"))
+
+
+def test_an_error_of_the_function_that_makes_the_query_is_told_the_same(
+    spark: SparkSession, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """load() looks at options where no schema is declared."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with pytest.raises(UnknownOptionError, match="did you mean 'group'"):
+        spark_streams.run(lambda: read_stream(spark, server, None, streams="s", grup="g").writeStream)
 
 
 def test_run_is_called_rightly(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

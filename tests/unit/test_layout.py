@@ -32,7 +32,8 @@ BELOW = {
     },
     "sink": {"deadletter", "errors", "ids", "keys", "options", "source", "task_context", "wire", "worker"},
     "monitor": {"_version", "errors", "ids", "keys", "source", "wire"},
-    "datasource": {"errors", "options", "sink", "source", "wire"},
+    "option_uses": {"errors", "options"},
+    "datasource": {"errors", "option_uses", "options", "sink", "source", "wire"},
     "commands": {"deadletter", "engine", "errors", "ids", "monitor", "option_values", "options", "wire"},
     "cli": {"_version", "commands"},
     # Streams they read and write by format("rstream"): source and sink are not among these.
@@ -48,7 +49,7 @@ SOURCE = [
     {"rows", "note_receipts", "task_notes", "group"},
     {"task", "recovery"},
     {"batch", "microbatch"},
-    {"batch_reader", "stream_reader"},
+    {"batch_reader", "refused_reader", "stream_reader"},
 ]
 
 
