@@ -69,7 +69,7 @@ def test_a_log_line_is_read_back_between_the_lines_of_others() -> None:
     assert (back["at"], back["began"]) == ("2026-01-01T00:00:01.000Z", "2026-01-01T00:00:00.000Z")
     assert back["groups"][0] == {
         "stream": "s", "group": "g", "consumer": "c", "entries": 3, "position": "7-0", "lost": 0, "claimed": 0,
-        "dead": 0, "lag": 12, "lag_ms": 900, "pending": 3, "oldest_idle_ms": 40, "lag_at_least": True,
+        "dead": 0, "bad": {}, "lag": 12, "lag_ms": 900, "pending": 3, "oldest_idle_ms": 40, "lag_at_least": True,
     }  # fmt: skip
     assert back["groups"][1]["lag"] is None
 

@@ -68,7 +68,7 @@ def test_a_task_that_begins_while_the_server_is_away_waits_for_it(
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(told) == 1, "one line, however often it was tried"
     assert told[0].startswith(f"reading for group 'g' at {behind.url}: no stream server answers")
-    narrowed = [EntriesPartition(share.task, share.token, narrowed=True, lossy=False) for share in shares]
+    narrowed = [EntriesPartition(share.task, replace(share.batch, narrowed=True)) for share in shares]
     proxy.away(LONG)
     assert [row["n"] for share in narrowed for batch in one.read(share) for row in batch.to_pylist()] == list(range(50))
 
