@@ -8,11 +8,14 @@
     ├── ServerError                     between us and the stream server
     │   ├── ServerUnreachableError      nothing answers at the address
     │   ├── ServerReplyError            the server answered with an error
+    │   │   ├── LoginError              it wants a password, or refuses the url's user and password
+    │   │   └── NotPermittedError       the url's user has no right to a command or a key
     │   ├── RetriesExhaustedError       what should have passed by itself (OOM, LOADING, a lost server …) did not
     │   ├── ReplicationError            fewer replicas than waitReplicas have what was written
     │   ├── WrongKeyTypeError           the key holds something that is not a stream
     │   └── IdsExhaustedError           the stream has given out its last possible id, or is about to
     ├── StreamStateError                the streams are not as the query left them
+    │   ├── StreamMissingError          a stream that is named does not exist; the message names the nearest
     │   ├── DataLossError               entries that belong to the query are gone
     │   ├── GroupMissingError           the consumer group was destroyed under the query
     │   ├── TakenError                  another running process has what this one wants for itself
@@ -26,6 +29,7 @@
     │   ├── EntryIdError                a row's id is no entry id, or not above the last one of its stream
     │   ├── RowTooLargeError            a row is larger than the server takes
     │   └── DecodeError                 a value does not fit the declared type (mode=FAILFAST)
+    ├── QueryError                      a query was ended by an error that is none of these: Spark's, or its own code's
     └── UnsupportedError                known, and not available here; the message says what to do instead
 
 Each message is one line: `[CONDITION] what was wrong, where; what to do`. The condition is stable and can be matched.
@@ -111,6 +115,18 @@ class ServerReplyError(ServerError):
         self.code = code
 
 
+class LoginError(ServerReplyError):
+    """The server wants a password, or refuses the user and password of the url."""
+
+    condition = "RSTREAM_LOGIN"
+
+
+class NotPermittedError(ServerReplyError):
+    """The url's user has no right to a command or a key."""
+
+    condition = "RSTREAM_NOT_PERMITTED"
+
+
 class RetriesExhaustedError(ServerError):
     """A state of the server that passes by itself has not passed within the limit (wire.retry)."""
 
@@ -139,6 +155,12 @@ class StreamStateError(RStreamError):
     """The streams on the server are not as the query left them."""
 
     condition = "RSTREAM_STREAM_STATE"
+
+
+class StreamMissingError(StreamStateError):
+    """A stream that is named does not exist, and is not to be waited for."""
+
+    condition = "RSTREAM_STREAM_MISSING"
 
 
 class DataLossError(StreamStateError):
@@ -217,6 +239,12 @@ class TransformError(RStreamError):
     """A function that was to repair dead letters cannot be found, failed, or gave something that is no entry."""
 
     condition = "RSTREAM_TRANSFORM"
+
+
+class QueryError(RStreamError):
+    """What ended a query (spark_streams.run) is an error of somebody else's: of Spark, or of the query's own code."""
+
+    condition = "RSTREAM_QUERY"
 
 
 class UnsupportedError(RStreamError):

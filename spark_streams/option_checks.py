@@ -19,6 +19,7 @@ _ONE_OF_THESE = (
 )
 # Options that may not be given together; None: with any value.
 _CONTRADICTIONS: tuple[tuple[tuple[str, Any], tuple[str, Any], str], ...] = (
+    (("streamsPattern", None), ("createStreams", None), "a pattern reads what is there"),
     (("ordered", True), ("minPartitions", None), "an ordered stream is read by one task"),
     (("ordered", True), ("entriesPerPartition", None), "an ordered stream is read by one task"),
     (("noAck", True), ("delivery", "at-most-once"), "noAck leaves nothing to acknowledge, the checkpoint protects"),

@@ -102,8 +102,30 @@ SOURCE: tuple[Option, ...] = (
         "runs, or while it is down, or that get their first entry then, are read from their first entry. Streams whose "
         "first entry is a dead letter are not among them, whoever wrote it: name those in `streams` to read letters.",
     ),
-    Option("group", text, REQUIRED, "", "The consumer group; it is created on first use and keeps the position."),
-    Option("consumer", text, "spark", "`spark`", "This query's name within the group; one running query a name."),
+    Option(
+        "createStreams",
+        flag,
+        True,
+        "`true`",
+        "Whether a stream of `streams` that does not exist yet is made, empty, and waited for. `false`: a query that "
+        "starts with one is refused, and nothing is made; what its checkpoint knows is a loss where it is gone "
+        "(`failOnDataLoss`).",
+    ),
+    Option(
+        "group",
+        text,
+        REQUIRED,
+        "",
+        "The consumer group; it is created on first use and keeps the position. "
+        "Queries of different groups all get every entry.",
+    ),
+    Option(
+        "consumer",
+        text,
+        "spark",
+        "`spark`",
+        "The query's name in its group, whose consumers share the entries; one running query a name.",
+    ),
     _STARTING,
     _STARTING_TIME,
     Option("maxEntriesPerTrigger", count, None, "all", "The most entries in a micro-batch, shared between streams."),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_streams.commands.criteria import criteria_of, criteria_options, progress
-from spark_streams.commands.shared import json_option, print_json, print_table, url_option
+from spark_streams.commands.criteria import criteria_of, criteria_options, progress, say_none_is_meant
+from spark_streams.commands.shared import address_of, json_option, print_json, print_table, url_option
 from spark_streams.errors import OptionError
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ def redrive(
     """
     from spark_streams.deadletter.redrive import Redrive
     from spark_streams.deadletter.redrive_plan import RedriveOptions
-    from spark_streams.wire.address import Address
 
-    options = RedriveOptions(stream, criteria_of(chosen), to, limit, rate, max_redrives, parking, transform)
+    address, criteria = address_of(url, starts=not dry_run), criteria_of(chosen)
+    options = RedriveOptions(stream, criteria, to, limit, rate, max_redrives, parking, transform)
     with progress("redrive", quiet=as_json) as tell:
 
         def show(report: Report) -> None:
@@ -70,7 +70,7 @@ def redrive(
             tell(done if limit else report.looked_at, report.total, "" if limit else f"moved {done:,}")
 
         try:
-            run = Redrive(Address.parse(url), options, show)
+            run = Redrive(address, options, show)
         except OptionError as error:
             raise click.UsageError(error.message) from None
         with stopping(run):
@@ -79,6 +79,8 @@ def redrive(
         print_json(report.facts())
     else:
         print_report(report)
+    if not report.found and not report.stopped:
+        say_none_is_meant(address, stream, criteria, as_json)
     if report.stopped:
         sys.exit(130)
 
@@ -86,7 +88,7 @@ def redrive(
 def print_report(report: Report) -> None:
     """For people."""
     rows = [(reason, stage, action, to, count.letters) for (action, to, stage, reason), count in report.counts]
-    if rows or report.dry_run:
+    if rows:
         print_table(("reason", "stage", "action", "to", "dead letters"), rows)
     said = [f"{'would move' if report.dry_run else 'moved'} {report.moved:,} dead letters of {report.stream}"]
     if report.parked:

@@ -59,7 +59,7 @@ class Criteria:
         told = {"stream": self.streams, "reason": self.reasons, "stage": self.stages, "error": self.errors}
         for name, patterns in told.items():
             if patterns:
-                found &= by_value(page.told(name), partial(_matches, patterns)).astype(bool)
+                found &= by_value(page.told(name), partial(matches, patterns)).astype(bool)
         for name, value in self.fields:
             same = pc.equal(page.field(raw(name)), raw(value))
             found &= pc.fill_null(same, False).to_numpy(zero_copy_only=False)
@@ -102,5 +102,6 @@ def _parsed(what: str, parse: Callable[[str], T], given: str) -> T:
         raise InvalidOptionError(f"{what}={given[:100]!r}: {error}") from None
 
 
-def _matches(patterns: tuple[str, ...], value: str) -> bool:
+def matches(patterns: Sequence[str], value: str) -> bool:
+    """Whether the value is one of these, or fits one of them as a file's name would."""
     return any(value == pattern or fnmatch.fnmatchcase(value, pattern) for pattern in patterns)

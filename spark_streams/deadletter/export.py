@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from spark_streams.deadletter.envelope import raw
@@ -18,14 +19,19 @@ from spark_streams.deadletter.transform import DeadLetter
 
 def as_json(dead_letter: DeadLetter) -> dict[str, Any]:
     """The object of one dead letter."""
-    pairs = [(_value(name), _value(value)) for name, value in dead_letter.pairs]
-    names = [name for name, _ in pairs if isinstance(name, str)]
-    plain = len(names) == len(pairs) == len(set(names))
     return {
         "id": dead_letter.id,
         "envelope": {name: _value(value) for name, value in dead_letter.envelope.items()},
-        "fields": {str(name): value for name, value in pairs} if plain else [list(pair) for pair in pairs],
+        "fields": fields_as_json(dead_letter.pairs),
     }
+
+
+def fields_as_json(pairs: Sequence[tuple[str, str]]) -> dict[str, Any] | list[list[Any]]:
+    """`fields` of any entry. pairs: (name, value), bytes that are no UTF-8 as surrogate escapes."""
+    told = [(_value(name), _value(value)) for name, value in pairs]
+    names = [name for name, _ in told if isinstance(name, str)]
+    plain = len(names) == len(told) == len(set(names))
+    return {str(name): value for name, value in told} if plain else [list(pair) for pair in told]
 
 
 def as_line(dead_letter: DeadLetter) -> str:

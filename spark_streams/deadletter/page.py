@@ -18,6 +18,7 @@ from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.lines import Index, Mask
 
 _FIELDS = pa.array(FIELDS, pa.binary())
+KIND = ("stream", "stage", "reason", "error")
 _PLACES = {name: place for place, name in enumerate(NAMES)}
 
 
@@ -63,8 +64,8 @@ class DeadLetterPage:
         return self._told[name]
 
     def kind(self) -> list[pa.Array]:
-        """The columns by which dead letters are counted: stream, stage, reason, error."""
-        return [self.told(name) for name in ("stream", "stage", "reason", "error")]
+        """The columns by which dead letters are counted: KIND."""
+        return [self.told(name) for name in KIND]
 
     def are_dead_letters(self) -> Mask:
         """Which entries say where they came from."""

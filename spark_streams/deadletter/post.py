@@ -171,7 +171,7 @@ def _take_back(
     raise ServerReplyError(
         f"{len(entries)} dead letters of stream {entries[0].stream!r}, the first one of entry "
         f"{entries[0].id.decode()}, were refused by stream {to!r} at {server.address}, and their entries are pending "
-        f"as before: {why}"
+        f"as before: {server.error_of(why, ('XADD', to)).message}"
     )
 
 

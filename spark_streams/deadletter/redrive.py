@@ -61,6 +61,11 @@ class Report:
         plain = {name: value for name, value in vars(self).items() if name not in ("counts", "seconds")}
         return {**plain, "seconds": round(self.seconds, 3), "letters_per_second": rate, "by": kinds}
 
+    @property
+    def found(self) -> bool:
+        """Whether any dead letter was meant, by it or by the run that it continues."""
+        return bool(self.moved_before or self.moved or self.parked or self.left or self.homeless)
+
     def add(self, plan: PagePlan) -> None:
         """One page's."""
         self.looked_at += plan.last + 1

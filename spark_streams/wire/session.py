@@ -129,11 +129,12 @@ class Session:
     def wait(self, why: RStreamError | ReplyError) -> None:
         """A pause before the next try. Raises RetriesExhaustedError."""
         reason = why.message if isinstance(why, RStreamError) else str(why)
-        self.backoff.wait(f"{self._what} at {self.address}", reason)
+        self.backoff.wait(self._what, str(self.address), reason, isinstance(why, ServerUnreachableError))
 
     def _connected(self) -> Connection:
         server = Connection(self.address)
         self.trust()
+        self.backoff.outages.connected(str(self.address))
         try:
             self._greet(server)
         except BaseException:
@@ -149,7 +150,7 @@ class Session:
         except RetriesExhaustedError:
             if not self._in_doubt:
                 raise
-            self.backoff.succeeded()  # whoever asks again waits anew
+            self.backoff.given_up()
             if isinstance(error, ServerUnreachableError):
                 error.passes = False  # it was waited for: nobody up the stack is to wait again
             raise error from None

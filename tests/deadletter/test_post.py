@@ -226,7 +226,10 @@ def test_where_rights_are_taken_away_within_the_transaction_the_entries_are_pend
 
         try:
             with Connection(limited) as connection:
-                with pytest.raises(ServerReplyError, match="3 dead letters of stream 's', .* as before: NOPERM"):
+                with pytest.raises(
+                    ServerReplyError,
+                    match="3 dead letters of stream 's', .* as before: .*NOPERM.* ~dead",
+                ):
                     all_of(connection)
                 assert (pending_count(client), client.exists(DEAD)) == (3, 0)
                 if found_by == "claim":
@@ -248,7 +251,9 @@ def test_where_ids_run_out_within_the_transaction_the_entries_are_pending_again(
     almost = StreamId(MAX_ID.ms, MAX_ID.seq - 1)
     between_queue_and_exec(monkeypatch, lambda: client.execute_command("XSETID", DEAD, str(almost)))
     with Connection(Address.parse(server.url)) as connection:
-        with pytest.raises(ServerReplyError, match="2 dead letters of stream 's', .* as before: ERR The stream has"):
+        with pytest.raises(
+            ServerReplyError, match="2 dead letters of stream 's', .* as before: .*: ERR The stream has"
+        ):
             collect(connection, MEMBER, ["s"], "t", DEAD)
         assert (pending_count(client), numbers(server, DEAD)) == (2, [-1, 0])
         client.rename(DEAD, "full")

@@ -161,6 +161,50 @@ def test_a_chart_is_well_formed_and_breaks_where_nothing_is_known() -> None:
     assert "nothing was measured" in draw(Chart("Lag", "entries", (Line("a", ((0, None),)),)), 0, 1)
 
 
+def drawn_height(path: str) -> float:
+    """How much of the chart's height a line takes."""
+    heights = [float(one) for one in re.findall(r"[ML][\d.]+ ([\d.]+)", path)]
+    return max(heights) - min(heights)
+
+
+@pytest.mark.parametrize("unit", ["entries", "ms"])
+def test_one_old_group_does_not_flatten_the_others(unit: str) -> None:
+    """Each has a scale of its own then, over the same time axis."""
+    old = Line("old of s", tuple((at * 1000, 5_000_000.0 + 100 * at) for at in range(60)), 0)
+    live = Line("live of s", tuple((at * 1000, float(at % 20 * 100)) for at in range(60)), 1)
+    idle = Line("idle of s", tuple((at * 1000, 0.0) for at in range(60)), 2)
+    root = ElementTree.fromstring(f"<div>{draw(Chart('Lag', unit, (old, live, idle), 4), 0, 59_000)}</div>")
+    paths = {group.attrib["class"]: path.attrib["d"] for group in root.iter("g") for path in group.iter("path")}
+    assert drawn_height(paths["c1"]) > 50
+    words = [" ".join("".join(text.itertext()).split()) for text in root.iter("text")]
+    heads = ["old of s 5,005,900", "live of s 1,900", "idle of s 0"]
+    if unit == "entries":
+        assert [word for word in words if " of s " in word] == heads
+        assert [word for word in words if word in ("0", "500k", "1k", "2k", "5M", "10M")] == [
+            "0", "5M", "10M", "0", "1k", "2k", "0",
+        ]  # fmt: skip
+    legend = "".join(next(root.iter("ul")).itertext())
+    assert "each on a scale of its own" in legend
+    assert "and 4 with less" in legend
+    [svg] = root.iter("svg")
+    height = float(svg.attrib["viewBox"].split()[3])
+    assert all(0 < float(y) <= height for y in re.findall(r' y\d?="([\d.]+)"', ElementTree.tostring(svg).decode()))
+
+
+def test_lines_of_like_size_share_a_scale_and_so_do_those_that_are_held_against_each_other() -> None:
+    small, large = (Line(name, ((0, peak), (1000, peak))) for name, peak in (("a", 10.0), ("b", 150.0)))
+    huge = Line("c", ((0, 1e6), (1000, 1e6)))
+    for chart in (Chart("Lag", "entries", (large, small)), Chart("Throughput", "per second", (huge, small), 0, True)):
+        drawn = str(draw(chart, 0, 1000))
+        assert "scale of its own" not in drawn
+        assert drawn.count('class="grid"') <= 6
+    reading = LogReading()
+    for at, lag in enumerate((5_000_000, 5_000_010)):
+        reading.add(line(f"10:00:0{at}", group="old", lag=lag))
+        reading.add(line(f"10:00:0{at}", group="live", lag=20 * at))
+    assert "each on a scale of its own" in page(reading.report("log"))
+
+
 @pytest.mark.parametrize(
     ("top", "unit", "ticks"),
     [

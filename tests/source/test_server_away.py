@@ -66,7 +66,8 @@ def test_a_task_that_begins_while_the_server_is_away_waits_for_it(
     proxy.away(LONG)
     assert [row["n"] for share in shares for batch in one.read(share) for row in batch.to_pylist()] == list(range(50))
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(told) == 1, "one line, however often it was tried"
+    assert len(told) == 2, "one line, however often it was tried, and one when it is back"
+    assert told[1].startswith(f"the stream server at {behind.url} is back after ")
     assert told[0].startswith(f"reading for group 'g' at {behind.url}: no stream server answers")
     narrowed = [EntriesPartition(share.task, replace(share.batch, narrowed=True)) for share in shares]
     proxy.away(LONG)

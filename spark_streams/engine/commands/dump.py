@@ -18,7 +18,7 @@ from spark_streams.engine.store.keyspace import Value
 def dump(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """DUMP key"""
     value = client.db.get(args[1])
-    return NIL if value is None else bulk(payload_of(value))
+    return NIL if value is None else bulk(payload_of(value, engine.now))
 
 
 @command("restore", -4, "write denyoom effect", (1, 1, 1))
@@ -33,9 +33,10 @@ def restore(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         raise CommandError("ERR Invalid TTL value, must be >= 0")
     value = _value_of(args[3], engine)
     due = ttl + (0 if absolute or not ttl else engine.now)
-    existed = replace and db.remove(key)
+    existed = replace and db.remove(key, changes=0)
     journal = engine.journal
     if due and due <= engine.now:
+        db.changes += existed
         if existed and journal is not None:
             journal.write(db, b"DEL", key)
         return OK

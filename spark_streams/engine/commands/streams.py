@@ -71,6 +71,7 @@ def xadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if options.producer is not None:
         known = _known(stream, options, options.producer, pairs, engine.now)
         if known is not None:
+            db.changes += 1
             return bulk(entryid.text(known))
     last = stream.last_id
     if last == entryid.HIGHEST:
@@ -146,7 +147,7 @@ def xtrim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     stream = client.db.stream(args[1])
     removed = options.trim(stream) if stream is not None else 0
     if removed and stream is not None:
-        client.db.touch(args[1])
+        client.db.touch(args[1], removed)
         if engine.journal is not None:
             engine.journal.trimmed(client.db, args[1], stream.length, options.policy)
     return integer(removed)

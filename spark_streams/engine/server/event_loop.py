@@ -67,6 +67,7 @@ class Server:
         self._tidying = _Tidying(engine.node_limits.shelf)
         self._pipe = (-1, -1)
         engine.wake = self._wake
+        engine.breathe = self._breathe
 
     def listen(self) -> list[str]:
         """Listen where the settings say; the addresses. Raises OSError with the address as its file name."""
@@ -82,21 +83,18 @@ class Server:
             with contextlib.suppress(OSError):
                 os.write(self._pipe[1], b"x")
 
-    def serve(self) -> None:
-        """Run until stopped, idle or orphaned."""
+    def serve(self, prepare: Callable[[], None] = lambda: None) -> None:
+        """Run `prepare`, in which clients may be served (engine.breathe), then serve until stopped or idle."""
         self._pipe = os.pipe()
         os.set_blocking(self._pipe[0], False)
         self._selector.register(self._pipe[0], selectors.EVENT_READ)
         engine, connections = self.engine, self._connections
         engine.tick()
-        last_used = checked = time.monotonic()
         try:
+            prepare()
+            last_used = checked = time.monotonic()
             while not engine.stopping:
-                events = self._selector.select(self._patience())
-                engine.tick()
-                self._handle(events)
-                self._go_on()
-                connections.commit()
+                events = self._turn(self._patience())
                 # The wall clock may jump; how long nobody was there must not.
                 moment = time.monotonic()
                 if events:
@@ -117,6 +115,18 @@ class Server:
                     engine.persistence.cron()
         finally:
             self._close()
+
+    def _turn(self, patience: float) -> list[tuple[selectors.SelectorKey, int]]:
+        """Serve whoever asks within so many seconds; who that was."""
+        events = self._selector.select(patience)
+        self.engine.tick()
+        self._handle(events)
+        self._go_on()
+        self._connections.commit()
+        return events
+
+    def _breathe(self) -> None:
+        self._turn(0)
 
     def _handle(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
         """Serve the sockets that are ready."""

@@ -80,7 +80,7 @@ class ServerReading:
         assert first is not None
         charts = [
             *self._groups.charts(),
-            *charts_of(("Throughput of all groups together", "per second", self._speeds)),
+            *charts_of(("Throughput of all groups together", "per second", self._speeds), one_scale=True),
         ]
         return Report(
             f"Streams at {where}",

@@ -17,7 +17,7 @@ STREAMS = 20  # at most
 def sample(server: Connection, options: Options, limits: Limits = LIMITS) -> list[Sequence[bytes]]:
     """The fields of the oldest and newest entries of each stream: [name, value, name, value …].
 
-    Raises SchemaError where there is none, StreamStateError where a stream that is named does not exist.
+    Raises SchemaError where there is none, StreamMissingError where a stream that is named does not exist.
     """
     heads = look_at_inputs(server, options, Narrowing())
     held = {stream: head for stream, head in heads.items() if head.length}

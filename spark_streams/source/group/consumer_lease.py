@@ -1,7 +1,7 @@
 """The lease: one running query per group and consumer, on each of its streams (lease says how long it lasts).
 
-Two queries under one name would take each other's entries. Entries of a consumer with a live lease are never claimed by
-others (spark_streams.source.recovery.claim).
+Two queries under one name would take each other's entries, also two that are started from one load (one DataFrame).
+Entries of a consumer with a live lease are never claimed by others (spark_streams.source.recovery.claim).
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Lease(lease.Lease):
     def taken(self, stream: str, where: str) -> ConsumerTakenError:
         return ConsumerTakenError(
             f"stream {stream!r} at {self._address}: another running query is consumer {self._consumer!r} of group "
-            f"{self._group!r}{where}; give this query a consumer name of its own, or stop the other one"
+            f"{self._group!r}{where}, and one load is for one query: give this one a load of its own, with another "
+            "group (option group: both get all entries) or another consumer (option consumer: they share them), or "
+            "stop the other one"
         )
 
     def live(self, server: Connection, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
+from spark_streams.errors import StreamMissingError
 from spark_streams.keys import key_of_query
 from spark_streams.options import Options
 from spark_streams.source.group.consumer_lease import Lease
+from spark_streams.source.group.expected_streams import ExpectedStreams
 from spark_streams.source.group.group_admin import (
     Start,
     create_groups_at,
@@ -44,6 +46,7 @@ class Subscription:
         self._lease = Lease(options.address, options["group"], options["consumer"], limits.lease)
         self._last_look = 0.0  # when streams were last looked for
         self._inputs = Inputs(limits.dead_letters)
+        self._expected = ExpectedStreams(options)
         self._dropped: set[str] = set()  # streams of the checkpoint that the options name no more, and that are gone
         self.made: dict[str, Start] = {}  # where this run has made groups
         self.late: Mapping[str, Start] = {}  # named streams whose groups are made when the checkpoint is known
@@ -76,12 +79,13 @@ class Subscription:
 
     def _join_named(self, server: Connection) -> None:
         without = streams_without_group(server, self.member, self.member.streams)
+        self._expected.look(server, without)
         starts = resolve(server, without, self._options["startingOffsets"])
         others = [stream for stream in self.member.streams if stream not in starts]
         self.late = {}
-        if starts and is_in_some_group(server, self.member, others):
-            # The query has begun already: either it was given these streams since, or they are lost, which the
-            # checkpoint tells. Spark shows it with the first trigger.
+        if self._expected.may_be_refused or (starts and is_in_some_group(server, self.member, others)):
+            # Nothing may be made where one is refused. Or the query has begun already: either it was given these
+            # streams since, or they are lost, which the checkpoint tells. Spark shows it with the first trigger.
             self.late = starts
         else:
             create_groups_at(server, self.member, starts)
@@ -98,7 +102,8 @@ class Subscription:
     def of(self, server: Connection, begin: Offset, look: bool, at_once: bool) -> tuple[str, ...]:
         """The streams of a trigger, and the lease on them: those of the options, or of the pattern and the checkpoint.
 
-        look: whether streams that are new are looked for, now and then or `at_once`. Raises as `join` does.
+        look: whether streams that are new are looked for, now and then or `at_once`. Raises as `join` does, and
+        StreamMissingError.
         """
         if self.by_pattern:
             if look and (at_once or self._now() - self._last_look >= self._limits.look_every):
@@ -106,9 +111,11 @@ class Subscription:
             if at_once and begin.token:
                 self._begin_at_first(server, [s for s in self.member.streams if s not in begin.positions])
             streams = tuple(sorted({*self.member.streams, *begin.streams}))
+            self._expected.check_pattern(server, streams)
         else:
             # Streams that the query was given since; the others' groups must be there, or something is lost.
             streams = self.member.streams
+            self._check_expected(server, [s for s in streams if not begin.token or s not in begin.positions])
             due = {s: start for s, start in self.late.items() if not begin.token or s not in begin.positions}
             create_groups_at(server, self.member, due)
             self.made |= due
@@ -118,6 +125,14 @@ class Subscription:
         self.hold(server, streams)
         self._lease.keep_only(streams)
         return streams
+
+    def _check_expected(self, server: Connection, unknown: Sequence[str]) -> None:
+        """Raises StreamMissingError; then nothing is left of what `join` has kept for groups that are not made."""
+        try:
+            self._expected.check(server, unknown)
+        except StreamMissingError:
+            forget_initial_positions(server, InitialPositionKeys("start", self.member), list(self.late))
+            raise
 
     def without_dropped(self, server: Connection, begin: Offset, at_once: bool) -> Offset:
         """The checkpoint without streams that the options name no more and whose group is gone. at_once: the server is

@@ -33,6 +33,7 @@ from spark_streams.wire.connection import ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.entries.decode import EntryPage, decode_entries, decode_replies
 from spark_streams.wire.entries.filtered_page import FilteredPage
 from spark_streams.wire.entries.pending_page import NOTHING_PENDING, PendingPage, arguments_of, decode_pending, texts_of
+from spark_streams.wire.named_errors import while_reading
 from spark_streams.wire.session import Session
 
 _GROWTH = 10  # a page is at most so many times the one before
@@ -228,7 +229,7 @@ class Fetch:
             names = ", ".join(repr(reading.run.stream) for reading in asked.readings[:3])
             more = ", …" if len(asked.readings) > 3 else ""
             where = f"XRANGE of {names}{more} at {self._server.address}"
-            raise ServerReplyError(f"{where}: {error.message}", error.code) from None
+            raise while_reading(where, error, asked.readings[0].run.stream) from None
 
     def _decode_pending(self, readings: list[Reading], replies: memoryview) -> list[PendingPage]:
         """A page for each reading. Raises the named error of the first reply that is one."""
