@@ -46,7 +46,7 @@ BELOW = {
 # Within the source: from what is known of entries and groups up to what Spark asks.
 SOURCE = [
     {"entry_count", "entry_range", "limits", "membership", "offset", "pending_list", "partitioning", "run_counters"},
-    {"rows", "note_receipts", "task_notes", "group"},
+    {"column_report", "column_warnings", "rows", "note_receipts", "task_notes", "group"},
     {"task", "recovery"},
     {"batch", "microbatch"},
     {"batch_reader", "refused_reader", "stream_reader"},
