@@ -10,10 +10,11 @@ from pyspark.sql import functions as F
 from spark_streams.jobs.config import FREE
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.command import main
-from spark_streams.jobs.job import Job, first_line
+from spark_streams.jobs.job import Job
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.options import SINK, SOURCE
+from spark_streams.running.failing import first_line
 from spark_streams.sink.destination import Destination
 
 SHAPE = {

@@ -16,11 +16,12 @@ from spark_streams.jobs.config import FREE
 from spark_streams.deadletter.routing import route_dead_letters
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.command import main
-from spark_streams.jobs.job import Job, first_line
+from spark_streams.jobs.job import Job
 from spark_streams.jobs.parquet import BatchFolders
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, added, foreach_batch
 from spark_streams.options import SINK, SOURCE, Options
+from spark_streams.running.failing import first_line
 
 SHAPE = {
     "source": FREE,

@@ -1,8 +1,8 @@
 """Redis Streams as a source and a sink of Apache Spark.
 
-`register(spark)` makes `format("rstream")` known where Spark does not find it by itself; `watch(spark, url)` tells how
-its queries are doing. Importing this package loads neither pyspark nor pyarrow: the stream engine starts from it in a
-tenth of a second.
+`register(spark)` makes `format("rstream")` known where Spark does not find it by itself; `run(query)` runs a query to
+its end, `watch(spark, url)` tells how it is doing. Importing this package loads neither pyspark nor pyarrow: the stream
+engine starts from it in a tenth of a second.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING
 from spark_streams._version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from logging import Logger
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from spark_streams.deadletter.routing import route_dead_letters
     from spark_streams.monitor.watch.listener import Watch
 
-__all__ = ["__version__", "register", "route_dead_letters", "watch"]
+__all__ = ["__version__", "register", "route_dead_letters", "run", "watch"]
 
 
 def __getattr__(name: str) -> object:
@@ -36,6 +39,29 @@ def register(spark: SparkSession) -> None:
     from spark_streams.datasource import RStreamDataSource
 
     spark.dataSource.register(RStreamDataSource)
+
+
+def run(
+    query: DataStreamWriter | StreamingQuery | Callable[[], DataStreamWriter | StreamingQuery],
+    *,
+    stop_within: str = "30s",
+    traceback: bool | None = None,
+) -> StreamingQuery:
+    """Run a query to its end, as the jobs run theirs: what is wrong is one line, Ctrl-C and SIGTERM stop it gently.
+
+    query: `df.writeStream…` before its `start()`, which is called here; or a query that is started; or a function that
+    gives one of them, so that errors of its own (of `load()`, of names that Spark does not find) are told the same way.
+    stop_within: on Ctrl-C or SIGTERM the batch in flight may take so long to finish; then it is cut, and run again next
+    time. A second Ctrl-C ends the program at once.
+    traceback: show all that Spark and Python say of an error (default: whether `$RSTREAM_TRACEBACK` is set).
+
+    The query, which has ended, or was stopped. Raises an RStreamError of one line: the one that ended the query,
+    QueryError where it is none of ours. A program that does not catch it ends with that line and exit code 1.
+    Call it in the main thread, which alone is told of Ctrl-C: raises UnsupportedError elsewhere.
+    """
+    from spark_streams.running.run import run as run_query
+
+    return run_query(query, stop_within, traceback)
 
 
 def watch(

@@ -9,13 +9,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_streams.errors import InvalidOptionError, SchemaError
+from spark_streams.errors import InvalidOptionError, RStreamError, SchemaError
+from spark_streams.option_uses import check_any_given, check_for_any_use
 from spark_streams.options import BATCH_SOURCE, SINK, SOURCE, Options, parse_options
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.stream_writer import StreamWriter
 from spark_streams.source.batch_reader import BatchReader, PushingBatchReader, infer_schema
+from spark_streams.source.refused_reader import RefusedReader
 from spark_streams.source.rows.columns import DEFAULT_SCHEMA, Columns
 from spark_streams.source.stream_reader import StreamReader
+
+_LEAST_TO_READ = "say which streams to read (option streams, or streamsPattern), and at which server (option url)"
 
 
 class RStreamDataSource(DataSource):
@@ -23,6 +27,7 @@ class RStreamDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
+        check_for_any_use(self.options)
         self._declared = True
 
     @classmethod
@@ -39,13 +44,18 @@ class RStreamDataSource(DataSource):
         return DEFAULT_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        check_any_given(self.options, _LEAST_TO_READ)
         options = parse_options(self.options, BATCH_SOURCE, "source")
         columns = self._columns(schema, options)
         return PushingBatchReader(options, columns, schema) if options["pushFilters"] else BatchReader(options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = parse_options(self.options, SOURCE, "source")
-        return StreamReader(options, self._columns(schema, options))
+        try:
+            check_any_given(self.options, _LEAST_TO_READ)
+            options = parse_options(self.options, SOURCE, "source")
+            return StreamReader(options, self._columns(schema, options))
+        except RStreamError as error:
+            return RefusedReader(error)
 
     def _columns(self, schema: StructType, options: Options) -> Columns:
         try:
@@ -60,7 +70,11 @@ class RStreamDataSource(DataSource):
         return any(name.lower() == "inferschema" and text.lower() == "true" for name, text in self.options.items())
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        return BatchWriter(parse_options(self.options, SINK, "sink"), schema, overwrite)
+        return BatchWriter(self._sink(), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        return StreamWriter(parse_options(self.options, SINK, "sink"), schema, overwrite)
+        return StreamWriter(self._sink(), schema, overwrite)
+
+    def _sink(self) -> Options:
+        check_any_given(self.options, "name the stream (option stream), or the server (option url) if rows name theirs")
+        return parse_options(self.options, SINK, "sink")

@@ -29,6 +29,7 @@
     │   ├── EntryIdError                a row's id is no entry id, or not above the last one of its stream
     │   ├── RowTooLargeError            a row is larger than the server takes
     │   └── DecodeError                 a value does not fit the declared type (mode=FAILFAST)
+    ├── QueryError                      a query was ended by an error that is none of these: Spark's, or its own code's
     └── UnsupportedError                known, and not available here; the message says what to do instead
 
 Each message is one line: `[CONDITION] what was wrong, where; what to do`. The condition is stable and can be matched.
@@ -238,6 +239,12 @@ class TransformError(RStreamError):
     """A function that was to repair dead letters cannot be found, failed, or gave something that is no entry."""
 
     condition = "RSTREAM_TRANSFORM"
+
+
+class QueryError(RStreamError):
+    """What ended a query (spark_streams.run) is an error of somebody else's: of Spark, or of the query's own code."""
+
+    condition = "RSTREAM_QUERY"
 
 
 class UnsupportedError(RStreamError):

@@ -31,7 +31,7 @@ from spark_streams.wire.address import Address, default_url
 from spark_streams.wire.patience import Patience
 
 # What Spark itself puts among the options of a reader or a writer.
-_SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 
 REQUIRED = object()
 
@@ -360,7 +360,7 @@ def parse_options(given: Mapping[str, str], table: Iterable[Option], side: str) 
     typed = {name.lower() for name in given}
     values: dict[str, Any] = {}
     for name, typed_text in given.items():
-        if name.lower() in _SPARKS_OWN:
+        if name.lower() in SPARKS_OWN:
             continue
         option = known.get(name.lower())
         if option is None:

@@ -3,14 +3,12 @@
     spark-submit --properties-file conf/spark-defaults.conf jobs/NAME.py --config conf/NAME.toml [--set key=value …]
 
 `--check` checks the configuration, asks the server, prints what the job would do, and starts nothing.
-Exit codes: 0 done, or stopped by SIGTERM or SIGINT (stopping.py); 1 the job failed; 2 the arguments or the
+Exit codes: 0 done, or stopped by SIGTERM or SIGINT (running/stopping.py); 1 the job failed; 2 the arguments or the
 configuration are wrong; 130 stopped at once by a second SIGINT. `--traceback` shows where an error comes from.
 """
 
 from __future__ import annotations
 
-import logging
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -20,9 +18,10 @@ import click
 from rich.console import Console
 
 from spark_streams.jobs.config import Shape, load
-from spark_streams.errors import OptionError, find_in_text
-from spark_streams.jobs.job import CheckedError, Job, first_line
-from spark_streams.monitor.watch.failure import failure_of
+from spark_streams.errors import OptionError
+from spark_streams.jobs.job import CheckedError, Job
+from spark_streams.running.failing import one_line
+from spark_streams.running.quiet import quieten_python
 from spark_streams.wire.address import redacted
 
 # As the command `rstream` has it.
@@ -43,7 +42,7 @@ def main(name: str, doc: str, shape: Shape, required: Iterable[str], body: Calla
     @click.option("--traceback", "show", is_flag=True, help="Show where an error comes from.")
     def command(config: str | None, settings: tuple[str, ...], check: bool, summary: str | None, show: bool) -> None:
         if not show:
-            _quieten()
+            quieten_python()
         try:
             job = Job(name, load(config, settings, {"url": str, **shape}, required), _console(), check)
             body(job)
@@ -55,7 +54,7 @@ def main(name: str, doc: str, shape: Shape, required: Iterable[str], body: Calla
         except OptionError as error:
             _leave(2, f"{name}: {error}", show)
         except Exception as error:  # noqa: BLE001 - the one place where errors become a line
-            _leave(1, f"{name}: {_one_line(error)}", show)
+            _leave(1, f"{name}: {one_line(error)}", show)
 
     run(command, f"{name}.py", name)
 
@@ -75,30 +74,8 @@ def _console() -> Console:
     return Console(highlight=False, soft_wrap=True)
 
 
-def _quieten() -> None:
-    """Spark's Python side logs an error that it raises, with the whole Java stack."""
-    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
-
-
 def _leave(code: int, line: str, show: bool = False) -> NoReturn:
     if show:
         traceback.print_exc()
     print(line, file=sys.stderr, flush=True)
     sys.exit(code)
-
-
-def _one_line(error: BaseException) -> str:
-    """Our own line if the error carries one, however deep; else the last line of a Python traceback in it, or the first
-    line of what Spark says."""
-    text = str(error)
-    if find_in_text(text) is None and _TRACEBACK in text:
-        failure = failure_of(text)
-        return f"{failure.error}: {' '.join(failure.message.split())}".removesuffix(": ")[:500]
-    causes = _CAUSE.findall(text)
-    return find_in_text(text) or (causes[-1] if causes else f"{type(error).__name__}: {first_line(error)}")[:500]
-
-
-_TRACEBACK = "Traceback (most recent call last):"
-# How Java's exceptions name the one below them, and how py4j begins the text of one.
-_CAUSE = re.compile(r"^(?:Caused by: |: )(\S.*)$", re.MULTILINE)

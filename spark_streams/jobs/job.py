@@ -19,8 +19,9 @@ from rich.console import Console
 from spark_streams.jobs.config import Config, value_at
 from spark_streams import register
 from spark_streams.errors import ConfigError, RStreamError
-from spark_streams.jobs.stopping import Stop
 from spark_streams.options import Option, Options, parse_options
+from spark_streams.running.failing import first_line
+from spark_streams.running.stopping import Stop
 from spark_streams.wire.address import default_url
 
 
@@ -119,11 +120,6 @@ class JobError(RStreamError):
 
 def _under_submit() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
-
-
-def first_line(error: BaseException) -> str:
-    """What an exception says first."""
-    return next(iter(str(error).strip().splitlines()), "no message")
 
 
 def _as_option(value: Any) -> str:

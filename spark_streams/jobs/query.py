@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams import watch
@@ -22,6 +20,7 @@ from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.option_values import duration
 from spark_streams.options import Options
+from spark_streams.running.ending import end_between_batches, wait_for_end
 from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
@@ -37,7 +36,6 @@ SHAPE = {
     "metrics_file": str,
 }
 _INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
-_LOOK = 0.2  # seconds
 
 
 class Ran(NamedTuple):
@@ -139,28 +137,14 @@ class Query:
                         seen, total = progress.batchId, total + progress.numInputRows
                 bar.at(total)
 
-            while not query.awaitTermination(_LOOK):  # type: ignore[arg-type]  # it takes fractions of a second
+            def both() -> None:
                 count()
                 look()
-                if job.stop.asked:
-                    self._finish(query)
-                    break
+
+            if not wait_for_end(query, job.stop, both) and not end_between_batches(query, self._patience):
+                job.say(cut=True)
             count()
         return Ran(total, bar.rate)
-
-    def _finish(self, query: StreamingQuery) -> None:
-        """Stop between two batches; after `stop_within` in the middle of one, which is then run again next time."""
-        deadline = time.monotonic() + self._patience
-        before = _last(query)
-        while query.isActive and query.status["isTriggerActive"] and _last(query) == before:
-            if time.monotonic() > deadline:
-                self._job.say(cut=True)
-                break
-            time.sleep(0.02)
-        query.stop()
-        error = query.exception()
-        if error is not None:
-            raise error
 
 
 def _inputs(server: Connection, source: Options) -> list[str]:
@@ -181,12 +165,6 @@ def added(address: Address, stream: str | None) -> int:
     with Connection(address) as server:
         views = view_streams(server, [stream])
     return 0 if not views else views[0].length if views[0].added is None else views[0].added
-
-
-def _last(query: StreamingQuery) -> object:
-    """What changes with each batch that has ended."""
-    progress = query.lastProgress
-    return None if progress is None else (progress.batchId, progress.timestamp)
 
 
 def _trigger(job: Job) -> Mapping[str, Any]:

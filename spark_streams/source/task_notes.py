@@ -1,22 +1,27 @@
-"""What tasks leave for the driver: entries that do not fit the schema, and how many entries were gone.
+"""What tasks leave for the driver: entries that do not fit the schema, how many entries were gone, and what was found
+out about columns.
 
 Tasks must not move the group or append to streams: they may run twice (FACTS S7). So they write notes into a hash
 beside the stream, `rstream:notes:…`, one field for each entry, named by the batch's token and the entry: a second run
 writes the same fields. When the batch is proved committed, the driver turns the notes into dead letters; each letter,
 its acknowledgement and the removal of its note are one transaction. Receipts prove that no note is gone.
+
+Notes on columns (source.column_report) are counts that nothing hangs on: they have no receipts, and all of a batch
+stand beside the first stream that it took from, so that one question tells whether there are any.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from spark_streams.deadletter.post import FailedEntry, Note, now, post
 from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError
 from spark_streams.ids import StreamId
 from spark_streams.keys import key_beside
+from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
@@ -25,7 +30,7 @@ from spark_streams.source.rows.malformed import Dead
 from spark_streams.wire.connection import Connection, ReplyError, pack
 from spark_streams.wire.replies import parse_replies
 
-_LETTER, _LOST = b"letter", b"lost"
+_LETTER, _LOST, _COLUMNS = b"letter", b"lost", b"columns"
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
 
 
@@ -62,8 +67,15 @@ class Writer:
 
     def lost(self, entries: EntryRange, count: int) -> None:
         """Note that entries of a run are gone. Those of several consumers may begin at the same place."""
-        which = b"%b/%b" % (bytes(entries.after), quote(entries.consumer, safe="").encode())
+        which = b"%b/%b" % (bytes(entries.after), _quoted(entries.consumer))
         self._leave([(entries.stream, b"%b %b %b" % (self.token.encode(), _LOST, which), str(count).encode())])
+
+    def columns(self, beside: str, task: EntryRange, report: ColumnReport, whole: bool) -> None:
+        """Note what a task found out about columns; beside: which stream; task: its first range. One that was ended
+        before it had read all (not whole) takes nothing back of what it found when it ran before."""
+        which = b"%b/%b/%b" % (_quoted(task.stream), bytes(task.after), _quoted(task.consumer))
+        field = b"%b %b %b" % (self.token.encode(), _COLUMNS, which)
+        self.server.execute("HSET" if whole else "HSETNX", notes_key(beside, self.member), field, report.to_json())
 
     def _leave(self, notes: Sequence[_NewNote]) -> None:
         commands: list[tuple[str | bytes, ...]] = []
@@ -77,13 +89,19 @@ class Writer:
                 raise self.server.error_of(reply, command[:2])
 
 
+def _quoted(name: str) -> bytes:
+    return quote(name, safe="").encode()
+
+
 @dataclass(frozen=True)
 class Collected:
-    """lost: entries that were gone, per stream; letters: how many were posted; missing: how many notes were gone."""
+    """Per stream, missing: how many notes were gone; lost: entries that were gone; letters: how many were posted. And
+    columns: what tasks found out about these."""
 
-    lost: Mapping[str, int]
-    letters: Mapping[str, int]
     missing: Mapping[str, int]
+    lost: Counter[str] = field(default_factory=Counter)
+    letters: Counter[str] = field(default_factory=Counter)
+    columns: list[ColumnReport] = field(default_factory=list)
 
 
 def collect(
@@ -110,16 +128,15 @@ def collect(
     missing = missing_notes(server, keys, receipts, token)
     if missing and not may_miss:
         raise _notes_are_gone(server, member, missing)
-    lost: dict[str, int] = {}
-    letters: dict[str, int] = {}
+    taken = Collected(missing)
     there = [stream for stream, reply in zip(keys, replies[: len(keys)], strict=True) if reply == 1]
     for stream in there:
         for page in _pages(server, keys[stream], limits.note_page):
-            _take(server, member, stream, token, letters_to, page, lost, letters, limits)
+            _take(server, member, stream, token, letters_to, page, taken, limits)
     entered = [command for stream, some in receipts.items() for command in removal(stream, member, some)]
     # Consumers first: without their fields they would tell of a loss.
     server.pipeline([*entered, *[("DEL", keys[stream]) for stream in there]])
-    return Collected(lost, letters, missing)
+    return taken
 
 
 def _take(
@@ -129,16 +146,16 @@ def _take(
     token: str,
     letters_to: str | None,
     page: Mapping[bytes, bytes],
-    lost: dict[str, int],
-    letters: dict[str, int],
+    taken: Collected,
     limits: Limits,
 ) -> None:
-    """Take a page of notes; what they say is added to `lost` and `letters`."""
+    """Take a page of notes; what they say is added to `taken`."""
     key = notes_key(stream, member)
     mine = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
     notes = {field: _read(member, stream, Note(key, field, value)) for field, value in mine.items()}
     found = sorted((n for n in notes.values() if isinstance(n, FailedEntry)), key=lambda one: StreamId.parse(one.id))
-    lost[stream] = lost.get(stream, 0) + sum(note for note in notes.values() if isinstance(note, int))
+    taken.lost[stream] += sum(note for note in notes.values() if isinstance(note, int))
+    taken.columns.extend(note for note in notes.values() if isinstance(note, ColumnReport))
     if found:
         if letters_to is None:
             raise InvalidOptionError(
@@ -146,7 +163,7 @@ def _take(
                 "in a dead-letter stream yet; set mode=DEADLETTER and deadLetterStream again for one more run"
             )
         post(server, letters_to, member.group, found, limits.dead_letters)
-        letters[stream] = letters.get(stream, 0) + len(found)
+        taken.letters[stream] += len(found)
     others = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
     if others:
         server.execute("HDEL", key, *others)
@@ -189,10 +206,12 @@ def _pages(server: Connection, key: bytes, size: int) -> Iterator[dict[bytes, by
                 break
 
 
-def _read(member: Membership, stream: str, note: Note) -> FailedEntry | int:
+def _read(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport | int:
     _, kind, entry = note.field.split(b" ")
     if kind == _LOST:
         return int(note.value)
+    if kind == _COLUMNS:
+        return ColumnReport.from_json(note.value)
     query, batch, when, reason, *fields = parse_replies(note.value)[0]
     return FailedEntry(
         stream,

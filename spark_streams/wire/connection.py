@@ -81,12 +81,14 @@ class Connection:
             )
             self._connection = cast(AbstractConnection, pool.make_connection())
             self._connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+        # What these errors of redis-py's say is in the message; what caused them says no more.
         except (redis.AuthenticationError, redis.ResponseError) as error:
-            raise login_error(address, error) from error
+            raise login_error(address, error) from None
         except (redis.RedisError, OSError) as error:
             raise ServerUnreachableError(
-                f"no stream server answers at {address}: {error}; start one there, or set url (or RSTREAM_URL)"
-            ) from error
+                f"no stream server answers at {address}: {str(error).rstrip('.')}; start one there, or set url "
+                "(or RSTREAM_URL)"
+            ) from None
         except (ValueError, TypeError) as error:
             raise ServerUnreachableError(f"the address {address} cannot be used: {error}", passes=False) from error
         # redis-py has no public name for the socket.

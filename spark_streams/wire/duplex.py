@@ -55,7 +55,7 @@ class Duplex:
                 if self.most is not None and len(self._kept) > self.most:
                     raise TooMuchError from None
             except OSError as error:
-                raise self._lost(error) from error
+                raise self._lost(error) from None
 
     def receive(self) -> memoryview:
         """Some bytes, one at least; valid until the next call."""
@@ -83,7 +83,7 @@ class Duplex:
         except _BLOCKED:
             return 0
         except OSError as error:
-            raise self._lost(error) from error
+            raise self._lost(error) from None
         if not got:
             raise self._lost(None)
         self.received += got

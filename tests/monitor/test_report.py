@@ -52,7 +52,7 @@ def line(at: str, query: str = "q", event: str = "progress", **more: Any) -> dic
     """A line of the listener."""
     group = {"stream": "s", "group": "g", "consumer": "c", "position": "5-0", "lag": 7, "lag_ms": 80, "pending": 9}
     group |= {"oldest_idle_ms": 11, "entries": 5, "lost": 0, "claimed": 0, "dead": 0}
-    group |= {name: more.pop(name) for name in list(more) if name in group}
+    group |= {name: more.pop(name) for name in list(more) if name in group or name == "bad"}
     told = {"batch": 1, "batch_ms": 250, "rows": 5, "rows_per_second": 20.0} if event == "progress" else {}
     groups = {"groups": [group]} if event in ("progress", "idle") else {}
     return {
@@ -106,7 +106,7 @@ def test_the_page_of_a_server_says_what_is_there_and_changes_nothing(
 def test_the_page_of_a_log(server: Server, tmp_path: Path) -> None:
     log = tmp_path / "billing.jsonl"
     said = [
-        line("10:00:00", event="started"), line("10:00:01"), line("10:00:09", lag=900, dead=2),
+        line("10:00:00", event="started"), line("10:00:01"), line("10:00:09", lag=900, dead=2, bad={"n": 6}),
         line("10:00:10", event="idle"), line("10:00:11", event="terminated", error="ValueError", message="no <number>"),
     ]  # fmt: skip
     log.write_text("\n".join(map(json.dumps, said)))
@@ -123,15 +123,16 @@ def test_a_log_adds_up_over_runs_and_keeps_to_what_was_asked_for() -> None:
     reading = LogReading(["s"])
     for one in (
         line("10:00:00", dead=1), line("10:00:01", dead=3, lag=None), line("10:00:02", dead=2, run="later", lost=4),
-        line("10:00:03", stream="other", dead=100),
+        line("10:00:03", bad={"n": 2, "m": 1}, dead=2, run="later", lost=4),
+        line("10:00:03", stream="other", dead=100, bad={"n": 100}),
     ):  # fmt: skip
         reading.add(one)
     report = reading.report("log")
     assert report.queries is not None
     [query] = report.queries
-    assert (query.batches, query.rows, query.dead, query.lost) == (4, 20, 5, 4)
+    assert (query.batches, query.rows, query.dead, query.lost, query.bad) == (5, 25, 5, 4, 3)
     lag, *_ = report.charts
-    assert [value for _, value in lag.lines[0].points] == [7, None, 7]
+    assert [value for _, value in lag.lines[0].points] == [7, None, 7, 7]
     assert [one.stream for one in report.groups] == ["s"]
 
 

@@ -69,7 +69,7 @@ def test_a_task_that_begins_while_the_server_is_away_waits_for_it(
     assert len(told) == 2, "one line, however often it was tried, and one when it is back"
     assert told[1].startswith(f"the stream server at {behind.url} is back after ")
     assert told[0].startswith(f"reading for group 'g' at {behind.url}: no stream server answers")
-    narrowed = [EntriesPartition(share.task, share.token, narrowed=True, lossy=False) for share in shares]
+    narrowed = [EntriesPartition(share.task, replace(share.batch, narrowed=True)) for share in shares]
     proxy.away(LONG)
     assert [row["n"] for share in narrowed for batch in one.read(share) for row in batch.to_pylist()] == list(range(50))
 

@@ -169,13 +169,15 @@ def test_entries_pass_through_byte_for_byte(spark: SparkSession, server: Server,
         ({"maxEntriesPerTrigger": "0"}, "RSTREAM_INVALID_OPTION.*maxEntriesPerTrigger='0'"),
         ({"url": "redis://127.0.0.1:1"}, "RSTREAM_SERVER_UNREACHABLE.*redis://127.0.0.1:1"),
         ({"url": "127.0.0.1"}, "RSTREAM_INVALID_OPTION.*is not a server address"),
+        ({"maxTriggerDelay": "1s"}, "RSTREAM_INVALID_OPTION.*needs option minEntriesPerTrigger"),
     ],
 )
 def test_options_that_lead_to_no_server_are_named(
     spark: SparkSession, engine_server: Server, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(Exception, match=message) as caught:
         drain(read_stream(spark, engine_server, "n INT", **{"streams": "s", **options}), tmp_path)
+    assert "UnboundLocalError" not in str(caught.value), "an error of Spark's own on top of ours"
 
 
 def test_a_key_that_is_no_stream_is_named(spark: SparkSession, server: Server, tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 
 
 def metrics(text: str) -> dict[tuple[str, ...], float]:
-    """(name, values of the labels stream, group, query that it has …) → value."""
-    labels = ("stream", "group", "query")
+    """(name, values of the labels stream, group, query, column that it has …) → value."""
+    labels = ("stream", "group", "query", "column")
     return {
         (sample.name, *[sample.labels[name] for name in labels if name in sample.labels]): sample.value
         for family in text_string_to_metric_families(text)
@@ -102,6 +102,8 @@ def test_lines_and_metrics_say_what_happened(
     # Spark tells of a batch when it likes to: the next one may have been made.
     assert all(one["lag"] in (10, 0) for one in batches)
     assert all(one["lag_ms"] is not None and one["pending"] is not None for one in batches)
+    # What did not fit in a batch is known with the next one.
+    assert [one["bad"] for one in batches] == [{}, {"n": 1}]
     assert "error" not in lines[-1]
     told, written = metrics(served), metrics(file.read_text())
     query = lines[0]["query"]
@@ -113,6 +115,7 @@ def test_lines_and_metrics_say_what_happened(
         assert found["rstream_batches_total", query] == 2
         assert found["rstream_claimed_entries_total", "s", "g", query] == 5
         assert found["rstream_lost_entries_total", "s", "g", query] == 0
+        assert found["rstream_bad_values_total", "s", "g", query, "n"] == 1
         assert found["rstream_server_up",] == 1
     assert written["rstream_query_running", query] == 0
 

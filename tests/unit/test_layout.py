@@ -32,22 +32,24 @@ BELOW = {
     },
     "sink": {"deadletter", "errors", "ids", "keys", "options", "source", "task_context", "wire", "worker"},
     "monitor": {"_version", "errors", "ids", "keys", "source", "wire"},
-    "datasource": {"errors", "options", "sink", "source", "wire"},
+    "option_uses": {"errors", "options"},
+    "datasource": {"errors", "option_uses", "options", "sink", "source", "wire"},
     "commands": {"deadletter", "engine", "errors", "ids", "monitor", "option_values", "options", "wire"},
     "cli": {"_version", "commands"},
     # Streams they read and write by format("rstream"): source and sink are not among these.
-    "jobs": {"__init__", "deadletter", "errors", "monitor", "option_values", "options", "wire"},
+    "running": {"errors", "monitor", "option_values"},
+    "jobs": {"__init__", "deadletter", "errors", "monitor", "option_values", "options", "running", "wire"},
     "installation": {"_version"},
     "__main__": {"installation"},
-    "__init__": {"_version", "datasource", "deadletter", "monitor"},
+    "__init__": {"_version", "datasource", "deadletter", "monitor", "running"},
 }
 # Within the source: from what is known of entries and groups up to what Spark asks.
 SOURCE = [
     {"entry_count", "entry_range", "limits", "membership", "offset", "pending_list", "partitioning", "run_counters"},
-    {"rows", "note_receipts", "task_notes", "group"},
+    {"column_report", "column_warnings", "rows", "note_receipts", "task_notes", "group"},
     {"task", "recovery"},
     {"batch", "microbatch"},
-    {"batch_reader", "stream_reader"},
+    {"batch_reader", "refused_reader", "stream_reader"},
 ]
 
 
@@ -159,5 +161,5 @@ def test_the_engine_stands_apart_from(apart: str) -> None:
 
 
 def test_what_is_public_is_there() -> None:
-    assert sorted(spark_streams.__all__) == ["__version__", "register", "route_dead_letters", "watch"]
+    assert sorted(spark_streams.__all__) == ["__version__", "register", "route_dead_letters", "run", "watch"]
     assert all(getattr(spark_streams, name) is not None for name in spark_streams.__all__)

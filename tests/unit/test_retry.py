@@ -141,7 +141,7 @@ def test_who_gives_up_does_not_say_that_the_server_is_back(caplog: pytest.LogCap
 def test_each_server_has_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     waiting = Waiting()
     waiting.until(1, waiting.session())
-    waiting.until(2, waiting.session(), where="redis://other")
+    waiting.until(30, waiting.session(), where="redis://other")
     waiting.outages.connected("redis://nobody-waits-for-this-one")
     assert ["redis://h" in caplog.messages[0], "redis://other" in caplog.messages[1]] == [True, True]
     assert len(caplog.messages) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import traceback
 import tracemalloc
 from collections.abc import Iterator
 
@@ -14,7 +15,7 @@ from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.duplex import Duplex
 from spark_streams.wire.pipe import Pipe
-from tests.servers import Server
+from tests.servers import Server, free_port
 
 MB = 1 << 20
 
@@ -155,3 +156,18 @@ def test_a_server_that_falls_silent_is_given_up(server: Server) -> None:
         accepted.close()
         with pytest.raises(ServerUnreachableError):
             duplex.receive()
+
+
+def test_what_cannot_be_reached_is_said_once(server: Server) -> None:
+    """redis-py's own errors, and what caused those, repeat it: they are in the message, and in no traceback."""
+    with pytest.raises(ServerUnreachableError, match="Connection refused") as refused:
+        Connection(Address.parse(f"redis://127.0.0.1:{free_port()}/0"))
+    with pytest.raises(ServerUnreachableError, match="no stream server answers at .*missing.sock") as missing:
+        Connection(Address.parse("unix:///tmp/rstream-test/missing.sock"))
+    with Connection(Address.parse(server.url)) as broken:
+        broken._duplex._socket.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(ServerUnreachableError) as lost:
+            broken.execute("PING")
+    for caught in (refused, missing, lost):
+        shown = "".join(traceback.format_exception(caught.value))
+        assert shown.count("Traceback") == 1, shown

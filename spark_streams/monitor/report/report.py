@@ -86,6 +86,7 @@ class QueryRow:
     lost: int = 0
     claimed: int = 0
     dead: int = 0
+    bad: int = 0  # values that did not fit their column
     failures: list[tuple[str, str, str]] = field(default_factory=list)  # when, error, message
 
 

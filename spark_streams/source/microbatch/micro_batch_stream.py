@@ -82,9 +82,7 @@ class MicroBatchStream:
         account = LossAccount(losses, subscription, self._no_ack)
         groups = self._groups = GroupReconciler(losses, subscription, account, self._no_ack)
         poison = self._poison = PoisonBatch(options["maxDeliveries"], self._dead_letter, losses, limits)
-        acks = self._acknowledging = Acknowledging(
-            self.worker, options, self.member, losses, self.counters.dead, limits
-        )
+        acks = self._acknowledging = Acknowledging(self.worker, options, self.member, losses, self.counters, limits)
         admission = self._admission = Admission(options, now)
         self._positions = KeptPositions(self._no_ack)
         contents = self._contents = ContentsChooser(
@@ -113,6 +111,11 @@ class MicroBatchStream:
     def reserved_ahead(self) -> int:
         """How many entries are reserved for the batch after the current one, once that is done."""
         return self._memory.reserved_ahead
+
+    @property
+    def knows_fields(self) -> bool:
+        """Whether it is known which declared columns are fields of no entry: then tasks need not look for that."""
+        return self._acknowledging.knows_fields
 
     # -- what Spark asks -----------------------------------------------------------------------------------------
 
@@ -172,7 +175,7 @@ class MicroBatchStream:
             self._begin_afresh()
 
     def reported(self) -> dict[str, object]:
-        """Where the streams end, and what this run has lost, claimed and given up so far."""
+        """Where the streams end, what this run has lost, claimed and given up so far, and the bad values in it."""
         heads = {stream: state.last for stream, state in self._groups.heads.items()}
         return {**Offset(self.member.group, self.member.consumer, heads).to_json(), **self.counters.to_json()}
 

@@ -25,10 +25,13 @@ class Unfit:
 
     def reason(self, row: int) -> str:
         """`field 'n' is b'oops', which is no int32`."""
+        return f"field {self.field.name!r} is {self.shown(row)}, which is no {self.field.type}"
+
+    def shown(self, row: int) -> str:
+        """The row's value as Python shows it, the beginning of a long one."""
         # A value may be huge: only what is quoted becomes a Python object.
         value = bytes(memoryview(self.values[row].as_buffer())[: _LONGEST_VALUE + 1])
-        shown = repr(value) if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]!r}…"
-        return f"field {self.field.name!r} is {shown}, which is no {self.field.type}"
+        return repr(value) if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]!r}…"
 
 
 @dataclass(frozen=True)

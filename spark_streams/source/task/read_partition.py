@@ -11,6 +11,7 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
+from spark_streams.source.rows.column_tally import ColumnTally, Found
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.task.fetcher import Fetch
@@ -31,6 +32,7 @@ def read_task(
     fail_on_data_loss: bool,
     lost: Lost,
     unreadable: Unreadable,
+    found: Found,
     limits: Limits = LIMITS,
 ) -> Iterator[pa.RecordBatch]:
     """The task's rows, those of a stream in its order; one page in memory, and the next on its way.
@@ -43,18 +45,21 @@ def read_task(
     """
     settle_in()
     fetch = Fetch(server, member, task.ranges, columns.wants_deliveries, not fail_on_data_loss, limits)
-    for page in fetch.pages():
-        if page.rows:
-            decoded = columns.batch(page.entries, page.rows, page.streams, page.deliveries)
-            if decoded.dead is not None:
-                unreadable(page.streams, decoded.dead)
-            yield decoded.batch
-        for entries, count in page.ended:
-            if not entries.counted or count >= entries.count:
-                continue
-            if fail_on_data_loss:
-                raise _data_loss(member, entries, count)
-            lost(entries, entries.count - count)
+    tally = ColumnTally(columns)
+    with tally.telling(found):
+        for page in fetch.pages():
+            if page.rows:
+                decoded = columns.batch(page.entries, page.rows, page.streams, page.deliveries)
+                if decoded.dead is not None:
+                    unreadable(page.streams, decoded.dead)
+                tally.add(page.entries, page.rows, page.streams, decoded)
+                yield decoded.batch
+            for entries, count in page.ended:
+                if not entries.counted or count >= entries.count:
+                    continue
+                if fail_on_data_loss:
+                    raise _data_loss(member, entries, count)
+                lost(entries, entries.count - count)
 
 
 def _data_loss(member: Membership, entries: EntryRange, count: int) -> DataLossError:

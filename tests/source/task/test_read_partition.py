@@ -14,6 +14,7 @@ import redis
 
 from spark_streams.errors import DataLossError, GroupMissingError, ServerReplyError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
@@ -55,15 +56,20 @@ class Reading:
         self.lost: list[tuple[EntryRange, int]] = []
         self.dead: list[tuple[str, bytes]] = []
         self.rows: list[Row] = []
+        self.found: tuple[ColumnReport, bool] | None = None
         self.pages = 0
         member = Membership(tuple({run.stream for run in runs}), "g", "c")
         with Session(Address.parse(server.url), "reading") as connection:
             for batch in read_task(
-                connection, member, Task(runs), Columns(schema, True, mode), fail, self._lost, self._unreadable, limits
-            ):
+                connection, member, Task(runs), Columns(schema, True, mode), fail, self._lost, self._unreadable,
+                self._found, limits,
+            ):  # fmt: skip
                 assert batch.schema == schema
                 self.rows += [tuple(row.values()) for row in batch.to_pylist()]
                 self.pages += 1
+
+    def _found(self, report: ColumnReport, whole: bool) -> None:
+        self.found = report, whole
 
     def _lost(self, run: EntryRange, count: int) -> None:
         self.lost.append((run, count))

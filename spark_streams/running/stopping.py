@@ -1,8 +1,11 @@
 """Being asked to stop: by SIGTERM or SIGINT, wherever it arrives.
 
-`spark-submit` is a JVM whose child is the Python that runs the job: a scheduler that stops the job tells the JVM, a
-terminal tells both, and `python jobs/NAME.py` is told itself. A JVM that gets SIGTERM ends within moments, and the job
-with it; so the JVM's handler is replaced by one that only tells Python. The job then comes to its end by itself.
+`spark-submit` is a JVM whose child is the Python that runs the program: a scheduler that stops it tells the JVM, a
+terminal tells both, and `python program.py` is told itself. A JVM that gets SIGTERM ends within moments, and the
+program with it; so the JVM's handler is replaced by one that only tells Python. The program then ends by itself.
+
+PySpark's own handler of SIGINT cancels all of Spark's tasks, from within whatever call to the JVM Python is waiting
+for, which breaks that call's connection (py4j): it is replaced, too.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -19,35 +23,40 @@ SIGNALS = ("TERM", "INT")
 
 
 class Stop:
-    """Whether the job has been asked to stop. A second signal to Python itself ends it at once."""
+    """Whether the program has been asked to stop. A second signal to Python itself ends it at once."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
         self._here = False
         self._then: list[Callable[[], None]] = []
+        self._give_back: list[Callable[[], object]] = []
 
     @property
     def asked(self) -> bool:
         """Whether to come to an end."""
         return self._asked.is_set()
 
-    def wait(self, seconds: float) -> bool:
-        """Wait so long at the most; whether the job has been asked."""
-        return self._asked.wait(seconds)
-
     def then(self, call: Callable[[], None]) -> None:
-        """Call this when the job is asked: from a signal handler, or another thread."""
+        """Call this when the program is asked: from a signal handler, or another thread."""
         self._then.append(call)
 
     def listen(self, gateway: Any = None) -> None:
-        """Take the signals over, in this process and in the JVM behind a gateway."""
+        """Take the signals over, in this process and in the JVM behind a gateway. From the main thread only."""
         for name in SIGNALS:
-            signal.signal(getattr(signal, f"SIG{name}"), self._on_signal)
+            number = getattr(signal, f"SIG{name}")
+            before = signal.signal(number, self._on_signal)
+            self._give_back.append(partial(signal.signal, number, signal.SIG_DFL if before is None else before))
         if gateway is not None:
             ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
             of_jvm = gateway.jvm.sun.misc.Signal
             for name in SIGNALS:
-                of_jvm.handle(of_jvm(name), _Handler(self._ask))
+                before = of_jvm.handle(of_jvm(name), _Handler(self._ask))
+                self._give_back.append(partial(of_jvm.handle, of_jvm(name), before))
+
+    def give_back(self) -> None:
+        """The signals do again what they did before `listen`."""
+        while self._give_back:
+            self._give_back.pop()()
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         if self._here:

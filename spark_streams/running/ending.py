@@ -1,0 +1,114 @@
+"""Waiting for a query's end, and ending it between two batches."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_streams.running.stopping import Stop
+
+_LOOK = 0.2  # seconds
+_MOMENT = 0.5  # seconds: within these a trigger follows a batch, if one is due
+_AT_LAST = 2.0  # seconds for Spark to stop the tasks of a batch
+
+
+def wait_for_end(query: StreamingQuery, stop: Stop, look: Callable[[], None] = lambda: None) -> bool:
+    """Until the query has ended, or is asked to. look: called again and again meanwhile.
+
+    Whether it has ended. Raises what ended it (StreamingQueryException).
+    """
+    while not query.awaitTermination(_LOOK):  # type: ignore[arg-type]  # it takes fractions of a second
+        look()
+        if stop.asked:
+            return False
+    return True
+
+
+def end_between_batches(query: StreamingQuery, patience: float) -> bool:
+    """Let the batch in flight finish, and end the query. patience: so many seconds may that take; then the batch is
+    cut, and run again next time.
+
+    Whether it was not cut. Raises what ended the query before (StreamingQueryException).
+    """
+    deadline = time.monotonic() + patience
+    before = _last(query)
+    in_flight = False
+    while query.isActive and query.status["isTriggerActive"] and _last(query) == before:
+        in_flight = True
+        if time.monotonic() > deadline:
+            cut(query)
+            return False
+        time.sleep(0.02)
+    # What the batch has read is acknowledged by the trigger after it (docs/facts.md, S4), where one follows at once.
+    moment = time.monotonic() + _MOMENT
+    while query.isActive and in_flight:
+        time.sleep(0.02)  # the trigger that ends tells of its batch before it is over
+        status = query.status
+        if _has_moved_on(status) or time.monotonic() > (deadline if status["isTriggerActive"] else moment):
+            break
+    query.stop()
+    error = query.exception()
+    if error is not None:
+        raise error
+    return True
+
+
+def cut(query: StreamingQuery) -> None:
+    """End the query in the middle of a batch, which is run again next time. Spark stops the tasks of the batch. The
+    function of a foreachBatch it cannot stop: one that goes on is not waited for, and ends with the program."""
+    with _overflows_untold(query):
+        ending = threading.Thread(target=query.stop, daemon=True)
+        ending.start()
+        ending.join(_AT_LAST)
+
+
+@contextlib.contextmanager
+def _overflows_untold(query: StreamingQuery) -> Iterator[None]:
+    """Spark looks with a regular expression through what a function of foreachBatch says of its end when its tasks are
+    stopped; that is long, the expression overflows the stack, and Java prints a thousand lines of it."""
+    jvm = SparkContext._jvm
+    assert jvm is not None  # or there would be no query
+    threads = jvm.java.lang.Thread
+    before = threads.getDefaultUncaughtExceptionHandler()
+    threads.setDefaultUncaughtExceptionHandler(_Uncaught(f"runId = {query.runId}]", before))
+    try:
+        yield
+    finally:
+        threads.setDefaultUncaughtExceptionHandler(before)
+
+
+class _Uncaught:
+    """A Thread.UncaughtExceptionHandler of the JVM."""
+
+    def __init__(self, thread: str, before: Any) -> None:
+        self._thread = thread
+        self._before = before
+
+    def uncaughtException(self, thread: Any, error: Any) -> None:
+        if self._thread in thread.getName() and error.getClass().getSimpleName() == "StackOverflowError":
+            return
+        if self._before is not None:
+            self._before.uncaughtException(thread, error)
+        else:
+            error.printStackTrace()
+
+    class Java:
+        implements = ["java.lang.Thread$UncaughtExceptionHandler"]
+
+
+def _has_moved_on(status: Mapping[str, Any]) -> bool:
+    """Whether another trigger has looked for entries since a batch has ended: there are none, or the next is begun."""
+    message = str(status["message"])
+    return message.startswith("Waiting for data") or (status["isTriggerActive"] and message == "Processing new data")
+
+
+def _last(query: StreamingQuery) -> object:
+    """What changes with each batch that has ended."""
+    progress = query.lastProgress
+    return None if progress is None else (progress.batchId, progress.timestamp)

@@ -1,0 +1,43 @@
+"""In the place of a streaming reader that cannot be made.
+
+Spark's runner answers an error of `streamReader()` with one of its own on top, an UnboundLocalError, which is then the
+one that ends the query: so what is wrong is said when Spark asks the first question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from spark_streams.errors import RStreamError
+
+
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises an error, whatever it is asked."""
+
+    def __init__(self, error: RStreamError) -> None:
+        self._error = error
+
+    def _refuse(self) -> NoReturn:
+        raise self._error.with_traceback(None) from None
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        self._refuse()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._refuse()
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._refuse()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._refuse()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        self._refuse()

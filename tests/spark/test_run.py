@@ -1,0 +1,241 @@
+"""spark_streams.run: what a program that runs a query says when something is wrong, and how it stops."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import spark_streams
+from spark_streams.errors import DecodeError, InvalidOptionError, QueryError, UnknownOptionError, UnsupportedError
+from spark_streams.running import quiet
+from tests.servers import Server
+from tests.spark.streams import read_stream
+
+pytestmark = pytest.mark.spark
+
+HERE = Path(__file__).resolve().parent
+PATIENCE = 240.0  # seconds
+# What Spark says of every query that is started.
+OF_ALL = "WARN ResolveWriteToStream"
+
+
+class Program:
+    """own_program.py as a process of its own, with Spark's own logging."""
+
+    def __init__(self, what: str, folder: Path, servers: list[Server]) -> None:
+        self.folder = folder
+        words = [sys.executable, str(HERE / "own_program.py"), what, str(folder), *[server.url for server in servers]]
+        path = os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        ours = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path}
+        environment = {name: value for name, value in {**os.environ, **ours}.items() if name != "SPARK_CONF_DIR"}
+        with (folder / "said").open("wb") as said:
+            self.process = subprocess.Popen(words, stdout=said, stderr=said, env=environment, start_new_session=True)
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "said").read_text()
+
+    @property
+    def sections(self) -> list[tuple[str, list[str]]]:
+        """What it was doing, and the lines on its standard error meanwhile, but for what Spark says of every query."""
+        _, *parts = self.said.split("# begins: ")
+        told = [part.splitlines() for part in parts]
+        return [(lines[0], [line for line in lines[1:] if OF_ALL not in line]) for lines in told]
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert self.process.poll() is None, self.said[-3000:]
+            assert time.monotonic() < deadline, self.said[-3000:]
+            time.sleep(0.02)
+
+    def has(self, name: str) -> Callable[[], bool]:
+        return (self.folder / name).exists
+
+    def says(self, line: str) -> Callable[[], bool]:
+        """Whether it has said this in what it is doing now."""
+        return lambda: any(line in one for one in self.sections[-1][1])
+
+    def interrupt(self) -> None:
+        """As a terminal does it: the process and all that it has started."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+
+@pytest.fixture
+def both(engine_server: Server, request: pytest.FixtureRequest) -> list[Server]:
+    """Empty servers."""
+    servers = [engine_server, request.getfixturevalue("redis_server")]
+    for server in servers:
+        with server.client() as client:
+            client.flushall()
+    return servers
+
+
+def started(what: str, folder: Path, servers: list[Server], request: pytest.FixtureRequest) -> Program:
+    program = Program(what, folder, servers)
+
+    def end() -> None:
+        if program.process.poll() is None:
+            os.killpg(program.process.pid, signal.SIGKILL)
+            program.process.wait()
+
+    request.addfinalizer(end)
+    return program
+
+
+def test_an_error_is_one_line(both: list[Server], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """An option, a server that does not answer, a value of an entry (of a query that was started before), a function of
+    foreachBatch; and in the end an error that the program does not catch."""
+    program = started("errors", tmp_path, both, request)
+    assert program.process.wait(PATIENCE) == 1, program.said[-3000:]
+    *caught, (last, lines) = program.sections
+    expected = {
+        "option": "# UnknownOptionError [RSTREAM_UNKNOWN_OPTION] format rstream has no option 'grup'; did you mean",
+        "server": "# ServerUnreachableError [RSTREAM_SERVER_UNREACHABLE] no stream server answers at redis://127.0.0.1:1",
+        "value": "# DecodeError [RSTREAM_DECODE] entry ",
+        "function": "# QueryError [RSTREAM_QUERY] ValueError: not today 4; run(…, traceback=True) shows where",
+    }
+    assert [name for name, _ in caught] == [*expected] * 2
+    for name, told in caught:
+        # That a server is waited for is said, too.
+        assert len(told) == 1 + (name == "server"), told
+        assert told[-1].startswith(expected[name])
+    assert (last, len(lines)) == ("in the end", 1), lines
+    assert lines[0].startswith("own_program.py: [RSTREAM_DECODE] entry ")
+
+
+def test_a_query_that_is_told_to_stop_finishes_its_batch(
+    both: list[Server], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Ctrl-C, SIGTERM; a batch that takes too long is cut; a second Ctrl-C ends the program at once. Each time a query
+    has a batch in a function of foreachBatch, and nothing is said but lines of ours."""
+    program = started("signals", tmp_path, both, request)
+    stopping = "own_program.py: stopping; the batch in flight is finished first ({} at most; Ctrl-C again: at once)"
+    for at in range(len(both)):
+        for name, ask in (("INT", program.interrupt), ("TERM", program.process.terminate)):
+            program.wait_for(program.has(f"{name}{at}.begun"))
+            ask()
+            program.wait_for(program.says("stopping"))
+            (tmp_path / f"{name}{at}.go").touch()
+        program.wait_for(program.has(f"cut{at}.begun"))
+        program.interrupt()
+    program.wait_for(program.has("twice.begun"))
+    program.interrupt()
+    program.wait_for(program.says("stopping"))
+    program.interrupt()
+    assert program.process.wait(PATIENCE) == -signal.SIGINT
+    finished = [stopping.format("10m"), "# batch of 1 finished", "# pending 0"]
+    was_cut = "own_program.py: the batch in flight took longer than 500ms: it is cut, and run again next time"
+    cut = [stopping.format("500ms"), was_cut, "# pending 1"]
+    at_once = "own_program.py: stopped at once; what was read and not acknowledged is read again next time"
+    assert program.sections == [
+        *[("INT", finished), ("TERM", finished), ("cut", cut)] * 2,
+        ("twice", [stopping.format("10m"), at_once]),
+    ]
+
+
+# -- in a session that goes on -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def writer(spark: SparkSession, server: Server, tmp_path: Path) -> Callable[..., DataStreamWriter]:
+    """Three entries, one of which has no number, to the end of what is there."""
+    with server.client() as client:
+        for value in ("1", "2", "three"):
+            client.xadd("s", {"a": value})
+
+    def of(**options: str) -> DataStreamWriter:
+        rows = read_stream(spark, server, "a INT", streams="s", **options)
+        return rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+
+    return of
+
+
+def levels(spark: SparkSession) -> dict[str, Any]:
+    """Of the loggers that are turned off meanwhile: null where they have none of their own."""
+    loggers = spark._jvm.org.apache.logging.log4j.LogManager.getContext(False).getConfiguration().getLoggers()
+    of_java = {name: loggers[name].getLevel().toString() if name in loggers else None for name in quiet.REPEATING}
+    return {**of_java, "py4j": logging.getLogger("py4j.clientserver").level, "root": logging.getLogger().filters}
+
+
+def test_a_query_that_ends_is_given_back_and_nothing_has_changed(
+    spark: SparkSession, server: Server, writer: Callable[..., DataStreamWriter]
+) -> None:
+    before = levels(spark), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), sys.excepthook
+    query = spark_streams.run(writer())
+    assert (query.isActive, query.exception(), query.lastProgress.numInputRows) == (False, None, 3)
+    assert spark_streams.run(query) is query  # which has ended
+    assert spark_streams.run(lambda: query) is query
+    assert (levels(spark), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), sys.excepthook) == before
+
+
+def test_an_error_has_its_class_and_spark_s_words_only_on_request(
+    spark: SparkSession, writer: Callable[..., DataStreamWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quiet, "_LATE", 0.0)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    before = levels(spark)
+    with pytest.raises(DecodeError) as caught:
+        spark_streams.run(writer(mode="FAILFAST"))
+    assert (caught.value.__suppress_context__, caught.value.__cause__) == (True, None)
+    deadline = time.monotonic() + PATIENCE
+    while levels(spark) != before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert levels(spark) == before, "given back a little later"
+    with pytest.raises(DecodeError) as caught:
+        spark_streams.run(writer(mode="FAILFAST"), traceback=True)
+    assert "Traceback" in str(caught.value.__cause__)
+    monkeypatch.setenv("RSTREAM_TRACEBACK", "1")
+    with pytest.raises(DecodeError) as caught:
+        spark_streams.run(writer(mode="FAILFAST"))
+    assert caught.value.__cause__ is not None
+
+
+def test_what_spark_refuses_is_one_line(
+    writer: Callable[..., DataStreamWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with pytest.raises(QueryError, match=r"^\[RSTREAM_QUERY\] .*DATA_SOURCE_NOT_FOUND.*traceback=True"):
+        spark_streams.run(writer().format("nothing"))
+
+
+def test_an_error_of_the_function_that_makes_the_query_is_told_the_same(
+    spark: SparkSession, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """load() looks at options where no schema is declared."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with pytest.raises(UnknownOptionError, match="did you mean 'group'"):
+        spark_streams.run(lambda: read_stream(spark, server, None, streams="s", grup="g").writeStream)
+
+
+def test_run_is_called_rightly(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    rows = spark.readStream.format("rate").load()
+    with pytest.raises(TypeError, match="takes df.writeStream"):
+        spark_streams.run(rows)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOptionError, match="stop_within='soon' must be a duration"):
+        spark_streams.run(rows.writeStream, stop_within="soon")
+    found: list[BaseException] = []
+
+    def elsewhere() -> None:
+        try:
+            spark_streams.run(rows.writeStream)
+        except UnsupportedError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(found)
