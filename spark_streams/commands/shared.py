@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import sys
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from spark_streams.errors import RStreamError, ServerReplyError, StreamStateError
+from spark_streams.errors import RStreamError, StreamStateError
 from spark_streams.monitor.terminal.units import printable
 
 if TYPE_CHECKING:
@@ -92,14 +91,9 @@ def named_streams(server: Connection, names: Sequence[str]) -> Sequence[str | by
 
 def _what_is_there(server: Connection, missing: Sequence[str]) -> str:
     """A hint for whoever named streams that are missing: the nearest ones."""
-    from spark_streams.monitor.groups import shown
-    from spark_streams.wire.scan import list_streams
+    from spark_streams.wire.absent_streams import nearest
 
-    try:
-        there = [shown(name) for name in list_streams(server)]
-    except ServerReplyError:  # it takes +scan
-        there = []
-    near = [repr(one) for name in missing for one in difflib.get_close_matches(name, there, 1)]
+    near = [repr(one) for one in nearest(server, missing).values()]
     return f"did you mean {', '.join(near)}?" if near else "rstream streams lists what is there"
 
 

@@ -48,14 +48,18 @@ def missing(server: Connection, stream: str, remedy: str) -> StreamMissingError:
     )
 
 
-def _hints(server: Connection, wanted: Sequence[str], but: Collection[str]) -> dict[str, str]:
-    """For each name ` (did you mean …?)`, or nothing; but: names that nobody can mean."""
+def nearest(server: Connection, wanted: Sequence[str], but: Collection[str] = ()) -> dict[str, str]:
+    """For each of these names the nearest one of a stream that is there, if one is near. but: names that nobody can
+    mean. Raises ServerUnreachableError."""
     there = streams_if_few(server) if wanted else None
     if there is None or len(there) > _COMPARED:
-        return dict.fromkeys(wanted, "")
+        return {}
     names = {name.lower(): name for name in there if name not in but}
-    hints = {}
-    for name in wanted:
-        near = difflib.get_close_matches(name.lower(), names, n=1)
-        hints[name] = f" (did you mean {names[near[0]]!r}?)" if near else ""
-    return hints
+    found = {name: difflib.get_close_matches(name.lower(), names, n=1) for name in wanted}
+    return {name: names[near[0]] for name, near in found.items() if near}
+
+
+def _hints(server: Connection, wanted: Sequence[str], but: Collection[str]) -> dict[str, str]:
+    """For each name ` (did you mean …?)`, or nothing."""
+    near = nearest(server, wanted, but)
+    return {name: f" (did you mean {near[name]!r}?)" if name in near else "" for name in wanted}
