@@ -28,7 +28,7 @@ def load(path: str | None, overrides: Iterable[str], shape: Shape, required: Ite
         key, equals, text = override.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--set {override!r} is not KEY=VALUE; write for example --set source.group=etl")
-        _put(config, key.strip(), _value(text, _shape_at(shape, key.strip())))
+        _put(config, key.strip(), _value(text, _shape_at(shape, key.strip()), key.strip()))
     _check(config, shape, "", path or "--set")
     for key in required:
         if value_at(config, key) in (None, "", {}, []):
@@ -68,13 +68,20 @@ def _shape_at(shape: Any, key: str) -> Any:
     return shape
 
 
-def _value(text: str, expected: Any) -> Any:
-    """Where a string is expected, the text as it was typed; else as TOML reads it, and a string if it is not TOML."""
-    if expected is str:
+def _value(text: str, expected: Any, key: str) -> Any:
+    """Where a string is expected, the text as it was typed, without quotes around it; else as TOML reads it, and a
+    string if it is not TOML. Raises ConfigError for quotes that are not around all of it."""
+    quoted = text.strip().startswith(("'", '"'))
+    if expected is str and not quoted:
         return text
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
+        if quoted:
+            raise ConfigError(
+                f"--set {key}: {text} begins with a quote and is no TOML string; leave the quotes out, or put "
+                'others around all of it ("…")'
+            ) from None
         return text
 
 

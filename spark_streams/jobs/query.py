@@ -29,6 +29,7 @@ from spark_streams.wire.scan import matching_streams
 # What [job] holds.
 SHAPE = {
     "checkpoint": str,
+    "name": str,
     "trigger": str,
     "stop_within": str,
     "log": str,
@@ -124,11 +125,12 @@ class Query:
 
     def _run(self, writer: DataStreamWriter, look: Callable[[], None]) -> Ran:
         job = self._job
-        checkpoint = job.get("job.checkpoint")
+        name = job.get("job.name") or self._source["group"]
+        writer = writer.queryName(name).option("checkpointLocation", job.get("job.checkpoint"))
         seen = -1
         total = 0
         with Bar(job.console, job.name, self.waiting or None) as bar:
-            query = writer.option("checkpointLocation", checkpoint).trigger(**self.trigger).start()
+            query = writer.trigger(**self.trigger).start()
 
             def count() -> None:
                 nonlocal seen, total
@@ -168,11 +170,16 @@ def added(address: Address, stream: str | None) -> int:
 
 
 def _trigger(job: Job) -> Mapping[str, Any]:
-    """`job.trigger`: "available-now" (the default; "once" is another word for it), or an interval such as "10 seconds".
-    Raises ConfigError."""
+    """`job.trigger`: "available-now" (the default; "once" is another word for it), or an interval: "10s", or as Spark
+    has it, "10 seconds". Raises ConfigError."""
     wanted = str(job.get("job.trigger", "available-now"))
-    if wanted not in ("available-now", "once") and not _INTERVAL.match(wanted):
-        raise ConfigError(f'job.trigger must be "available-now", "once" or like "10 seconds", not {wanted!r}')
     if wanted in ("available-now", "once"):
         return {"availableNow": True}
-    return {"processingTime": wanted}
+    if _INTERVAL.match(wanted):
+        return {"processingTime": wanted}
+    try:
+        return {"processingTime": f"{duration(wanted)} milliseconds"}
+    except ValueError:
+        raise ConfigError(
+            f'job.trigger must be "available-now", "once" or an interval such as "10s", not {wanted!r}'
+        ) from None

@@ -30,6 +30,24 @@ def test_set_goes_over_the_file(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ('source.group="etl"', "etl"),
+        ("source.group='etl'", "etl"),
+        ('source.group= "etl" ', "etl"),
+        ('source.group="a \\"b\\""', 'a "b"'),
+        ("source.group=it's", "it's"),
+        ("source.group=5", "5"),
+        ("source.group=", ""),
+        ('source.group=""', ""),
+    ],
+)
+def test_quotes_around_a_text_are_toml_s(override: str, value: str) -> None:
+    """A shell takes one pair away; who types a second one means TOML's."""
+    assert load(None, [override], SHAPE, [])["source"]["group"] == value
+
+
 def test_a_variable_of_the_environment_is_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RSTREAM_TEST_SECRET", "s3")
     path = write(tmp_path, '[source]\nurl = "redis://:${RSTREAM_TEST_SECRET}@h"\n')
@@ -51,6 +69,9 @@ def test_a_variable_of_the_environment_is_filled_in(tmp_path: Path, monkeypatch:
         ("", [], "parquet.path is missing"),
         ("", ["parquet.path="], "parquet.path is missing"),
         ("", ["parquet.path"], "is not KEY=VALUE"),
+        ("", ['parquet.path="a'], '--set parquet.path: "a begins with a quote and is no TOML string; leave the quotes'),
+        ("", ["parquet.path='a' = 'b'"], "begins with a quote and is no TOML string"),
+        ("", ['parquet.files="2"'], "parquet.files must be a whole number, not '2'"),
         ("dry = true\n", ["dry.deeper=1"], "'dry' is a value, not a table"),
     ],
 )

@@ -20,7 +20,7 @@ from tests.servers import Server
 pytestmark = pytest.mark.spark
 
 SMALL = ("source.maxEntriesPerTrigger=150", "source.entriesPerPartition=75")
-GOES_ON = "job.trigger=200 milliseconds"
+GOES_ON = "job.trigger=200ms"
 # The archive trims to the entry, and all the time.
 TRIM = ("trim.approximate=false", "trim.every=50ms")
 

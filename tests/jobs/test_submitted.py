@@ -6,6 +6,7 @@ their own, etl and aggregate are set up in other ways: the source types the colu
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -89,7 +90,11 @@ def ways_of(work: Work) -> list[list[str]]:
     windows = ("columns.time_hour=TIMESTAMP", "aggregate.event_time=time_hour", "aggregate.window=1 hour")
     final = ("aggregate.watermark=10 minutes", "aggregate.emit=final", 'aggregate.keys=["carrier"]')
     values = ("aggregate.where=true", "aggregate.values.flights=count(*)", "source.maxEntriesPerTrigger=6")
-    return [work.arguments("etl", url, *typed), work.arguments("aggregate", url, *windows, *final, *values)]
+    log = f"job.log={work.folder}/log"
+    return [
+        work.arguments("etl", url, *typed, log),
+        work.arguments("aggregate", url, *windows, *final, *values, log, "job.name=hours"),
+    ]
 
 
 def checks_of(work: Work) -> list[list[str]]:
@@ -145,6 +150,12 @@ def test_the_source_types_the_columns_of_an_etl(work: Work) -> None:
         dead = [fields for _, fields in client.xrange("flights:dead")]
     assert [(letter["dep_time"], letter["dl.reason"]) for letter in unfit] == [("noon", "decode")]
     assert [(letter["dl.reason"], letter["dl.stage"]) for letter in dead] == [("no departure time", "etl")]
+
+
+def test_a_query_has_a_name(work: Work) -> None:
+    """Its group's, unless it is given one."""
+    lines = [json.loads(line) for line in (work.folder / "log").read_text().splitlines()]
+    assert list(dict.fromkeys(line["query"] for line in lines)) == ["etl", "hours"]
 
 
 def test_windows_are_emitted_once_when_they_are_final(work: Work) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_streams.datasource import RStreamDataSource
-from spark_streams.options import SINK, Options, parse_options
+from spark_streams.options import SINK, parse_options
 from spark_streams.sink.batch_writer import BatchWriter, Written
 from spark_streams.sink.stream_writer import StreamWriter
 
@@ -100,17 +100,17 @@ class FaultyStreamWriter(StreamWriter):
 
 
 class FaultySource(RStreamDataSource):
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        self._fault = Fault(given.pop("fault", "none"), given.pop("faultfolder", "."))
+        super().__init__(given)
+
     @classmethod
     def name(cls) -> str:
         return "rstream-faulty"
 
     def writer(self, schema: StructType, overwrite: bool) -> FaultyBatchWriter:
-        return FaultyBatchWriter(*self._split(), schema, overwrite)
+        return FaultyBatchWriter(self._fault, parse_options(self.options, SINK, "sink"), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> FaultyStreamWriter:
-        return FaultyStreamWriter(*self._split(), schema, overwrite)
-
-    def _split(self) -> tuple[Fault, Options]:
-        given = {name.lower(): value for name, value in self.options.items()}
-        fault = Fault(given.pop("fault", "none"), given.pop("faultfolder", "."))
-        return fault, parse_options(given, SINK, "sink")
+        return FaultyStreamWriter(self._fault, parse_options(self.options, SINK, "sink"), schema, overwrite)

@@ -41,6 +41,19 @@ def test_a_temporary_view_has_its_options(sql: Callable[[str], list[Row]], optio
     assert numbers(sql("SELECT n FROM orders WHERE n > 0")) == [1, 2]
 
 
+def test_a_view_is_of_the_moment_of_its_first_use(
+    sql: Callable[[str], list[Row]], options: str, server: Server
+) -> None:
+    view = f"TEMPORARY VIEW orders (n INT) USING rstream OPTIONS ({options})"
+    sql(f"CREATE {view}")
+    assert numbers(sql("SELECT n FROM orders")) == [0, 1, 2]
+    with server.client() as client:
+        client.xadd("orders", {"n": 3})
+    assert numbers(sql("SELECT n FROM orders")) == [0, 1, 2]
+    sql(f"CREATE OR REPLACE {view}")
+    assert numbers(sql("SELECT n FROM orders")) == [0, 1, 2, 3]
+
+
 def test_a_view_without_columns_and_one_that_finds_them(sql: Callable[[str], list[Row]], options: str) -> None:
     sql(f"CREATE TEMPORARY VIEW orders USING rstream OPTIONS ({options})")
     assert [row["fields"]["n"] for row in sql("SELECT fields FROM orders ORDER BY id")] == ["0", "1", "2"]
@@ -50,7 +63,7 @@ def test_a_view_without_columns_and_one_that_finds_them(sql: Callable[[str], lis
 
 def test_insert_into_a_view(sql: Callable[[str], list[Row]], options: str, server: Server) -> None:
     sql(f"CREATE TEMPORARY VIEW orders (n INT) USING rstream OPTIONS ({options})")
-    sql(f"CREATE TEMPORARY VIEW large (n INT) USING rstream OPTIONS (url '{server.url}', stream 'large')")
+    sql(f"CREATE TEMPORARY VIEW large (n INT) USING rstream OPTIONS (url '{server.url}', stream 'large', maxlen 1000)")
     sql("INSERT INTO large SELECT n FROM orders WHERE n > 0")
     with server.client(decode_responses=True) as client:
         assert sorted(fields["n"] for _, fields in client.xrange("large")) == ["1", "2"]
@@ -63,6 +76,19 @@ def test_a_table_of_the_catalog_is_told_where_it_is_used(
     assert numbers(sql(f"SELECT * FROM t WITH ({options})")) == [0, 1, 2]
     sql(f"INSERT INTO t WITH (url '{server.url}', stream 'orders') VALUES (3)")
     assert numbers(sql(f"SELECT * FROM t WITH ({options})")) == [0, 1, 2, 3]
+
+
+def test_a_table_of_the_catalog_is_told_in_python(
+    spark: SparkSession, sql: Callable[[str], list[Row]], options: str, server: Server
+) -> None:
+    sql("CREATE TABLE t (n INT) USING rstream")
+    spark.createDataFrame([(3,)], "n INT").writeTo("t").options(url=server.url, stream="orders").append()
+    read = {"url": server.url, "streams": "orders"}
+    assert numbers(spark.read.options(**read).table("t").collect()) == [0, 1, 2, 3]
+    rows = spark.readStream.options(**read, group="g", startingOffsets="earliest").table("t")
+    query = rows.writeStream.format("memory").queryName("told").trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert numbers(sql("SELECT * FROM told")) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("text", ["SELECT * FROM t", "INSERT INTO t VALUES (9)", "INSERT OVERWRITE t VALUES (9)"])
