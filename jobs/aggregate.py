@@ -15,6 +15,7 @@ from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.options import SINK, SOURCE
 from spark_streams.running.failing import first_line
+from spark_streams.sink.destination import Destination
 
 SHAPE = {
     "source": FREE,
@@ -50,7 +51,7 @@ def body(job: Job) -> None:
         **query.plan(),
         groups_by=", ".join(name for name in aggregated.columns if name not in job.get("aggregate.values")),
         values=", ".join(job.get("aggregate.values")),
-        write=f"{to['stream']} at {to.address}",
+        write=f"{Destination.of(to).shown} at {to.address}",
         when="a window is final" if final else "a group has changed",
     )
     once = TRANSACTION if to["delivery"] == "exactly-once" else {}

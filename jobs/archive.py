@@ -49,12 +49,10 @@ def body(job: Job) -> None:
     query = Query(job, source)
     with Connection(source.address) as server:
         fresh = _groups_to_make(server, source)
-    trim_to = f"MAXLEN {trimming.maxlen:,}" if trimming and trimming.maxlen else ""
-    trim_to = f"{job.get('trim.keep_for')} old" if trimming and trimming.retention else trim_to
     job.plan(
         **query.plan(),
         parquet=f"{job.get('parquet.path')} by date, batch; fields as {fields}",
-        trim=f"what every group has acknowledged{trim_to and ', beyond '}{trim_to}" if trimming else "nothing",
+        trim=_planned(job, trimming),
     )
     spark = job.session()
     with Connection(source.address) as server:
@@ -65,16 +63,9 @@ def body(job: Job) -> None:
     folders.sweep()
 
     def batch(rows: DataFrame, number: int) -> None:
-        folders.write(
-            rows.select(
-                F.col("_stream").alias("stream"),
-                F.col("_id").alias("id"),
-                F.col("_timestamp").alias("timestamp"),
-                F.col("_fields").alias("fields"),
-                F.to_date(F.to_utc_timestamp("_timestamp", F.current_timezone())).alias("date"),
-            ),
-            number,
-        )
+        kept = [F.col(f"_{name}").alias(name) for name in ("stream", "id", "timestamp", "fields")]
+        date = F.to_date(F.to_utc_timestamp("_timestamp", F.current_timezone())).alias("date")
+        folders.write(rows.select(*kept, date), number)
 
     trimmer = Trimmer(source, trimming, every) if trimming else None
     query.watch(spark)
@@ -117,6 +108,15 @@ def _trimming(job: Job) -> Trimming | None:
         raise ConfigError("trim.keep_entries must be at least 1; leave it out to keep nothing that is archived")
     age = _duration(job, "trim.keep_for") if "keep_for" in given else None
     return Trimming("acked", job.get("trim.keep_entries"), None, age, job.get("trim.approximate", True), None)
+
+
+def _planned(job: Job, trimming: Trimming | None) -> str:
+    """For `--check`."""
+    if trimming is None:
+        return "nothing"
+    beyond = f", beyond MAXLEN {trimming.maxlen:,}" if trimming.maxlen else ""
+    beyond = f", beyond {job.get('trim.keep_for')} old" if trimming.retention else beyond
+    return f"what every group has acknowledged{beyond}"
 
 
 def _duration(job: Job, key: str, default: str = "") -> int:

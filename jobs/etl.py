@@ -20,7 +20,7 @@ from spark_streams.jobs.job import Job
 from spark_streams.jobs.parquet import BatchFolders
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, added, foreach_batch
-from spark_streams.options import SINK, SOURCE
+from spark_streams.options import SINK, SOURCE, Options
 from spark_streams.running.failing import first_line
 
 SHAPE = {
@@ -38,7 +38,7 @@ TRANSACTION = {"transaction": "letters"}
 
 def body(job: Job) -> None:
     source = job.check_options("source", SOURCE, "source")
-    letters_to = job.check_options("dead_letters", SINK, "sink")
+    letters_to = _letters_to(job)
     types: dict[str, str] = job.get("columns")
     split = Split(types, job.get("rule", []), job.get("parquet.partition_by", []), job.get("source.mode") is not None)
     query = Query(job, source)
@@ -57,26 +57,12 @@ def body(job: Job) -> None:
         dead_letters=f"{letters_to['stream']} at {letters_to.address}",
     )
     once = TRANSACTION if letters_to["delivery"] == "exactly-once" else {}
-    sink = {**once, **job.options("dead_letters")}
     folders = BatchFolders(spark, job.get("parquet.path"), job.get("parquet.partition_by", []))
     folders.sweep()
-    read: Counter[str] = Counter()
-
-    def batch(rows: DataFrame, number: int) -> None:
-        judged = split.judge(rows).persist()
-        try:
-            counts = judged.groupBy("_reason").count().collect()
-            folders.write(split.good(judged), number)
-            if any(row["_reason"] is not None for row in counts):
-                letters = split.letters(judged, source["group"], source["consumer"])
-                letters.write.format("rstream").mode("append").options(**sink).save()
-        finally:
-            judged.unpersist()
-        for row in counts:
-            read["" if row["_reason"] is None else row["_reason"]] += row["count"]
-
+    batches = Batches(split, folders, source, {**once, **job.options("dead_letters")})
     query.watch(spark)
-    rate = query.run(foreach_batch(entries, batch)).rate
+    rate = query.run(foreach_batch(entries, batches.write)).rate
+    read = batches.read
     job.say(
         entries=read.total(),
         parquet=read[""],
@@ -87,6 +73,15 @@ def body(job: Job) -> None:
     if gone is not None:
         # Those that the source itself moved: they never became rows. (Others may write to that stream, too.)
         job.say(moved_by_source=added(source.address, gone) - before)
+
+
+def _letters_to(job: Job) -> Options:
+    """The options of [dead_letters]. Raises ConfigError, OptionError."""
+    given = job.check_options("dead_letters", SINK, "sink")
+    for name in ("streamColumn", "idColumn"):
+        if given[name] is not None:
+            raise ConfigError(f"dead_letters.{name} has no meaning here: letters go whole to dead_letters.stream")
+    return given
 
 
 def _is_str(value: object) -> bool:
@@ -156,6 +151,31 @@ class Split:
         bad = F.col("_reason").isNotNull()
         reason, moment = F.col("_reason"), F.col("_at")
         return route_dead_letters(judged, bad, reason, stage="etl", group=group, consumer=consumer, at=moment).letters
+
+
+class Batches:
+    """Where the rows of a micro-batch go: the good ones to Parquet, the others to the dead letters.
+
+    sink: the options of the dead letters' stream; read: how many rows so far by their reason, "" for the good ones.
+    """
+
+    def __init__(self, split: Split, folders: BatchFolders, source: Options, sink: dict[str, str]) -> None:
+        self._split, self._folders, self._source, self._sink = split, folders, source, sink
+        self.read: Counter[str] = Counter()
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """One micro-batch."""
+        judged = self._split.judge(rows).persist()
+        try:
+            counts = judged.groupBy("_reason").count().collect()
+            self._folders.write(self._split.good(judged), number)
+            if any(row["_reason"] is not None for row in counts):
+                letters = self._split.letters(judged, self._source["group"], self._source["consumer"])
+                letters.write.format("rstream").mode("append").options(**self._sink).save()
+        finally:
+            judged.unpersist()
+        for row in counts:
+            self.read["" if row["_reason"] is None else row["_reason"]] += row["count"]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from spark_streams.jobs.command import main
 from spark_streams.jobs.job import Job
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.terminal.progress_bar import Bar
-from spark_streams.options import SINK
+from spark_streams.options import SINK, Options
 from spark_streams.sink.counts import Count, counts_of, forget_counts
 from spark_streams.sink.load_writer import LoadDataSource, check_loadable
 from spark_streams.wire.connection import Connection
@@ -36,22 +36,18 @@ _SELF_DESCRIBING = ("parquet", "orc", "avro")
 def body(job: Job) -> None:
     sink = job.check_options("sink", SINK, "sink")
     stream = sink["stream"]
-    path, kind = job.get("input.path"), job.get("input.format", "csv")
+    path, kind = job.get("input.path"), _format(job)
     name = job.get("load.name", path)
-    _check(job, path, kind)
+    _check(job, sink, path, kind)
     with Connection(sink.address) as server:
         view_streams(server, [stream])  # that it is one
-        if job.get("load.again", False) and not job.check:
-            forget_counts(server, stream, name)
-        counts = counts_of(server, stream, name)
-        if not counts and not job.check:
-            forget_counts(server, stream, name)  # of a stream that was deleted since
+        earlier = _earlier(job, server, stream, name)
         spark = job.session()
         spark.dataSource.register(LoadDataSource)
-        rows = _read(job, kind, path)
+        rows = _read(job)
         check_loadable(rows.schema)
         files = sorted(unquote(file) for file in rows.inputFiles())
-        before = 0 if job.get("load.again") else _of(files, counts)
+        before = _of(files, earlier)
         rate = job.get("load.rate")
         job.plan(
             read=f"{path} ({len(files):,} {kind} {'file' if len(files) == 1 else 'files'})",
@@ -61,23 +57,15 @@ def body(job: Job) -> None:
             rate=f"{rate:,} entries a second" if rate else "as fast as it goes",
         )
         total = rows.count()
-        # A file is one task: a stream has one order, and it is the file's, whatever machine reads it.
-        spark.conf.set("spark.sql.files.minPartitionNum", "1")
-        spark.conf.set("spark.sql.files.maxPartitionBytes", str(2**62))
-        with (
-            Bar(job.console, "load", total) as bar,
-            _Watching(job, spark, bar, lambda: _of(files, counts_of(server, stream, name))),
-        ):
+        with Bar(job.console, "load", total) as bar:
             began = time.monotonic()
-            for file in files:
-                if job.stop.asked:
-                    break
-                _load(job, _read(job, kind, file, base=path), file, name)
-        if job.stop.asked:
-            spark.stop()  # and with it a task that still writes
-        seconds = time.monotonic() - began
-        now = _of(files, counts_of(server, stream, name))
-        bar.at(now)
+            with _Watching(job, spark, bar, lambda: _of(files, counts_of(server, stream, name))):
+                _load_all(job, spark, files, name)
+            if job.stop.asked:
+                spark.stop()  # and with it a task that still writes
+            seconds = time.monotonic() - began
+            now = _of(files, counts_of(server, stream, name))
+            bar.at(now)
     entries = now - before
     job.say(
         entries=entries,
@@ -88,12 +76,24 @@ def body(job: Job) -> None:
     )
 
 
+def _format(job: Job) -> str:
+    return str(job.get("input.format", "csv"))
+
+
+def _earlier(job: Job, server: Connection, stream: str, name: str) -> dict[str, Count]:
+    """By file what earlier runs of this load have loaded; nothing, where it is to be loaded again."""
+    counts = {} if job.get("load.again", False) else counts_of(server, stream, name)
+    if not counts and not job.check:
+        forget_counts(server, stream, name)  # as it is wished, or of a stream that was deleted since
+    return counts
+
+
 def _of(files: Sequence[str], counts: Mapping[str, Count]) -> int:
     """How many rows of these files are loaded."""
     return sum(counts[file].rows for file in files if file in counts)
 
 
-def _check(job: Job, path: str, kind: str) -> None:
+def _check(job: Job, sink: Options, path: str, kind: str) -> None:
     """Raises ConfigError."""
     if "://" not in path and not glob.glob(path):
         raise ConfigError(f"input.path {path!r} does not exist (seen from {Path.cwd()})")
@@ -103,27 +103,38 @@ def _check(job: Job, path: str, kind: str) -> None:
         raise ConfigError("load.rate must be at least 1")
     if job.get("sink.delivery") is not None:
         raise ConfigError("sink.delivery has no meaning here: a load writes each row once")
+    for name in ("streamColumn", "idColumn"):
+        if sink[name] is not None:
+            raise ConfigError(f"sink.{name} has no meaning here: a load fills one stream, whose server gives the ids")
 
 
-def _read(job: Job, kind: str, path: str, base: str | None = None) -> DataFrame:
-    """One file, or all of them. base: the folder that it is from, whose subfolders may be columns (`month=1`)."""
+def _read(job: Job, file: str | None = None) -> DataFrame:
+    """One file, or all of them. Also of one file, the folders above it may be columns (`month=1`)."""
     assert job.spark is not None
-    reader = job.spark.read.format(kind).options(**job.plain_options("input.options"))
+    path = job.get("input.path")
+    reader = job.spark.read.format(_format(job)).options(**job.plain_options("input.options"))
     if job.get("input.schema"):
         reader = reader.schema(job.schema("input.schema", job.get("input.schema")))
-    if base is not None and Path(base).is_dir() and job.get("input.options.basePath") is None:
-        reader = reader.option("basePath", base)
-    return reader.load(path)
+    if file is not None and Path(path).is_dir() and job.get("input.options.basePath") is None:
+        reader = reader.option("basePath", path)
+    return reader.load(path if file is None else file)
 
 
-def _load(job: Job, rows: DataFrame, file: str, name: str) -> None:
-    """One file, in one task. Ends early where the job is asked to stop."""
-    load = json.dumps({"name": name, "input": file, "rate": job.get("load.rate")})
-    try:
-        rows.write.format("rstream-load").mode("append").options(**job.options("sink"), load=load).save()
-    except Exception:
-        if not job.stop.asked:
-            raise
+def _load_all(job: Job, spark: SparkSession, files: Sequence[str], name: str) -> None:
+    """One file after the other. Ends early where the job is asked to stop."""
+    # A file is one task: a stream has one order, and it is the file's, whatever machine reads it.
+    spark.conf.set("spark.sql.files.minPartitionNum", "1")
+    spark.conf.set("spark.sql.files.maxPartitionBytes", str(2**62))
+    for file in files:
+        if job.stop.asked:
+            break
+        load = json.dumps({"name": name, "input": file, "rate": job.get("load.rate")})
+        writer = _read(job, file).write.format("rstream-load").mode("append")
+        try:
+            writer.options(**job.options("sink"), load=load).save()
+        except Exception:
+            if not job.stop.asked:
+                raise
 
 
 class _Watching:

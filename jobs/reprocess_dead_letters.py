@@ -10,8 +10,8 @@ from typing import Any
 from spark_streams.jobs.config import FREE
 from spark_streams.deadletter import transform
 from spark_streams.deadletter.criteria import parse_criteria
-from spark_streams.deadletter.orders import MAX_REDRIVES, Orders
 from spark_streams.deadletter.redrive import Redrive, Report
+from spark_streams.deadletter.redrive_plan import MAX_REDRIVES, RedriveOptions
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.command import main
 from spark_streams.jobs.job import Job
@@ -46,17 +46,17 @@ SHAPE = {
 
 
 def body(job: Job) -> None:
-    orders = _orders(job)
+    options = _options(job)
     dry_run = bool(job.get("redrive.dry_run", False))
-    _plan(job, orders, dry_run)
+    _plan(job, options, dry_run)
     with telling(job.console, "dry run" if dry_run else "redrive") as tell:
 
         def show(report: Report) -> None:
             done = report.moved + report.parked
-            tell(done if orders.limit else report.looked_at, report.total, "" if orders.limit else f"moved {done:,}")
+            tell(done if options.limit else report.looked_at, report.total, "" if options.limit else f"moved {done:,}")
 
-        run = Redrive(Address.parse(job.url), orders, show)
-        # A page is one transaction: whatever comes, a letter is either here or there.
+        run = Redrive(Address.parse(job.url), options, show)
+        # A page is one transaction: whatever comes, a dead letter is either here or there.
         job.stop_with(run.stop)
         report = run.run(dry_run)
     facts = report.facts()
@@ -66,24 +66,24 @@ def body(job: Job) -> None:
         what["stay"] = "would leave" if dry_run else "left"
         job.console.print(f"  {what[kind['action']]} {kind['letters']:,} × {kind['reason'] or '-'} → {kind['to']}")
     if report.homeless:
-        homeless = f"{report.homeless:,} dead letters name no stream to go to, or {orders.stream}"
+        homeless = f"{report.homeless:,} dead letters name no stream to go to, or {options.stream}"
         job.console.print(f"  {homeless}: set redrive.to")
     told = ("stream", "dry_run", "moved", "parked", "left", "homeless")
     job.say(**{name: facts[name] for name in (*told, "bound", "goes_on", "stopped", "letters_per_second")})
 
 
-def _plan(job: Job, orders: Orders, dry_run: bool) -> None:
+def _plan(job: Job, options: RedriveOptions, dry_run: bool) -> None:
     """For `--check`; without it the run itself looks. Raises ServerUnreachableError and kin, TransformError."""
     if not job.check:
         return
-    sure = orders.checked()
+    sure = options.checked()
     if sure.transform is not None:
         transform.load(sure.transform)
     with Connection(Address.parse(job.url)) as server:
         letters = sum(view.length for view in view_streams(server, [sure.stream]))
         job.plan(
             read=f"{sure.stream} at {server.address} ({letters:,} dead letters)",
-            do="count what would go where" if dry_run else "move what is meant, each letter once",
+            do="count what would go where" if dry_run else "move what is meant, each dead letter once",
             to=sure.to or "the stream that each came from",
             parking=f"{sure.parking}, after {sure.max_redrives} redrives",
             at_most=sure.limit or "all",
@@ -91,7 +91,7 @@ def _plan(job: Job, orders: Orders, dry_run: bool) -> None:
         )
 
 
-def _orders(job: Job) -> Orders:
+def _options(job: Job) -> RedriveOptions:
     """Raises ConfigError, InvalidOptionError."""
     lists: dict[str, Any] = {}
     for name in ("of_streams", "reasons", "stages", "errors"):
@@ -109,7 +109,7 @@ def _orders(job: Job) -> Orders:
         older=job.get("letters.older"),
         newer=job.get("letters.newer"),
     )
-    return Orders(
+    return RedriveOptions(
         job.get("letters.stream"),
         criteria,
         job.get("redrive.to"),

@@ -1,7 +1,7 @@
 """`rstream …`: look at streams and groups of any server, or serve the bundled engine. Its commands are in commands/.
 
-Read-only commands never change a stream or a group. Exit codes: 0 fine, 1 the server or the engine said no, 2 usage,
-3 a group is further behind than `rstream lag` was told to allow.
+Read-only commands never change a stream or a group, and start no engine. Exit codes: 0 fine, 1 the server or the engine
+said no, 2 usage, 3 a group is further behind than `rstream lag` was told to allow.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from spark_streams.commands.pending import pending
 from spark_streams.commands.report import report
 from spark_streams.commands.serve import serve
 from spark_streams.commands.shared import Group
+from spark_streams.commands.show import show
 from spark_streams.commands.streams import groups, streams
 from spark_streams.commands.top import top
+from spark_streams.commands.url import url
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -30,16 +32,18 @@ def main() -> None:
     \b
     Examples:
       rstream streams                   what is there
+      rstream show orders --last 3      what is in it
       rstream top                       who keeps up, live
       rstream report --for 60s          a page for the browser
       rstream lag --max 10000           an exit code for an alert
       rstream add orders customer=ann amount=12.50
       rstream dead list                 what could not be processed
+      rstream url                       where other clients find the bundled engine
       rstream COMMAND --help            more of these
     """
 
 
-for _command in (streams, groups, lag, pending, top, report, add, dead, serve):
+for _command in (streams, show, groups, lag, pending, top, report, add, dead, url, serve):
     main.add_command(_command)
 
 if __name__ == "__main__":

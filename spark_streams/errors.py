@@ -8,22 +8,25 @@
     ├── ServerError                     between us and the stream server
     │   ├── ServerUnreachableError      nothing answers at the address
     │   ├── ServerReplyError            the server answered with an error
+    │   │   ├── LoginError              it wants a password, or refuses the url's user and password
+    │   │   └── NotPermittedError       the url's user has no right to a command or a key
     │   ├── RetriesExhaustedError       what should have passed by itself (OOM, LOADING, a lost server …) did not
     │   ├── ReplicationError            fewer replicas than waitReplicas have what was written
     │   ├── WrongKeyTypeError           the key holds something that is not a stream
     │   └── IdsExhaustedError           the stream has given out its last possible id, or is about to
     ├── StreamStateError                the streams are not as the query left them
+    │   ├── StreamMissingError          a stream that is named does not exist; the message names the nearest
     │   ├── DataLossError               entries that belong to the query are gone
     │   ├── GroupMissingError           the consumer group was destroyed under the query
     │   ├── TakenError                  another running process has what this one wants for itself
     │   │   ├── ConsumerTakenError      another running query has this group and consumer
-    │   │   └── RedriveTakenError       another process moves or purges the letters of this stream
+    │   │   └── RedriveTakenError       another process moves or purges its dead letters
     │   ├── GroupSharedError            noAck wants a group of its own, and others read from it
     │   ├── LedgerError                 rows that were written before are not those of this attempt, or are lost
     │   └── OffsetError                 a checkpoint's offset cannot be read
     ├── TransformError                  a function that was to repair dead letters
     ├── SchemaError                     a declared column cannot be filled, or a row cannot be written
-    │   ├── EntryIdError                a row's `_id` is no entry id, or not above the last one of its stream
+    │   ├── EntryIdError                a row's id is no entry id, or not above the last one of its stream
     │   ├── RowTooLargeError            a row is larger than the server takes
     │   └── DecodeError                 a value does not fit the declared type (mode=FAILFAST)
     ├── QueryError                      a query was ended by an error that is none of these: Spark's, or its own code's
@@ -112,6 +115,18 @@ class ServerReplyError(ServerError):
         self.code = code
 
 
+class LoginError(ServerReplyError):
+    """The server wants a password, or refuses the user and password of the url."""
+
+    condition = "RSTREAM_LOGIN"
+
+
+class NotPermittedError(ServerReplyError):
+    """The url's user has no right to a command or a key."""
+
+    condition = "RSTREAM_NOT_PERMITTED"
+
+
 class RetriesExhaustedError(ServerError):
     """A state of the server that passes by itself has not passed within the limit (wire.retry)."""
 
@@ -142,6 +157,12 @@ class StreamStateError(RStreamError):
     condition = "RSTREAM_STREAM_STATE"
 
 
+class StreamMissingError(StreamStateError):
+    """A stream that is named does not exist, and is not to be waited for."""
+
+    condition = "RSTREAM_STREAM_MISSING"
+
+
 class DataLossError(StreamStateError):
     """Entries that were delivered to the query are gone from the stream."""
 
@@ -167,7 +188,7 @@ class ConsumerTakenError(TakenError):
 
 
 class RedriveTakenError(TakenError):
-    """Another process moves or purges the letters of this stream."""
+    """Another process moves or purges the dead letters of this stream."""
 
     condition = "RSTREAM_REDRIVE_TAKEN"
 
@@ -197,7 +218,7 @@ class SchemaError(RStreamError):
 
 
 class EntryIdError(SchemaError):
-    """A row's `_id` is no entry id, or not above the last id of its stream."""
+    """The id that a row brings along is no entry id, or not above the last id of its stream."""
 
     condition = "RSTREAM_ENTRY_ID"
 

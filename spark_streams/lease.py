@@ -22,16 +22,67 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_streams.errors import RStreamError, TakenError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Argument, Connection
+from spark_streams.wire.multi_exec import transact
 
 TTL = 10_000  # milliseconds
 _TOGETHER = 100  # keys of a transaction: a server takes the square of the time for more
-_POLL = 0.25  # seconds between two looks at somebody else's lease
+
+
+class Processes:
+    """This process among those of its machine."""
+
+    @property
+    def pid(self) -> int:
+        """This one's."""
+        return os.getpid()
+
+    @property
+    def space(self) -> str:
+        """What makes a pid unique: this boot of this machine, and the namespace of its pids; "" where unknown."""
+        return _space()
+
+    def born(self, pid: int) -> str:
+        """When a process began, in clock ticks since boot; "" where there is none, or only its remains."""
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        state, *fields = stat.rpartition(")")[2].split()
+        return "" if state in "ZX" else fields[18]
+
+    def this(self) -> dict[str, str | int]:
+        """This one, as a lease tells of its holder."""
+        pid = self.pid
+        return {"host": socket.gethostname(), "space": self.space, "pid": pid, "born": self.born(pid)}
+
+    def has_alive(self, value: bytes | None) -> bool | None:
+        """Whether the process that wrote a lease lives; None where that cannot be seen from here."""
+        holder = _read(value)
+        if holder is None or not self.space or holder.get("space") != self.space:
+            return None
+        return bool(self.born(int(holder["pid"])) == holder["born"] != "")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How leases are taken and kept. ttl: milliseconds; poll: seconds between two looks at somebody else's, passed by
+    sleep; is_kept: a thread renews it until it is released, else it is left to expire as by a process that dies."""
+
+    ttl: int = TTL
+    poll: float = 0.25
+    sleep: Callable[[float], None] = time.sleep
+    processes: Processes = field(default_factory=Processes)
+    is_kept: bool = True
+
+
+DEFAULT_TERMS = Terms()
 
 
 class Lease(ABC):
@@ -40,9 +91,9 @@ class Lease(ABC):
     Raises the TakenError of `taken` where another process has it, ServerError.
     """
 
-    def __init__(self, address: Address, ttl: int = TTL) -> None:
-        self._address, self._ttl = address, ttl
-        self._value = json.dumps({"holder": secrets.token_hex(8), **_this_process()}).encode()
+    def __init__(self, address: Address, terms: Terms = DEFAULT_TERMS) -> None:
+        self._address, self._terms, self._ttl = address, terms, terms.ttl
+        self._value = json.dumps({"holder": secrets.token_hex(8), **terms.processes.this()}).encode()
         self._changing = threading.Lock()  # held by whoever renews and gives back, while the server does it
         self._lock = threading.Lock()  # over the five below
         self._streams: dict[bytes, str] = {}  # by key
@@ -109,8 +160,7 @@ class Lease(ABC):
             while True:
                 found = server.execute_all([("WATCH", *some), *[("GET", key) for key in some]])[1:]
                 mine = [key for key, value in zip(some, found, strict=True) if value == self._value]
-                remove: list[Sequence[Argument]] = [("DEL", *mine)] if mine else []
-                if server.execute_all([("MULTI",), *remove, ("EXEC",)])[-1] is not None:
+                if transact(server, [("DEL", *mine)] if mine else []) is not None:
                     break
 
     # -- taking it -----------------------------------------------------------------------------------------------
@@ -129,24 +179,24 @@ class Lease(ABC):
                     raise self._taken(streams[key], server.execute("GET", key))
                 left_before[key] = left
             if waiting:
-                time.sleep(_POLL)
+                self._terms.sleep(self._terms.poll)
 
     def _take_over(self, server: Connection, key: bytes, stream: str) -> bool:
-        """Take a lease that a dead process of this machine left. Raises TakenError where it lives."""
+        """Take a lease that a dead process of this machine left. Raises TakenError where it lives,
+        ServerError."""
         server.execute("WATCH", key)
         held = server.execute("GET", key)
         if held == self._value:  # the connection broke before we heard that it is ours
             server.execute("UNWATCH")
             return True
-        alive = is_alive(held)
+        alive = self._terms.processes.has_alive(held)
         if held is not None and alive:
             server.execute("UNWATCH")
             raise self._taken(stream, held)
         if held is not None and alive is None:
             server.execute("UNWATCH")
             return False
-        replies = server.pipeline([("MULTI",), ("SET", key, self._value, "PX", self._ttl), ("EXEC",)])
-        return isinstance(replies[-1], list)
+        return transact(server, [("SET", key, self._value, "PX", self._ttl)]) is not None
 
     def _taken(self, stream: str, held: bytes | None) -> TakenError:
         return self.taken(stream, _describe(held))
@@ -154,7 +204,7 @@ class Lease(ABC):
     # -- keeping it ----------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if self._stop is None:
+        if self._stop is None and self._terms.is_kept:
             self._stop = threading.Event()
             thread = threading.Thread(target=self._keep, args=(self._stop,), name="rstream-lease", daemon=True)
             thread.start()
@@ -197,20 +247,7 @@ class Lease(ABC):
                 self._renewed = began
 
 
-# -- processes ---------------------------------------------------------------------------------------------------
-
-
-def _this_process() -> dict[str, str | int]:
-    pid = os.getpid()
-    return {"host": socket.gethostname(), "space": _process_space(), "pid": pid, "born": _born(pid)}
-
-
-def is_alive(value: bytes | None) -> bool | None:
-    """Whether the process that wrote a lease lives; None where that cannot be seen from here."""
-    known = _read(value)
-    if known is None or not _process_space() or known.get("space") != _process_space():
-        return None
-    return bool(_born(int(known["pid"])) == known["born"] != "")
+# -- what a lease says -------------------------------------------------------------------------------------------
 
 
 def _read(value: bytes | None) -> dict[str, str | int] | None:
@@ -227,21 +264,9 @@ def _describe(value: bytes | None) -> str:
 
 
 @functools.cache
-def _process_space() -> str:
-    """What makes a pid unique: this boot of this machine, and the namespace of its pids; "" where that is unknown."""
+def _space() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
-
-
-def _born(pid: int) -> str:
-    """When a process began, in clock ticks since boot; "" where there is none, or only its remains."""
-    try:
-        state, *fields = (
-            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        )
-    except OSError:
-        return ""
-    return "" if state in "ZX" else fields[18]

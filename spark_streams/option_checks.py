@@ -19,6 +19,7 @@ _ONE_OF_THESE = (
 )
 # Options that may not be given together; None: with any value.
 _CONTRADICTIONS: tuple[tuple[tuple[str, Any], tuple[str, Any], str], ...] = (
+    (("streamsPattern", None), ("createStreams", None), "a pattern reads what is there"),
     (("ordered", True), ("minPartitions", None), "an ordered stream is read by one task"),
     (("ordered", True), ("entriesPerPartition", None), "an ordered stream is read by one task"),
     (("noAck", True), ("delivery", "at-most-once"), "noAck leaves nothing to acknowledge, the checkpoint protects"),
@@ -55,6 +56,12 @@ def check_together(given: Collection[str], values: dict[str, Any]) -> None:
         _check_source(given, values)
     if "trim" in values:
         _check_trimming(given, values)
+    column = values.get("streamColumn")
+    if column is not None and column == values["idColumn"]:
+        raise InvalidOptionError(
+            f"options streamColumn and idColumn contradict each other: column {column!r} cannot hold the name of a "
+            "stream and an entry's id"
+        )
 
 
 def _check_source(given: Collection[str], values: dict[str, Any]) -> None:

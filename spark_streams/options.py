@@ -28,6 +28,7 @@ from spark_streams.option_values import (
     text,
 )
 from spark_streams.wire.address import Address, default_url
+from spark_streams.wire.patience import Patience
 
 # What Spark itself puts among the options of a reader or a writer.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
@@ -101,8 +102,30 @@ SOURCE: tuple[Option, ...] = (
         "runs, or while it is down, or that get their first entry then, are read from their first entry. Streams whose "
         "first entry is a dead letter are not among them, whoever wrote it: name those in `streams` to read letters.",
     ),
-    Option("group", text, REQUIRED, "", "The consumer group; it is created on first use and keeps the position."),
-    Option("consumer", text, "spark", "`spark`", "This query's name within the group; one running query a name."),
+    Option(
+        "createStreams",
+        flag,
+        True,
+        "`true`",
+        "Whether a stream of `streams` that does not exist yet is made, empty, and waited for. `false`: a query that "
+        "starts with one is refused, and nothing is made; what its checkpoint knows is a loss where it is gone "
+        "(`failOnDataLoss`).",
+    ),
+    Option(
+        "group",
+        text,
+        REQUIRED,
+        "",
+        "The consumer group; it is created on first use and keeps the position. "
+        "Queries of different groups all get every entry.",
+    ),
+    Option(
+        "consumer",
+        text,
+        "spark",
+        "`spark`",
+        "The query's name in its group, whose consumers share the entries; one running query a name.",
+    ),
     _STARTING,
     _STARTING_TIME,
     Option("maxEntriesPerTrigger", count, None, "all", "The most entries in a micro-batch, shared between streams."),
@@ -236,8 +259,23 @@ SINK: tuple[Option, ...] = (
         "stream",
         text,
         None,
-        "this or column `_stream`",
-        "The stream to append to, for rows whose column `_stream` does not name another.",
+        "this or `streamColumn`",
+        "The stream to append to; with `streamColumn`, for rows in which that is null.",
+    ),
+    Option(
+        "streamColumn",
+        text,
+        None,
+        "none",
+        "The STRING column that names the stream of each row. It is not written as a field.",
+    ),
+    Option(
+        "idColumn",
+        text,
+        None,
+        "none: the server makes the ids",
+        "The STRING column that holds the id of each row's entry (`<milliseconds>-<sequence>`, `<milliseconds>-*` or "
+        "`<milliseconds>`); where it is null the server makes one. It is not written as a field.",
     ),
     Option(
         "delivery",
@@ -307,6 +345,10 @@ class Options:
         """The server."""
         address: Address = self._values["url"]
         return address
+
+    def with_patience(self, patience: Patience) -> Options:
+        """The same, with another patience with the server."""
+        return Options({**self._values, "url": replace(self.address, patience=patience)})
 
 
 def parse_options(given: Mapping[str, str], table: Iterable[Option], side: str) -> Options:

@@ -49,7 +49,7 @@ def add(
         entries: Iterable[Sequence[str]] = _lines(click.open_file("-", encoding="utf-8"))
     else:
         entries = [_pairs(fields)]
-    with connect(url) as server:
+    with connect(url, starts=True) as server:
         added, last = _send(server, [*head, entry], iter(entries))
     if as_json:
         print_json({"stream": stream, "added": added, "last": last})

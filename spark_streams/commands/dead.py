@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_streams.commands.letters import criteria_of, criteria_options, progress
+from spark_streams.commands.criteria import criteria_of, criteria_options, progress, say_none_is_meant
+from spark_streams.commands.entry import age, no_such_entry, parse_id, print_entry
 from spark_streams.commands.redrive import redrive
-from spark_streams.commands.shared import connect, json_option, print_json, print_table, url_option
-from spark_streams.monitor.terminal.units import printable
+from spark_streams.commands.shared import address_of, connect, json_option, print_json, print_table, url_option
+from spark_streams.errors import StreamStateError
 
 if TYPE_CHECKING:
-    from spark_streams.deadletter.tally import Tally
-
-_NO_TIME = 100 * 366 * 86_400_000  # milliseconds: an id that far from now is a number
-_KIND = ("stream", "stage", "reason", "error")
+    from spark_streams.deadletter.kind_counts import KindCounts
+    from spark_streams.wire.connection import Connection
 
 
 @click.group(short_help="Dead letters: list, send back, delete.")
@@ -30,7 +28,7 @@ def dead() -> None:
 
     \b
     Examples:
-      rstream dead list                                  which streams hold letters
+      rstream dead list                                  which streams hold dead letters
       rstream dead list orders:dead                      how many of which kind
       rstream dead show orders:dead --reason 'decode*'   what is in them
       rstream dead redrive orders:dead --dry-run         what would go where
@@ -45,55 +43,65 @@ def dead() -> None:
 @json_option
 def list_(stream: str | None, url: str, as_json: bool, **chosen: Any) -> None:
     """The streams that hold dead letters; or the dead letters of one STREAM, counted by kind."""
-    from spark_streams.deadletter.looking import by_kind, dead_streams
-    from spark_streams.wire.address import Address
+    from spark_streams.deadletter.listing import count_by_kind, dead_letter_streams
 
     if stream is None:
         if any(value not in (None, ()) for value in chosen.values()):
             raise click.UsageError("a choice of dead letters goes with one STREAM")
         with connect(url) as server:
-            found = dead_streams(server)
+            found = dead_letter_streams(server)
         if as_json:
             print_json([asdict(one) for one in found])
         else:
             print_table(
-                ("stream", "letters", "oldest ", "newest "),
-                [(one.stream, one.letters, _age(one.oldest), _age(one.newest)) for one in found],
+                ("stream", "dead letters", "oldest ", "newest "),
+                [(one.stream, one.letters, age(one.oldest), age(one.newest)) for one in found],
             )
         return
+    address, criteria = address_of(url), criteria_of(chosen)
     with progress("list", quiet=as_json) as tell:
-        tally = by_kind(Address.parse(url), stream, criteria_of(chosen), tell)
+        counts = count_by_kind(address, stream, criteria, tell)
     if as_json:
-        print_json(_kinds(tally))
-        return
-    _print_kinds(tally)
+        print_json(_kinds(counts))
+    elif counts.letters:
+        _print_kinds(counts)
+    if not counts.letters:
+        say_none_is_meant(address, stream, criteria, as_json)
 
 
 @dead.command()
 @click.argument("stream")
+@click.argument("entry", metavar="[ID]", required=False)
 @click.option("--limit", type=click.IntRange(1), default=10, show_default=True, help="So many, oldest first.")
 @criteria_options
 @url_option
 @json_option
-def show(stream: str, limit: int, url: str, as_json: bool, **chosen: Any) -> None:
-    """Letters of STREAM with all that they hold: the entry's own fields, and why it is dead."""
+def show(stream: str, entry: str | None, limit: int, url: str, as_json: bool, **chosen: Any) -> None:
+    """Dead letters of STREAM with all that they hold: the entry's own fields, and why it is dead. ID: only this one."""
+    from spark_streams.deadletter.envelope import PREFIX, raw
     from spark_streams.deadletter.export import as_json as object_of
-    from spark_streams.deadletter.looking import each_letter
-    from spark_streams.wire.address import Address
+    from spark_streams.deadletter.listing import each_dead_letter
 
-    found = each_letter(Address.parse(url), stream, criteria_of(chosen), limit)
+    if entry is not None:
+        if chosen["first"] or chosen["last"]:
+            raise click.UsageError("an ID is one dead letter: --first-id and --last-id go without it")
+        chosen.update(first=entry, last=entry)
+    address, criteria = address_of(url), criteria_of(chosen)
+    shown: list[dict[str, Any]] = []
+    for dead_letter in each_dead_letter(address, stream, criteria, limit):
+        if not as_json:
+            click.echo("", nl=bool(shown))
+            told = [(PREFIX + name, value) for name, value in dead_letter.envelope.items() if value]
+            pairs = [(raw(name), raw(value)) for name, value in [*dead_letter.pairs, *told]]
+            print_entry("dead letter", dead_letter.id, pairs)
+        shown.append(object_of(dead_letter))
+    if not shown and entry is not None:
+        with connect(url) as server:
+            raise _no_such_dead_letter(server, stream, entry)
     if as_json:
-        print_json([object_of(letter) for letter in found])
-        return
-    first = True
-    for letter in found:
-        click.echo(("" if first else "\n") + click.style(f"dead letter {letter.id}", bold=True))
-        first = False
-        told = [(f"dl.{name}", value) for name, value in letter.envelope.items() if value]
-        for name, value in [*letter.pairs, *told]:
-            click.echo(f"  {click.style(printable(name), dim=name.startswith('dl.'))}  {printable(value)}")
-    if first:
-        click.echo("none")
+        print_json(shown)
+    if not shown:
+        say_none_is_meant(address, stream, criteria, as_json)
 
 
 @dead.command()
@@ -105,22 +113,24 @@ def show(stream: str, limit: int, url: str, as_json: bool, **chosen: Any) -> Non
 @criteria_options
 @url_option
 def export(stream: str, output: str, limit: int | None, url: str, **chosen: Any) -> None:
-    """Letters of STREAM as JSON lines: id, envelope, fields.
+    """Dead letters of STREAM as JSON lines: id, envelope, fields.
 
     A text that is no UTF-8 is written as {"base64": "…"}. Where a field's name is no UTF-8 or comes twice, `fields` is
     a list of [name, value] instead of an object. Nothing is deleted.
     """
     from spark_streams.deadletter.export import as_line
-    from spark_streams.deadletter.looking import each_letter
-    from spark_streams.wire.address import Address
+    from spark_streams.deadletter.listing import each_dead_letter
 
+    address, criteria = address_of(url), criteria_of(chosen)
     written = 0
     with click.open_file(output, "w", encoding="utf-8") as file:
-        for letter in each_letter(Address.parse(url), stream, criteria_of(chosen), limit):
-            file.write(as_line(letter) + "\n")
+        for dead_letter in each_dead_letter(address, stream, criteria, limit):
+            file.write(as_line(dead_letter) + "\n")
             written += 1
     if output != "-":
         click.echo(f"{written:,} dead letters of {stream} written to {output}", err=True)
+    if not written:
+        say_none_is_meant(address, stream, criteria, for_program=True)
 
 
 @dead.command()
@@ -134,26 +144,28 @@ def export(stream: str, output: str, limit: int | None, url: str, **chosen: Any)
 def purge(stream: str, limit: int | None, dry_run: bool, yes: bool, url: str, as_json: bool, **chosen: Any) -> None:
     """Delete dead letters of STREAM for good. Entries that are no dead letters stay."""
     from spark_streams.deadletter.purge import purge as delete
-    from spark_streams.wire.address import Address
 
-    address, criteria = Address.parse(url), criteria_of(chosen)
+    address, criteria = address_of(url, starts=not dry_run), criteria_of(chosen)
     if not (yes or dry_run):
         if as_json or not is_terminal():
             raise click.UsageError("nobody can be asked here: give --yes, or --dry-run")
         with progress("count") as tell:
             planned = delete(address, stream, criteria, limit, True, lambda done: tell(done.looked_at, done.total))
-        _print_kinds(planned.tally)
         if not planned.deleted:
+            say_none_is_meant(address, stream, criteria)
             return
+        _print_kinds(planned.counts)
         click.confirm(f"Delete {planned.deleted:,} dead letters of {stream}?", abort=True)
     with progress("purge", quiet=as_json) as tell:
         done = delete(address, stream, criteria, limit, dry_run, lambda done: tell(done.looked_at, done.total))
     if as_json:
-        print_json({"stream": stream, "dry_run": dry_run, "deleted": done.deleted, "by": _kinds(done.tally)})
-        return
-    if dry_run:
-        _print_kinds(done.tally)
-    click.echo(f"{'would delete' if dry_run else 'deleted'} {done.deleted:,} dead letters of {stream}")
+        print_json({"stream": stream, "dry_run": dry_run, "deleted": done.deleted, "by": _kinds(done.counts)})
+    else:
+        if dry_run and done.deleted:
+            _print_kinds(done.counts)
+        click.echo(f"{'would delete' if dry_run else 'deleted'} {done.deleted:,} dead letters of {stream}")
+    if not done.counts.letters:
+        say_none_is_meant(address, stream, criteria, as_json)
 
 
 def is_terminal() -> bool:
@@ -161,28 +173,31 @@ def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _kinds(tally: Tally) -> list[dict[str, Any]]:
-    return [{**dict(zip(_KIND, kind, strict=True)), **asdict(count)} for kind, count in tally]
+def _no_such_dead_letter(server: Connection, stream: str, entry: str) -> StreamStateError:
+    if not server.execute("XRANGE", stream, *map(bytes, parse_id(entry)), "COUNT", 1):
+        return no_such_entry(server, stream, entry)
+    return StreamStateError(
+        f"entry {entry} of stream {stream!r} is no dead letter, or not one that the other options mean; "
+        f"rstream show {stream} {entry} shows it"
+    )
 
 
-def _age(entry: str) -> str:
-    """How long ago an entry was added; its id itself where that is no time."""
-    from spark_streams.monitor.terminal.units import duration
+def _kinds(counts: KindCounts) -> list[dict[str, Any]]:
+    from spark_streams.deadletter.page import KIND
 
-    ms = time.time() * 1000 - int(entry.partition("-")[0])
-    return f"{duration(max(ms, 0))} ago" if abs(ms) < _NO_TIME else entry
+    return [{**dict(zip(KIND, kind, strict=True)), **asdict(count)} for kind, count in counts]
 
 
-def _print_kinds(tally: Tally) -> None:
-    with_error = any(error for (_, _, _, error), _ in tally)
+def _print_kinds(counts: KindCounts) -> None:
+    with_error = any(error for (_, _, _, error), _ in counts)
     print_table(
-        ("reason", "stage", *(["error"] if with_error else []), "of stream", "letters", "oldest ", "newest "),
+        ("reason", "stage", *(["error"] if with_error else []), "of stream", "dead letters", "oldest ", "newest "),
         [
             (
                 *(reason, stage, *([error or "-"] if with_error else []), stream),
-                *(count.letters, _age(count.first), _age(count.last)),
+                *(count.letters, age(count.first), age(count.last)),
             )
-            for (stream, stage, reason, error), count in tally
+            for (stream, stage, reason, error), count in counts
         ],
     )
 

@@ -1,4 +1,4 @@
-"""`rstream dead redrive`: letters on their way back."""
+"""`rstream dead redrive`: dead letters on their way back."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_streams.commands.letters import criteria_of, criteria_options, progress
-from spark_streams.commands.shared import json_option, print_json, print_table, url_option
+from spark_streams.commands.criteria import criteria_of, criteria_options, progress, say_none_is_meant
+from spark_streams.commands.shared import address_of, json_option, print_json, print_table, url_option
 from spark_streams.errors import OptionError
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 @click.option("--to", metavar="STREAM", help="Where entries go; else each to the stream that it came from.")
 @click.option("--limit", type=click.IntRange(1), help="So many dead letters at most, oldest first.")
 @click.option("--rate", type=click.IntRange(1), help="So many dead letters a second.")
-@click.option("--max-redrives", type=click.IntRange(0), default=3, show_default=True, help="Then a letter is parked.")
+@click.option("--max-redrives", type=click.IntRange(0), default=3, show_default=True, help="Then one is parked.")
 @click.option("--parking", metavar="STREAM", help="Where it is parked, whole.  [default: STREAM:parked]")
-@click.option("--transform", metavar="MODULE:FUNCTION", help="Repairs each letter, or leaves it.")
+@click.option("--transform", metavar="MODULE:FUNCTION", help="Repairs each dead letter, or leaves it.")
 @click.option("--dry-run", is_flag=True, help="Only count what would go where.")
 @criteria_options
 @url_option
@@ -45,12 +45,12 @@ def redrive(
 ) -> None:
     """Send dead letters of STREAM back to be read again, each once.
 
-    A letter becomes an entry with its original fields and one more, dl.redriven, from which the next letter would know
-    of this one; and is deleted, in the same transaction. Every group of the stream is given the entry, also those that
-    were content with it: name another stream with --to where that matters.
+    A dead letter becomes an entry with its original fields and one more, dl.redriven, from which the next dead letter
+    would know of this one; and is deleted, in the same transaction. Every group of the stream is given the entry, also
+    those that were content with it: name another stream with --to where that matters.
 
-    Letters that come while it runs stay. Ctrl-C ends it after the page that is under way; started again with the same
-    options within a day, also after a kill, it goes on where it was. A second one for the same STREAM is refused.
+    Dead letters that come while it runs stay. Ctrl-C ends it after the page that is under way; started again with the
+    same options within a day, also after a kill, it goes on where it was. A second one for the same STREAM is refused.
 
     \b
     Examples:
@@ -58,11 +58,11 @@ def redrive(
       rstream dead redrive orders:dead --reason decode --rate 2000
       rstream dead redrive orders:dead --field customer=ann --to orders:retry --transform repairs:amounts
     """
-    from spark_streams.deadletter.orders import Orders
     from spark_streams.deadletter.redrive import Redrive
-    from spark_streams.wire.address import Address
+    from spark_streams.deadletter.redrive_plan import RedriveOptions
 
-    orders = Orders(stream, criteria_of(chosen), to, limit, rate, max_redrives, parking, transform)
+    address, criteria = address_of(url, starts=not dry_run), criteria_of(chosen)
+    options = RedriveOptions(stream, criteria, to, limit, rate, max_redrives, parking, transform)
     with progress("redrive", quiet=as_json) as tell:
 
         def show(report: Report) -> None:
@@ -70,7 +70,7 @@ def redrive(
             tell(done if limit else report.looked_at, report.total, "" if limit else f"moved {done:,}")
 
         try:
-            run = Redrive(Address.parse(url), orders, show)
+            run = Redrive(address, options, show)
         except OptionError as error:
             raise click.UsageError(error.message) from None
         with stopping(run):
@@ -79,15 +79,17 @@ def redrive(
         print_json(report.facts())
     else:
         print_report(report)
+    if not report.found and not report.stopped:
+        say_none_is_meant(address, stream, criteria, as_json)
     if report.stopped:
         sys.exit(130)
 
 
 def print_report(report: Report) -> None:
     """For people."""
-    rows = [(reason, stage, action, to, count.letters) for (action, to, stage, reason), count in report.tally]
-    if rows or report.dry_run:
-        print_table(("reason", "stage", "action", "to", "letters"), rows)
+    rows = [(reason, stage, action, to, count.letters) for (action, to, stage, reason), count in report.counts]
+    if rows:
+        print_table(("reason", "stage", "action", "to", "dead letters"), rows)
     said = [f"{'would move' if report.dry_run else 'moved'} {report.moved:,} dead letters of {report.stream}"]
     if report.parked:
         said.append(f"{'would park' if report.dry_run else 'parked'} {report.parked:,}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.shared import connect, milliseconds, named_streams, url_option
+from spark_streams.commands.shared import address_of, connect, milliseconds, named_streams, url_option
 from spark_streams.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -104,12 +104,11 @@ def _of_server(url: str, names: tuple[str, ...], group: str | None, lasts: int |
 
 def _letters(url: str, server: Connection) -> Iterator[LetterRow]:
     from spark_streams.deadletter.criteria import Criteria
-    from spark_streams.deadletter.looking import by_kind, dead_streams
+    from spark_streams.deadletter.listing import count_by_kind, dead_letter_streams
     from spark_streams.monitor.report.report import LetterRow
-    from spark_streams.wire.address import Address
 
-    for dead in dead_streams(server):
-        for kind, counted in by_kind(Address.parse(url), dead.stream, Criteria()).counts.items():
+    for dead in dead_letter_streams(server):
+        for kind, counted in count_by_kind(address_of(url), dead.stream, Criteria()).counts.items():
             _, stage, reason, error = kind
             yield LetterRow(dead.stream, stage, reason, error, counted.letters)
 

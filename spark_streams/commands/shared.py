@@ -16,6 +16,7 @@ from spark_streams.monitor.terminal.units import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from spark_streams.wire.address import Address
     from spark_streams.wire.connection import Connection
 
 _WIDE = 240  # columns
@@ -55,12 +56,19 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="For programs: JSON instead of a table.")(command)
 
 
-def connect(url: str) -> Connection:
-    """A connection to the server; closes as a context manager. Raises ServerError, OptionError."""
+def address_of(url: str, starts: bool = False) -> Address:
+    """The server; starts: the bundled engine, too, where it does not run. Raises OptionError."""
     from spark_streams.wire.address import Address
+
+    address = Address.parse(url)
+    return address if starts else address.without_starting()
+
+
+def connect(url: str, starts: bool = False) -> Connection:
+    """A connection to the server; closes as a context manager. starts: as above. Raises ServerError, OptionError."""
     from spark_streams.wire.connection import Connection
 
-    return Connection(Address.parse(url))
+    return Connection(address_of(url, starts))
 
 
 def named_streams(server: Connection, names: Sequence[str]) -> Sequence[str | bytes]:
@@ -76,9 +84,17 @@ def named_streams(server: Connection, names: Sequence[str]) -> Sequence[str | by
     missing = [name for name, reply in zip(names, replies, strict=True) if is_no_such_key(reply)]
     if missing:
         raise StreamStateError(
-            f"no stream {', '.join(map(repr, missing))} at {server.address}; rstream streams lists what is there"
+            f"no stream {', '.join(map(repr, missing))} at {server.address}; {_what_is_there(server, missing)}"
         )
     return names
+
+
+def _what_is_there(server: Connection, missing: Sequence[str]) -> str:
+    """A hint for whoever named streams that are missing: the nearest ones."""
+    from spark_streams.wire.absent_streams import nearest
+
+    near = [repr(one) for one in nearest(server, missing).values()]
+    return f"did you mean {', '.join(near)}?" if near else "rstream streams lists what is there"
 
 
 def print_json(value: object) -> None:

@@ -83,7 +83,7 @@ class Watched:
         told = info(said) if isinstance(said, bytes) else {}  # refused to a user who may use streams only
         kind = next((kind for kind in _KINDS if f"{kind}_version" in told), "redis")
         server = f"{_KINDS[kind]} {told.get(f'{kind}_version', '?')}"
-        self.title: Title = Title(str(self._server.address), server, every_ms)
+        self.title: Title = Title(str(self._server.address), server, every_ms, group=group)
         self._streams = named_streams(self._server, names)
         self._found = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""Which letters are meant. Pure: pages in, masks out."""
+"""Which dead letters are meant. Pure: pages in, masks out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from spark_streams.deadletter.envelope import raw
-from spark_streams.deadletter.page import LetterPage, by_value
+from spark_streams.deadletter.page import DeadLetterPage, by_value
 from spark_streams.errors import InvalidOptionError
 from spark_streams.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 from spark_streams.option_values import duration
@@ -26,7 +26,7 @@ class Criteria:
     """All must hold; of several texts for one name, any. What is not given holds.
 
     streams, reasons, stages, errors: `dl.stream` …, with * ? [] as in file names; fields: (name, value) of original
-    fields; first, last: bounds of the letters' own ids; older, newer: their age in milliseconds.
+    fields; first, last: bounds of the dead letters' own ids; older, newer: their age in milliseconds.
     """
 
     streams: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Criteria:
     newer: int | None = None
 
     def range(self, now: int) -> tuple[StreamId, StreamId]:
-        """(first, last) id of letters that can be meant; now: the server's clock, ms since the epoch."""
+        """(first, last) id of dead letters that can be meant; now: the server's clock, ms since the epoch."""
         first, last = self.first, self.last
         if self.newer is not None:
             first = max(first, StreamId(max(now - self.newer, 0), 0))
@@ -50,16 +50,16 @@ class Criteria:
 
     @property
     def everything(self) -> bool:
-        """Whether every letter within the range is meant."""
+        """Whether every dead letter within the range is meant."""
         return not (self.streams or self.reasons or self.stages or self.errors or self.fields)
 
-    def mask(self, page: LetterPage) -> Mask:
+    def mask(self, page: DeadLetterPage) -> Mask:
         """Per row, whether it is meant (its id aside)."""
         found = np.ones(page.count, np.bool_)
         told = {"stream": self.streams, "reason": self.reasons, "stage": self.stages, "error": self.errors}
         for name, patterns in told.items():
             if patterns:
-                found &= by_value(page.told(name), partial(_matches, patterns)).astype(bool)
+                found &= by_value(page.told(name), partial(matches, patterns)).astype(bool)
         for name, value in self.fields:
             same = pc.equal(page.field(raw(name)), raw(value))
             found &= pc.fill_null(same, False).to_numpy(zero_copy_only=False)
@@ -102,5 +102,6 @@ def _parsed(what: str, parse: Callable[[str], T], given: str) -> T:
         raise InvalidOptionError(f"{what}={given[:100]!r}: {error}") from None
 
 
-def _matches(patterns: tuple[str, ...], value: str) -> bool:
+def matches(patterns: Sequence[str], value: str) -> bool:
+    """Whether the value is one of these, or fits one of them as a file's name would."""
     return any(value == pattern or fnmatch.fnmatchcase(value, pattern) for pattern in patterns)

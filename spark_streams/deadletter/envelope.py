@@ -6,19 +6,20 @@
     dl.stage, dl.reason         which step (read, claim, query …), and why: `decode`, `deliveries`, or the user's own
     dl.error, dl.message        the error's condition or class, and what it said
     dl.deliveries               how often the entry had been delivered
-    dl.first-failed             when it became a letter for the first time, ISO-8601 UTC
-    dl.last-failed              when it became this letter
-    dl.redrives, dl.previous    how often it had been sent back before, and the letter that it was then: `stream/id`
+    dl.first-failed             when it became a dead letter for the first time, ISO-8601 UTC
+    dl.last-failed              when it became this dead letter
+    dl.redrives, dl.previous    how often it had been sent back, and what it was then: `stream/id`
 
-What is not known is empty. So a letter's envelope is its last fifteen fields whatever stands before them, even another
-envelope (a letter of somebody who reads dead letters).
+What is not known is empty. So a dead letter's envelope is its last fifteen fields whatever stands before them, even
+another envelope (a dead letter of somebody who reads dead letters).
 
 An entry that was sent back has one field more than the original, the last one, its *mark*:
 
     dl.redriven = <redrives> <first-failed> <stream>/<id>
 
 A query does not see it unless it asks for a column of that name. When the entry dies again, the mark turns into
-`dl.redrives`, `dl.first-failed` and `dl.previous` of the new letter. A letter that becomes a letter hands its own on.
+`dl.redrives`, `dl.first-failed` and `dl.previous` of the new dead letter. What becomes a dead letter and is one already
+hands its own on.
 
 Pure: values in, values out. Values that are no UTF-8 become surrogate escapes, and bytes again on the way out.
 """
@@ -88,8 +89,8 @@ def unmarked(fields: Sequence[bytes]) -> tuple[Sequence[bytes], Mark | None]:
     return (fields, None) if mark is None else (fields[:-2], mark)
 
 
-def letter_of(fields: Sequence[bytes], told: Mapping[str, str]) -> list[bytes]:
-    """The fields of the letter for an entry with these fields. told: names without their prefix, and values.
+def dead_letter_fields(fields: Sequence[bytes], told: Mapping[str, str]) -> list[bytes]:
+    """The fields of the dead letter for an entry with these fields. told: names without their prefix, and values.
 
     Raises ValueError for a name that the envelope does not have.
     """
@@ -108,14 +109,14 @@ def letter_of(fields: Sequence[bytes], told: Mapping[str, str]) -> list[bytes]:
     return words
 
 
-def is_letter(fields: Sequence[bytes]) -> bool:
-    """Whether an entry with these fields is a letter: nothing of the envelope is missing at its end. It may have been
-    sent back to those who read letters."""
+def is_dead_letter(fields: Sequence[bytes]) -> bool:
+    """Whether an entry with these fields is a dead letter: nothing of the envelope is missing at its end. It may
+    have been sent back to those who read dead letters."""
     return len(opened(unmarked(fields)[0])[1]) == len(NAMES)
 
 
 def _past(fields: Sequence[bytes]) -> Mark | None:
-    """What an entry knows of its past that is a letter itself: somebody reads dead letters."""
+    """What an entry knows of its past that is a dead letter itself: somebody reads dead letters."""
     envelope = opened(fields)[1]
     if len(envelope) < len(NAMES):
         return None
@@ -123,7 +124,7 @@ def _past(fields: Sequence[bytes]) -> Mark | None:
 
 
 def opened(fields: Sequence[bytes]) -> tuple[Sequence[bytes], dict[str, str]]:
-    """(the original fields, the envelope by names without prefix) of a letter; what is no letter has no envelope.
+    """(the original fields, the envelope by names without prefix) of a dead letter; other entries have no envelope.
 
     The envelope is the longest tail of distinct names: those of other writers may lack some.
     """

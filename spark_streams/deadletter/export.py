@@ -1,4 +1,4 @@
-"""A letter as a line of JSON.
+"""A dead letter as a line of JSON.
 
     {"id": "1732097-0", "envelope": {"stream": "orders", "reason": "decode", …}, "fields": {"amount": "n/a", …}}
 
@@ -10,27 +10,33 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from spark_streams.deadletter.envelope import raw
 from spark_streams.deadletter.transform import DeadLetter
 
 
-def as_json(letter: DeadLetter) -> dict[str, Any]:
-    """The object of one letter."""
-    pairs = [(_value(name), _value(value)) for name, value in letter.pairs]
-    names = [name for name, _ in pairs if isinstance(name, str)]
-    plain = len(names) == len(pairs) == len(set(names))
+def as_json(dead_letter: DeadLetter) -> dict[str, Any]:
+    """The object of one dead letter."""
     return {
-        "id": letter.id,
-        "envelope": {name: _value(value) for name, value in letter.envelope.items()},
-        "fields": {str(name): value for name, value in pairs} if plain else [list(pair) for pair in pairs],
+        "id": dead_letter.id,
+        "envelope": {name: _value(value) for name, value in dead_letter.envelope.items()},
+        "fields": fields_as_json(dead_letter.pairs),
     }
 
 
-def as_line(letter: DeadLetter) -> str:
+def fields_as_json(pairs: Sequence[tuple[str, str]]) -> dict[str, Any] | list[list[Any]]:
+    """`fields` of any entry. pairs: (name, value), bytes that are no UTF-8 as surrogate escapes."""
+    told = [(_value(name), _value(value)) for name, value in pairs]
+    names = [name for name, _ in told if isinstance(name, str)]
+    plain = len(names) == len(told) == len(set(names))
+    return {str(name): value for name, value in told} if plain else [list(pair) for pair in told]
+
+
+def as_line(dead_letter: DeadLetter) -> str:
     """The same as text, without a line end in it."""
-    return json.dumps(as_json(letter), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(as_json(dead_letter), ensure_ascii=False, separators=(",", ":"))
 
 
 def _value(value: str) -> str | dict[str, str]:

@@ -1,6 +1,6 @@
 """Which of the streams that a pattern finds hold dead letters: those are nobody's input.
 
-Letters match the pattern of the streams that they come from (`orders:*`, `orders:dead`). Whoever wrote them, this
+Dead letters match the pattern of the streams that they come from (`orders:*`, `orders:dead`). Whoever wrote them, this
 query, another one or a job, they are known by what they are: the first entry of a stream that is found for the first
 time is looked at, once. A stream without entries says nothing yet, and is found when it has its first one.
 """
@@ -8,36 +8,33 @@ time is looked at, once. A stream without entries says nothing yet, and is found
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from spark_streams.deadletter.envelope import is_letter
-from spark_streams.deadletter.orders import PARKED
-from spark_streams.deadletter.reading import FIRST_LOOK, PageSize, pages_of
+from spark_streams.deadletter.envelope import is_dead_letter
+from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
+from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
+from spark_streams.deadletter.redrive_plan import PARKED
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.reply_errors import is_wrong_type
 
 _log = logging.getLogger("spark_streams.deadletter")
 
 
-def own_letters(stream: str | None) -> list[str]:
-    """The streams that hold letters by name: a dead-letter stream, None where there is none, and its parking stream."""
+def own_dead_letter_streams(stream: str | None) -> list[str]:
+    """A query's dead-letter stream and its parking stream; none where `stream` is None."""
     return [] if stream is None else [stream, stream + PARKED]
 
 
-def letter_streams(server: Connection, names: Iterable[str]) -> set[str]:
-    """Those of these streams whose first entry is a letter. Raises ServerError."""
-    letters, _ = judge(server, list(names))
-    return letters
-
-
-def judge(server: Connection, names: Sequence[str]) -> tuple[set[str], set[str]]:
-    """(the streams whose first entry is a letter, those whose first entry is none); what has no entry is in neither.
+def divide(
+    server: Connection, names: Sequence[str], limits: DeadLetterLimits = DEAD_LETTER_LIMITS
+) -> tuple[set[str], set[str]]:
+    """(the streams whose first entry is a dead letter, those whose first entry is none); an empty one is in neither.
 
     Raises ServerError.
     """
-    letters: set[str] = set()
+    dead: set[str] = set()
     others: set[str] = set()
-    size = PageSize(FIRST_LOOK)
+    size = PageSize(limits, FIRST_LOOK)
     for page in pages_of(names, size):
         commands = [("XRANGE", name, "-", "+", "COUNT", 1) for name in page]
         received = 0
@@ -49,26 +46,28 @@ def judge(server: Connection, names: Sequence[str]) -> tuple[set[str], set[str]]
             if reply:
                 fields = reply[0][1]
                 received += sum(map(len, fields))
-                (letters if is_letter(fields) else others).add(command[1])
+                (dead if is_dead_letter(fields) else others).add(command[1])
         size.learn(len(page), received, len(page))
-    return letters, others
+    return dead, others
 
 
 class Inputs:
     """What one query may read of what its pattern finds. It remembers: an entry may be large."""
 
-    def __init__(self) -> None:
-        self._letters: set[str] = set()
+    def __init__(self, limits: DeadLetterLimits = DEAD_LETTER_LIMITS) -> None:
+        self._limits = limits
+        self._dead: set[str] = set()
         self._others: set[str] = set()
 
     def among(self, server: Connection, found: Sequence[str]) -> list[str]:
-        """The streams to read: those that hold entries, and no letters. Raises ServerError."""
+        """The streams to read: those that hold entries, and no dead letters. Raises ServerError."""
         there = set(found)
-        self._letters &= there
+        self._dead &= there
         self._others &= there
-        letters, others = judge(server, [name for name in found if name not in self._letters | self._others])
-        for name in sorted(letters):
+        unknown = [name for name in found if name not in self._dead | self._others]
+        dead, others = divide(server, unknown, self._limits)
+        for name in sorted(dead):
             _log.info("stream %r matches the pattern and holds dead letters: it is not read", name)
-        self._letters |= letters
+        self._dead |= dead
         self._others |= others
         return [name for name in found if name in self._others]

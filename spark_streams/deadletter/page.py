@@ -1,6 +1,6 @@
-"""A page of a dead-letter stream as columns: what the letters say, and their original fields. Pure: Arrow and numpy.
+"""A page of a dead-letter stream as columns: the envelopes, and the original fields. Pure: Arrow and numpy.
 
-Nothing here makes a Python object per letter.
+Nothing here makes a Python object per dead letter.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.lines import Index, Mask
 
 _FIELDS = pa.array(FIELDS, pa.binary())
+KIND = ("stream", "stage", "reason", "error")
 _PLACES = {name: place for place, name in enumerate(NAMES)}
 
 
-class LetterPage:
-    """Rows are the entries of the page, in order. ids: binary, each letter's own id."""
+class DeadLetterPage:
+    """Rows are the entries of the page, in order. ids: binary, each dead letter's own id."""
 
     def __init__(self, entries: EntryPage) -> None:
         self.count = entries.count
@@ -36,7 +37,7 @@ class LetterPage:
     def _find_envelopes(self) -> tuple[npt.NDArray[np.int64], Index]:
         """(per name and row, the place of the envelope's field or -1; per row, how many fields the envelope has).
 
-        The longest tail of distinct names, as envelope.opened does it for one letter.
+        The longest tail of distinct names, as envelope.opened does it for one dead letter.
         """
         place = pc.fill_null(pc.index_in(self._names, value_set=_FIELDS), -1).to_numpy(zero_copy_only=False)
         place = np.append(place, -1)  # for rows that have nothing
@@ -63,10 +64,10 @@ class LetterPage:
         return self._told[name]
 
     def kind(self) -> list[pa.Array]:
-        """The columns by which letters are counted: stream, stage, reason, error."""
-        return [self.told(name) for name in ("stream", "stage", "reason", "error")]
+        """The columns by which dead letters are counted: KIND."""
+        return [self.told(name) for name in KIND]
 
-    def are_letters(self) -> Mask:
+    def are_dead_letters(self) -> Mask:
         """Which entries say where they came from."""
         known: Mask = (self._where[_PLACES["stream"]] >= 0) & (self._where[_PLACES["id"]] >= 0)
         return known

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from spark_streams.deadletter.criteria import Criteria
-from spark_streams.deadletter.fence import MovingLease
-from spark_streams.deadletter.reading import extent, letters
-from spark_streams.deadletter.tally import Tally
+from spark_streams.deadletter.kind_counts import KindCounts
+from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
+from spark_streams.deadletter.page_reader import dead_letter_pages, extent
+from spark_streams.deadletter.redrive_lock import RedriveLease
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.session import Session
@@ -16,13 +17,13 @@ from spark_streams.wire.session import Session
 
 @dataclass
 class Purged:
-    """total: entries of the stream at the start; looked_at: of them so far; deleted, or would be; tally: of these, by
+    """total: entries of the stream at the start; looked_at: of them so far; deleted, or would be; counts: of these, by
     (stream, stage, reason, error)."""
 
     total: int = 0
     looked_at: int = 0
     deleted: int = 0
-    tally: Tally = field(default_factory=Tally)
+    counts: KindCounts = field(default_factory=KindCounts)
 
 
 def purge(
@@ -32,25 +33,26 @@ def purge(
     limit: int | None = None,
     dry_run: bool = False,
     tell: Callable[[Purged], None] = lambda purged: None,
+    limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
 ) -> Purged:
     """Delete the dead letters that are meant and are there now; other entries stay.
 
     Raises RedriveTakenError where another process moves or purges them, ServerError.
     """
     purged = Purged()
-    lease = MovingLease(address)
+    lease = RedriveLease(address)
     with Session(address) as session:
         try:
             if not dry_run:
                 session.run(lambda server: lease.hold(server, [stream]))
             within = session.run(lambda server: extent(server, stream, criteria))
             purged.total = within.length
-            for page, meant in letters(session, stream, within, criteria):
+            for page, meant in dead_letter_pages(session, stream, within, criteria, limits):
                 if not dry_run:
                     lease.hold(session.get(), [stream])
                 rows = meant if limit is None else meant[: limit - purged.deleted]
                 purged.looked_at += page.count
-                purged.tally.add(page.ids, page.kind(), rows)
+                purged.counts.add(page.ids, page.kind(), rows)
                 if dry_run or not len(rows):
                     purged.deleted += len(rows)
                 else:
@@ -64,7 +66,7 @@ def purge(
 
 
 def _delete(session: Session, stream: str, ids: Sequence[bytes]) -> int:
-    """How many of these letters were deleted. Where a reply is lost it was all of them: nobody can tell any more."""
+    """How many of these dead letters were deleted. Where a reply is lost, all of them: nobody can tell any more."""
     tries = 0
 
     def delete(server: Connection) -> int:

@@ -1,4 +1,4 @@
-"""Dead letters by the user's own rules: a DataFrame of a query is split into good rows and letters for the sink."""
+"""Dead letters by the user's own rules: a DataFrame of a query is split into good rows and rows for the sink."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENVELOPE = ", ".join(f"X'{field.hex()}'" for field in FIELDS)
 
 
 class Routed(NamedTuple):
-    """good: the rows that stay, with all their columns; letters: ready for the sink, one row a letter."""
+    """good: the rows that stay, with all their columns; letters: the dead letters, ready for the sink, a row each."""
 
     good: DataFrame
     letters: DataFrame
@@ -42,7 +42,7 @@ def route_dead_letters(
     """Split rows of `format("rstream")`: those for which `condition` holds become dead letters.
 
     df: streaming or batch, with the metadata columns `_stream STRING`, `_id STRING` and `_fields MAP<BINARY, BINARY>`
-    (and `_deliveries`, where the letters shall tell it); condition: a column, or SQL; where it is null the row is good;
+    (and `_deliveries`, if dead letters shall tell it); condition: a column, or SQL; where it is null the row is good;
     reason, error, message: a text, or a column that gives one per row; stage, group, consumer: for the envelope; at:
     when it failed (default: now).
 
@@ -57,32 +57,39 @@ def route_dead_letters(
     moment = F.current_timestamp() if at is None else at
     now = F.date_format(F.to_utc_timestamp(moment, F.current_timezone()), _FORM)
     told = {
-        "stream": F.col("_stream"),
-        "id": F.col("_id"),
+        **_of_entry(df, now),
         "group": F.lit(group),
         "consumer": F.lit(consumer),
-        "query": F.col("_batch.query"),
-        "batch": F.col("_batch.number"),
         "stage": F.lit(stage),
         "reason": _text(reason),
         "error": _text(error),
         "message": _text(message),
+    }
+    envelope = [F.coalesce(told[name].cast("string"), F.lit("")).alias(f"{PREFIX}{name}") for name in NAMES]
+    known = df.where(dead).withColumns({"_mark": F.expr(_mark()), "_batch": _batch(df)})
+    known = known.withColumn("_past", F.coalesce("_mark", F.expr(_past())))
+    return Routed(df.where(~dead), known.select(_original_fields().alias("_fields"), *envelope))
+
+
+def _of_entry(df: DataFrame, now: Column) -> dict[str, Column]:
+    """What the entry and its past say of a dead letter."""
+    return {
+        "stream": F.col("_stream"),
+        "id": F.col("_id"),
+        "query": F.col("_batch.query"),
+        "batch": F.col("_batch.number"),
         "deliveries": F.col("_deliveries") if "_deliveries" in df.columns else F.lit(""),
         "first-failed": F.coalesce(F.nullif(_of_mark(2), F.lit("")), now),
         "last-failed": now,
         "redrives": F.coalesce(_of_mark(1), F.lit("0")),
         "previous": _of_mark(3),
     }
-    known = df.where(dead).withColumns({"_mark": F.expr(_mark()), "_batch": _batch(df)})
-    known = known.withColumn("_past", F.coalesce("_mark", F.expr(_past())))
-    fields = F.when(F.col("_mark").isNull(), F.col("_fields")).otherwise(
-        F.expr(f"map_filter(_fields, (name, value) -> name != {_MARK_NAME})")
-    )
-    letters = known.select(
-        fields.alias("_fields"),
-        *[F.coalesce(told[name].cast("string"), F.lit("")).alias(f"{PREFIX}{name}") for name in NAMES],
-    )
-    return Routed(df.where(~dead), letters)
+
+
+def _original_fields() -> Column:
+    """Without the mark of an entry that was sent back."""
+    unmarked = F.expr(f"map_filter(_fields, (name, value) -> name != {_MARK_NAME})")
+    return F.when(F.col("_mark").isNull(), F.col("_fields")).otherwise(unmarked)
 
 
 def _text(value: Column | str) -> Column:
@@ -102,14 +109,14 @@ def _of_mark(part: int) -> Column:
 
 
 def _past() -> str:
-    """The same of an entry that is a letter itself."""
+    """The same of an entry that is a dead letter itself."""
     told = [
         f"make_valid_utf8(cast(try_element_at(_fields, X'{(PREFIX + name).encode().hex()}') AS STRING))"
         for name in ("redrives", "first-failed", "previous")
     ]
     joined = f"concat_ws(' ', {', '.join(told)})"
-    is_letter = f"size(array_except(array({_ENVELOPE}), map_keys(_fields))) = 0"
-    return f"CASE WHEN {is_letter} AND {joined} RLIKE '{MARK_FORM}' THEN {joined} END"
+    is_dead_letter = f"size(array_except(array({_ENVELOPE}), map_keys(_fields))) = 0"
+    return f"CASE WHEN {is_dead_letter} AND {joined} RLIKE '{MARK_FORM}' THEN {joined} END"
 
 
 def _batch(df: DataFrame) -> Column:

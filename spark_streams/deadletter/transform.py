@@ -1,9 +1,9 @@
-"""A user's function that repairs letters on their way back.
+"""A user's function that repairs dead letters on their way back.
 
 def repair(letter):                       # --transform module:repair
     if letter.fields.get("amount") == "n/a":
         return {**letter.fields, "amount": "0"}
-    return None                           # leave this letter where it is
+    return None                           # leave this dead letter where it is
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 
 from spark_streams.deadletter.envelope import MARK, NAMES, raw, text
-from spark_streams.deadletter.page import LetterPage
+from spark_streams.deadletter.page import DeadLetterPage
 from spark_streams.errors import TransformError
 from spark_streams.wire.entries.lines import Index
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """What the function is given. id: the letter's own; pairs: its original fields; envelope: names without `dl.`.
+    """What the function is given. id: the dead letter's own; pairs: its original fields; envelope: names without `dl.`.
 
     Texts; bytes that are no UTF-8 are surrogate escapes in them, as in os.fsdecode, and come back as they were.
     """
@@ -41,7 +41,7 @@ class DeadLetter:
         return dict(self.pairs)
 
 
-# Gives the fields of the entry, or None to leave the letter. Values: str, bytes, int or float.
+# Gives the fields of the entry, or None to leave the dead letter. Values: str, bytes, int or float.
 Transform = Callable[[DeadLetter], Mapping[str, Any] | None]
 
 
@@ -62,11 +62,11 @@ def load(name: str) -> Transform:
     return transform
 
 
-def apply(transform: Transform, page: LetterPage, rows: Index) -> tuple[Index, pa.MapArray]:
-    """(the rows that go, their new fields). Raises TransformError for the first letter that cannot be repaired."""
+def apply(transform: Transform, page: DeadLetterPage, rows: Index) -> tuple[Index, pa.MapArray]:
+    """(the rows that go, their new fields). Raises TransformError for the first dead letter that cannot be repaired."""
     gone: list[int] = []
     entries: list[list[tuple[bytes, bytes]]] = []
-    for row, letter in zip(rows.tolist(), letters_of(page, rows), strict=True):
+    for row, letter in zip(rows.tolist(), dead_letters_of(page, rows), strict=True):
         try:
             fields = transform(letter)
         except Exception as error:
@@ -77,7 +77,7 @@ def apply(transform: Transform, page: LetterPage, rows: Index) -> tuple[Index, p
     return np.array(gone, np.int64), pa.array(entries, pa.map_(pa.binary(), pa.binary()))
 
 
-def letters_of(page: LetterPage, rows: Index) -> list[DeadLetter]:
+def dead_letters_of(page: DeadLetterPage, rows: Index) -> list[DeadLetter]:
     """These rows as objects."""
     kept = pa.array(rows)
     ids = page.ids.take(kept).to_pylist()

@@ -10,9 +10,10 @@ import signal
 import sys
 from pathlib import Path
 
+from spark_streams.engine.core import Engine
 from spark_streams.engine.launch.assembly import new_engine
 from spark_streams.engine.launch.commandline import configure
-from spark_streams.engine.persistence.aof_loader import CorruptFileError
+from spark_streams.engine.persistence.aof_loader import CorruptFileError, LoadingStoppedError
 from spark_streams.engine.persistence.aof_writer import PersistenceError
 from spark_streams.engine.server.event_loop import Server
 from spark_streams.engine.settings.config import Config
@@ -33,8 +34,8 @@ def main(arguments: list[str] | None = None, prog: str = "python -m spark_stream
         print(f"spark_streams.engine: {problem.filename}: {problem.strerror or problem}", file=sys.stderr)
         return 1
     try:
-        engine.persistence.start()
-    except (PersistenceError, CorruptFileError) as problem:
+        engine.persistence.take_hold()
+    except PersistenceError as problem:
         print(f"spark_streams.engine: {problem}", file=sys.stderr)
         return 1
     parent = chosen.parent
@@ -46,17 +47,29 @@ def main(arguments: list[str] | None = None, prog: str = "python -m spark_stream
         return 1
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: server.stop_soon())
-    gc.collect()
-    gc.freeze()
-    # Short collections only, a millisecond or so: commands leave next to no cycles, and idle moments see to the rest.
-    gc.set_threshold(5_000, 5, 10_000)
-    log.info("ready on %s", " and ".join(where))
+    return _serve(engine, server, " and ".join(where), log)
+
+
+def _serve(engine: Engine, server: Server, where: str, log: logging.Logger) -> int:
+    """Read the file back and serve until stopped; the exit code."""
+
+    def get_ready() -> None:
+        engine.persistence.start()
+        gc.collect()
+        gc.freeze()
+        # Short collections only, a millisecond or so: commands leave next to no cycles, idle moments see to the rest.
+        gc.set_threshold(5_000, 5, 10_000)
+        log.info("ready on %s", where)
+
     try:
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve()
+        with contextlib.suppress(KeyboardInterrupt, LoadingStoppedError):
+            server.serve(get_ready)
         engine.persistence.stop()
-    except PersistenceError as problem:
-        log.error("stopping: %s", problem)
+    except (PersistenceError, CorruptFileError) as problem:
+        if engine.persistence.enabled:
+            log.error("stopping: %s", problem)
+        else:
+            print(f"spark_streams.engine: {problem}", file=sys.stderr)
         return 1
     log.info("stopped")
     return 0

@@ -1,4 +1,4 @@
-"""What stands before commands when there is a reason to: a password, a memory limit.
+"""What stands before commands when there is a reason to: a password, a memory limit, a file that is being read back.
 
 While there is none, the guard is not `needed`, and no command is checked.
 """
@@ -14,6 +14,7 @@ from spark_streams.engine.settings.config import Config
 from spark_streams.engine.store.memory import MemoryGauge
 
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
+LOADING = "LOADING Redis is loading the dataset in memory"
 WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
 
 
@@ -24,6 +25,7 @@ class Guard:
         self._config = config
         self._memory = memory
         self._password = b""
+        self._loading = False
         self.needed = False  # whether commands must be checked
         config.when("requirepass", self._password_changed)
         config.when("maxmemory", self._limit_changed)
@@ -37,7 +39,12 @@ class Guard:
         self._refresh()
 
     def _refresh(self) -> None:
-        self.needed = bool(self._password or self._memory.limit)
+        self.needed = bool(self._password or self._memory.limit or self._loading)
+
+    def set_loading(self, loading: bool) -> None:
+        """From now on only commands that need no data are let through, or all are again."""
+        self._loading = loading
+        self._refresh()
 
     @property
     def closed(self) -> bool:
@@ -58,9 +65,11 @@ class Guard:
         client.authenticated = True
 
     def check(self, client: Client, spec: Command, args: list[bytes]) -> None:
-        """Raises NOAUTH or OOM."""
+        """Raises NOAUTH, LOADING or OOM."""
         if self._password and not client.authenticated and "noauth" not in spec.flags:
             raise CommandError("NOAUTH Authentication required.")
+        if self._loading and "loading" not in spec.flags:
+            raise CommandError(LOADING)
         memory = self._memory
         if memory.limit and "denyoom" in spec.flags:
             if memory.full():

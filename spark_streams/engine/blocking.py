@@ -22,6 +22,7 @@ class Waiters:
     """All blocked clients of the engine."""
 
     def __init__(self, deliver: Callable[[Client, Reply], None]) -> None:
+        """`deliver` is called for each that has its reply."""
         self._deliver = deliver
         self._timed: set[Waiter] = set()
         self.count = 0
@@ -70,6 +71,11 @@ class Waiters:
             reply = error(failure.text)
         if reply is not None:
             self.finish(waiter, reply)
+
+    @property
+    def timed(self) -> int:
+        """How many do not wait for ever."""
+        return len(self._timed)
 
     def next_deadline(self) -> int | None:
         """When the first waiter's time is up, or it is to be tried again."""

@@ -65,11 +65,12 @@ class Client:
 class Waiter:
     """One blocked command. `attempt` gives its reply, None while there is nothing yet; it may raise CommandError."""
 
-    __slots__ = ("again", "again_at", "attempt", "client", "db", "deadline", "keys", "nothing")
+    __slots__ = ("again", "again_at", "attempt", "client", "db", "deadline", "keys", "needs_key", "nothing")
 
     def __init__(
         self, client: Client, db: Database, keys: Sequence[bytes], deadline: int | None,
         attempt: Callable[[], Reply | None], nothing: Reply, again: Callable[[], int] | None = None,
+        needs_key: bool = False,
     ) -> None:  # fmt: skip
         self.client = client
         self.db = db
@@ -79,6 +80,7 @@ class Waiter:
         self.nothing = nothing  # the reply when time is up
         self.again = again  # after an attempt: when to try again although no key has changed, in Unix milliseconds
         self.again_at = again() if again is not None else None
+        self.needs_key = needs_key  # it ends with an error when a key goes (XREADGROUP)
 
     def times(self) -> list[int]:
         """When something has to be done about it."""

@@ -22,7 +22,7 @@ class Command:
 
     name: str
     arity: int
-    flags: frozenset[str]
+    flags: frozenset[str]  # Redis' own words, as far as something here depends on them; and `effect`, see `verbatim`
     keys: tuple[int, int, int]  # first, last, step
     handler: Handler | None
     subcommands: dict[bytes, Command] = field(default_factory=dict)

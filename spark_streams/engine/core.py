@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from spark_streams.engine.access import Guard
 from spark_streams.engine.blocking import Waiters
-from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client
+from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client, Waiter
 from spark_streams.engine.command_table import COMMANDS, Command, find, named_by
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.persistence.append_only import Persistence
@@ -51,6 +51,7 @@ class Engine:
         self.loading = False  # while the append-only file is read back, nothing expires
         self.journal: Journal | None = None  # set while changes are written down
         self.wake: Callable[[], None] = lambda: None  # end the server's waiting; safe in any thread
+        self.breathe: Callable[[], None] = lambda: None  # serve who asks meanwhile; set by the server
         self.config = Config(self.node_limits)
         self.persistence = Persistence(self)
         self.databases = [Database(number, lambda: 0 if self.loading else self.now) for number in range(DATABASES)]
@@ -62,7 +63,7 @@ class Engine:
         self.paused_all = False  # reads wait, too
         self.clients: dict[int, Client] = {}
         self.next_client = 1
-        self.waiters = Waiters(self.deliver)
+        self.waiters = Waiters(self._deliver)
         self.send: Callable[[Client, Reply], None] = lambda client, reply: None  # set by the server
         self.disconnect: Callable[[Client], None] = lambda client: None  # set by the server
         self.describe_buffers: Callable[[Client], tuple[int, int]] = lambda client: (0, 0)  # set by the server
@@ -82,6 +83,11 @@ class Engine:
         self._known: dict[bytes, Command] = {}
         self._timed: Command | None = None  # what time is counted for
         self._timed_since = 0
+
+    def set_loading(self, loading: bool) -> None:
+        """The append-only file is being read back, or is so no more."""
+        self.loading = loading
+        self.access.set_loading(loading)
 
     def tick(self) -> int:
         """Read the clock."""
@@ -209,9 +215,20 @@ class Engine:
             if db.ready:
                 self.waiters.serve(db)
 
-    def deliver(self, client: Client, reply: Reply) -> None:
+    def block(self, waiter: Waiter) -> None:
+        """The command that its client has just sent waits. It counts as one that was called once it has its reply."""
+        spec = COMMANDS[waiter.client.last_command.lower()]
+        spec.calls -= 1
+        self.commands_processed -= 1
+        self.waiters.add(waiter)
+
+    def _deliver(self, client: Client, reply: Reply) -> None:
         """A blocked client gets its reply now."""
+        spec = COMMANDS[client.last_command.lower()]
+        spec.calls += 1
+        self.commands_processed += 1
         if reply.__class__ is bytes and reply[:1] == b"-":
+            spec.failed += 1
             self.count_error(reply)
         if client.reply_mode == REPLY_SKIPPING:
             client.reply_mode = REPLY_ON
@@ -255,18 +272,24 @@ class Engine:
                 self.journal.record(client.db, spec.name, args)
             return reply
         except CommandError as failure:
-            reply = error(failure.text)
-            if client.queue is not None and (spec is None or "intransaction" not in spec.flags):
-                client.broken = True
-            named = spec or named_by(args)
-            if named is not None:
-                named.failed += running
-                named.rejected += not running
-            self.count_error(reply)
-            return reply
+            return self._refuse(client, args, failure, spec, running)
         except Exception:
             log.exception("internal error in %r", args[0])
             return error(b"ERR internal error, see the engine's log")
+
+    def _refuse(
+        self, client: Client, args: list[bytes], failure: CommandError, spec: Command | None, running: bool
+    ) -> bytes:
+        """The error as a reply, counted for the command (running: it had begun); a queued transaction is broken."""
+        reply = error(failure.text)
+        if client.queue is not None and (spec is None or "intransaction" not in spec.flags):
+            client.broken = True
+        named = spec or named_by(args)
+        if named is not None:
+            named.failed += running
+            named.rejected += not running
+        self.count_error(reply)
+        return reply
 
     def look_up(self, args: list[bytes]) -> Command:
         """The command that these arguments name. Raises CommandError."""

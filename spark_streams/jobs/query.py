@@ -12,15 +12,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams import watch
-from spark_streams.deadletter.inputs import Inputs, own_letters
+from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job
-from spark_streams.monitor.groups import view_streams
+from spark_streams.monitor.groups import StreamView, view_streams
 from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.option_values import duration
 from spark_streams.options import Options
 from spark_streams.running.ending import end_between_batches, wait_for_end
+from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.scan import matching_streams
@@ -65,6 +66,7 @@ class Query:
         with Connection(source.address) as server:
             self.streams: list[str] = list(source["streams"] or _inputs(server, source))
             views = view_streams(server, self.streams)
+            self._expected = self._told_of_absent(server, {view.stream: view for view in views})
         self.waiting: int | None = 0
         for view in views:
             group = next((one for one in view.groups if one.group == source["group"]), None)
@@ -82,9 +84,22 @@ class Query:
             "read": f"{', '.join(self.streams) or source['streamsPattern']} at {source.address}",
             "as": f"group {source['group']}, consumer {source['consumer']}",
             "waiting": "unknown" if self.waiting is None else f"{self.waiting:,} entries",
+            **({"note": "; ".join(self._expected)} if self._expected else {}),
             "checkpoint": f"{self._job.get('job.checkpoint')}{' (goes on)' if begun else ''}",
             "trigger": wanted,
         }
+
+    def _told_of_absent(self, server: Connection, views: Mapping[str, StreamView]) -> list[str]:
+        """A line for each stream that has no entry yet, for `--check`: the query itself says so when it starts."""
+        if not self._job.check:
+            return []
+        but = own_dead_letter_streams(self._source["deadLetterStream"])
+        if not self.streams:
+            return [nothing_matches(server, self._source["streamsPattern"], but)]
+        why = {s: SILENT if s in views else ABSENT for s in self.streams if s not in views or views[s].last == "0-0"}
+        refused = [] if self._source["createStreams"] else [s for s, state in why.items() if state == ABSENT]
+        told = [missing(server, stream, CREATE).message for stream in refused]
+        return told + lines_of(server, {s: state for s, state in why.items() if s not in refused}, WAITING, but)
 
     def watch(self, spark: SparkSession) -> None:
         """Log lines and metrics, where they are wanted; and what kills the query is noted for its dead letter."""
@@ -136,7 +151,7 @@ class Query:
 
 def _inputs(server: Connection, source: Options) -> list[str]:
     """The streams that a pattern finds and that the query would read now."""
-    but = own_letters(source["deadLetterStream"])
+    but = own_dead_letter_streams(source["deadLetterStream"])
     return Inputs().among(server, matching_streams(server, source["streamsPattern"], but))
 
 

@@ -21,7 +21,7 @@ from spark_streams.wire.xinfo import ConsumerInfo, GroupInfo, consumers_in, ends
 
 COUNTED = 10_000  # entries at most that a group's lag is counted by hand
 _COUNTED_TOGETHER = 200_000
-_PAGE = 1_000
+_PAGE = 1_000  # entries of a group in a round trip
 _PAGE_BYTES = 16 << 20
 _COMMANDS = 4_000  # in one round trip
 _FIRST_TIME = 1_000_000_000_000  # ms (September 2001): ids below are numbers of somebody's own, not times
@@ -100,8 +100,9 @@ class _Draft:
     gone: bool = False
 
 
-def survey(server: Connection, streams: Sequence[str | bytes], counted: int | None = None) -> Survey:
-    """Look at these streams; those that do not exist are left out. counted: up to where a lag is counted by hand.
+def survey(server: Connection, streams: Sequence[str | bytes], counted: int | None = None, page: int = _PAGE) -> Survey:
+    """Look at these streams; those that do not exist are left out. counted: up to where a lag is counted by hand; page:
+    entries of a group that one round trip brings for that.
 
     Raises WrongKeyTypeError, ServerError.
     """
@@ -123,8 +124,8 @@ def survey(server: Connection, streams: Sequence[str | bytes], counted: int | No
     _look(server, drafts)
     _look_at_consumers(server, drafts)
     unknown = [draft for draft in drafts if _server_lag(draft) is None]
-    share = max(_PAGE, min(COUNTED, _COUNTED_TOGETHER // max(1, len(unknown))))
-    _count(server, unknown, share if counted is None else counted)
+    share = max(page, min(COUNTED, _COUNTED_TOGETHER // max(1, len(unknown))))
+    _count(server, unknown, share if counted is None else counted, page)
     return Survey(at_ms, tuple(standings), tuple(_standing(draft, at_ms) for draft in drafts if not draft.gone))
 
 
@@ -211,12 +212,12 @@ def _server_lag(draft: _Draft) -> int | None:
     return None if draft.info.lag is None else min(draft.info.lag, draft.stream.length)
 
 
-def _count(server: Connection, drafts: Iterable[_Draft], limit: int) -> None:
+def _count(server: Connection, drafts: Iterable[_Draft], limit: int, most: int) -> None:
     """Count what these groups have not been given, a page of each in a round trip."""
     rest = list(drafts)
     while rest:
         budget = _PAGE_BYTES // len(rest)
-        pages = [min(_PAGE, limit - draft.counted, max(1, budget // max(1, draft.entry_bytes))) for draft in rest]
+        pages = [min(most, limit - draft.counted, max(1, budget // max(1, draft.entry_bytes))) for draft in rest]
         commands = [
             ("XRANGE", draft.key, draft.reached or _above(draft.info.last_delivered), "+", "COUNT", page)
             for draft, page in zip(rest, pages, strict=True)

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_streams.running.stopping import Stop
 
 _LOOK = 0.2  # seconds
-_MOMENT = 0.5  # seconds: within these a trigger follows a batch, if one is due
+_MOMENT = 2.0  # seconds: within these a trigger follows a batch, if one is due
 _AT_LAST = 2.0  # seconds for Spark to stop the tasks of a batch
 
 

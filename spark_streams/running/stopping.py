@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
@@ -20,14 +21,16 @@ from typing import Any
 from pyspark.java_gateway import ensure_callback_server_started
 
 SIGNALS = ("TERM", "INT")
+_TWICE = 1.0  # seconds: `timeout` and some supervisors tell the process and its group, which is one request
 
 
 class Stop:
-    """Whether the program has been asked to stop. A second signal to Python itself ends it at once."""
+    """Whether the program has been asked to stop. A second signal to Python itself, a second
+    later or more, ends it at once."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
-        self._here = False
+        self._here: float | None = None  # when the first signal came to this process
         self._then: list[Callable[[], None]] = []
         self._give_back: list[Callable[[], object]] = []
 
@@ -59,10 +62,11 @@ class Stop:
             self._give_back.pop()()
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self._here:
+        if self._here is None:
+            self._here = time.monotonic()
+            self._ask()
+        elif time.monotonic() - self._here > _TWICE:
             raise KeyboardInterrupt
-        self._here = True
-        self._ask()
 
     def _ask(self) -> None:
         if not self._asked.is_set():

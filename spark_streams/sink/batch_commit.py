@@ -21,28 +21,27 @@ from spark_streams.sink.ledger import CLOSED, Command, Keys
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.multi_exec import transact
-from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.session import Session
 
-_TOGETHER = 500  # streams in one transaction, which only saves round trips: each stands for itself
+TOGETHER = 500  # streams in one transaction, which only saves round trips: each stands for itself
 
 
-def close_batch(address: Address, batch: Batch, totals: Mapping[bytes, Total]) -> None:
-    """totals: what all tasks of the batch had, by stream.
+def close_batch(address: Address, batch: Batch, totals: Mapping[bytes, Total], together: int = TOGETHER) -> None:
+    """totals: what all tasks of the batch had, by stream; together: how many streams are dealt with in one transaction.
 
     Raises LedgerError where earlier executions of the batch wrote rows that this one did not have, or where the server
     has lost some.
     """
-    _until_sealed(address, _BatchCommit(batch, totals))
+    _until_sealed(address, _BatchCommit(batch, totals, together))
 
 
 def pass_over(address: Address, batch: Batch) -> None:
     """The batch is complete, and was written without the ledger: what that says of it, where there is one, is void."""
-    _until_sealed(address, _BatchCommit(batch, None))
+    _until_sealed(address, _BatchCommit(batch, None, TOGETHER))
 
 
 def _until_sealed(address: Address, commit: _BatchCommit) -> None:
-    with Session(address, patience=LIMIT) as session:
+    with Session(address, is_known=True) as session:
         while not session.run(commit.run):
             pass
 
@@ -50,8 +49,9 @@ def _until_sealed(address: Address, commit: _BatchCommit) -> None:
 class _BatchCommit:
     """totals: None where the batch was written without the ledger."""
 
-    def __init__(self, batch: Batch, totals: Mapping[bytes, Total] | None) -> None:
+    def __init__(self, batch: Batch, totals: Mapping[bytes, Total] | None, together: int) -> None:
         self._batch = batch
+        self._together = together
         self._totals = totals or {}
         self._is_void = totals is None
         self._sealing = False  # a job's record may be gone because of us
@@ -72,8 +72,8 @@ class _BatchCommit:
         kind = Kind(batch.is_named_by(told), batch.is_named_by(lossy))
         old: list[bytes] = []
         streams = list({**self._totals, **record})
-        for start in range(0, len(streams), _TOGETHER):
-            balances = self._look(server, streams[start : start + _TOGETHER], record, kind)
+        for start in range(0, len(streams), self._together):
+            balances = self._look(server, streams[start : start + self._together], record, kind)
             if not self._write(server, balances, closed):
                 return False
             old += [balance.stream for balance in balances if self._is_old(balance)]

@@ -16,11 +16,11 @@ from spark_streams.options import Options
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.batch_commit import close_batch, pass_over
-from spark_streams.sink.fields import STREAM, check_writable
+from spark_streams.sink.destination import Destination
+from spark_streams.sink.fields import check_writable
 from spark_streams.sink.runs import begin_job, begin_run
 from spark_streams.sink.write import Task, append
 from spark_streams.task_context import micro_batch, partition
-from spark_streams.wire.retry import LIMIT
 from spark_streams.worker import settle_in
 
 
@@ -45,22 +45,21 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Options, schema: StructType, overwrite: bool, of_query: bool = False) -> None:
         """of_query: for a whole micro-batch. Raises UnsupportedError for mode overwrite, or where the server may drop
         the ledger, SchemaError, InvalidOptionError, ServerError."""
+        to = Destination.of(options)
         if overwrite:
             raise UnsupportedError(
-                f"a stream is only appended to: stream {options['stream']!r} is not overwritten; use mode('append'), "
-                "or output mode append"
+                f"a stream is only appended to: {to.shown} is not overwritten; use mode('append'), or output mode "
+                "append"
             )
         for field in schema:
             if field.dataType.typeName() == "variant":
                 raise SchemaError(f"column {field.name!r} is a VARIANT; write to_json({field.name}) instead")
         try:
-            check_writable(to_arrow_schema(schema, timezone="UTC"))
+            columns = to_arrow_schema(schema, timezone="UTC")
         except PySparkTypeError as error:
             raise SchemaError(f"a column cannot be written as a field, cast it to a string: {error}") from None
-        if options["stream"] is None and STREAM not in schema.fieldNames():
-            raise InvalidOptionError(
-                f"sink option stream is missing: name it, or give each row its own in column {STREAM!r}"
-            )
+        to.check(columns)
+        check_writable(columns, apart=to.columns)
         self._options = options
         self._once = options["delivery"] == "exactly-once"
         self._run = self._job = None
@@ -91,7 +90,7 @@ class BatchWriter(DataSourceArrowWriter):
         place = partition()
         task = Task(batch, place) if self._once and place is not None else None
         # A query that has come this far has the right address: its server may be away for a while.
-        result = append(iterator, self._options, task, LIMIT if batch.number > 0 else None)
+        result = append(iterator, self._options, task, is_known=batch.number > 0)
         return Written(result.rows, batch, result.totals)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

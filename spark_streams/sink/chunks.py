@@ -1,8 +1,8 @@
 """Record batches cut into chunks: what is sent, and in a transaction of its own where the ledger keeps count.
 
-A batch is put in the order of its rows' streams (`_stream`, where the option does not name the one), encoded whole,
-and cut where `chunkSize` rows or 8 MB are full. A batch so large that its encoding would not fit Arrow's offsets is cut
-before. Pure: Arrow in, bytes out.
+A batch is put in the order of its rows' streams, where a column names them, encoded whole, and cut where `chunkSize`
+rows or 8 MB are full. A batch so large that its encoding would not fit Arrow's offsets is cut before. Pure: Arrow in,
+bytes out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.errors import EntryIdError, SchemaError
-from spark_streams.sink.fields import ID, STREAM, text_columns
+from spark_streams.sink.destination import Destination
+from spark_streams.sink.fields import text_columns
 from spark_streams.sink.fingerprint import Hashes, Mask, row_hashes
 from spark_streams.wire.entries.encode import Requests, encode_xadd, pack_maps
 
@@ -33,7 +34,7 @@ class Chunk:
 
     requests: their XADDs; streams: the names of the streams they go to; codes: per row the place of its stream in
     `streams`, ascending; rows: per row its number within the task; hashes: per row its fingerprint, where the ledger
-    wants it; ids: per row its explicit id or null, where there are any.
+    wants it; ids: per row its explicit id or null, where a column has them, and id_column: which.
     """
 
     requests: Requests
@@ -42,6 +43,7 @@ class Chunk:
     rows: Rows
     hashes: Hashes | None
     ids: pa.Array | None
+    id_column: str | None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -73,6 +75,7 @@ class Chunk:
             self.rows[start:stop],
             None if self.hashes is None else self.hashes[start:stop],
             None if self.ids is None else self.ids.slice(start, stop - start),
+            self.id_column,
         )
 
     def where(self, wanted: Mask) -> Chunk:
@@ -92,20 +95,21 @@ class Chunk:
             self.rows[wanted],
             None if self.hashes is None else self.hashes[wanted],
             None if self.ids is None else self.ids.filter(pa.array(wanted)),
+            self.id_column,
         )
 
 
 def chunks(
-    batches: Iterable[pa.RecordBatch], stream: str | None, nulls: str, size: int, fingerprints: bool
+    batches: Iterable[pa.RecordBatch], to: Destination, nulls: str, size: int, fingerprints: bool
 ) -> Iterator[Chunk]:
-    """Every row, in chunks of `size`. stream: where rows go that do not say it themselves; nulls: `omit` or `empty`.
+    """Every row, in chunks of `size`. to: one that the batches' schema was checked with; nulls: `omit` or `empty`.
 
     Raises SchemaError, EntryIdError for a row that cannot be an entry: nothing of its batch has been handed out then.
     """
     before = 0
     for batch in batches:
         for piece in _pieces(batch):
-            whole = _encode(piece, before, stream, nulls, fingerprints)
+            whole = _encode(piece, before, to, nulls, fingerprints)
             before += len(piece)
             yield from _cut(whole, size)
 
@@ -117,20 +121,20 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, per_piece)
 
 
-def _encode(batch: pa.RecordBatch, before: int, stream: str | None, nulls: str, fingerprints: bool) -> Chunk:
+def _encode(batch: pa.RecordBatch, before: int, to: Destination, nulls: str, fingerprints: bool) -> Chunk:
     rows = np.arange(before, before + len(batch))
     target: bytes | pa.DictionaryArray
-    if STREAM in batch.schema.names:
-        codes, names = _streams(batch.column(STREAM), before, stream)
+    if to.stream_column is not None:
+        codes, names = _streams(batch.column(to.stream_column), before, to)
         order = np.argsort(codes, kind="stable")
         if (np.diff(order) != 1).any():
             batch, rows, codes = batch.take(pa.array(order)), rows[order], codes[order]
         target = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.binary()))
     else:
-        names, codes = [(stream or "").encode()], np.zeros(len(batch), np.int32)
+        names, codes = [(to.stream or "").encode()], np.zeros(len(batch), np.int32)
         target = names[0]
-    ids = _checked_ids(batch.column(ID), rows) if ID in batch.schema.names else None
-    fields = text_columns(batch, nulls)
+    ids = None if to.id_column is None else _checked_ids(batch.column(to.id_column), rows, to.id_column)
+    fields = text_columns(batch, nulls, to.columns)
     requests, filled = encode_xadd(target, fields.names, fields.values, fields.first, ids)
     empty = np.flatnonzero(filled.to_numpy() == 0)
     if len(empty):
@@ -146,29 +150,30 @@ def _encode(batch: pa.RecordBatch, before: int, stream: str | None, nulls: str, 
         if ids is not None:
             columns.append(ids.cast(pa.binary()))
         hashes = row_hashes(columns)
-    return Chunk(requests, names, codes, rows, hashes, ids)
+    return Chunk(requests, names, codes, rows, hashes, ids, to.id_column)
 
 
-def _streams(column: pa.Array, before: int, otherwise: str | None) -> tuple[npt.NDArray[np.int32], list[bytes]]:
+def _streams(column: pa.Array, before: int, to: Destination) -> tuple[npt.NDArray[np.int32], list[bytes]]:
     """(per row the place of its stream among the names, the names). Raises SchemaError where a row names none."""
-    if column.null_count and otherwise:
-        column = pc.fill_null(column, otherwise)
+    if column.null_count and to.stream is not None:
+        column = pc.fill_null(column, to.stream)
     nameless = pc.or_kleene(pc.is_null(column), pc.equal(column, ""))
     if pc.any(nameless).as_py():
         row = before + pc.index(pc.fill_null(nameless, True), True).as_py()
         raise SchemaError(
-            f"row {row} of this task names no stream in column {STREAM!r}; fill it, or give option stream for such rows"
+            f"row {row} of this task names no stream in column {to.stream_column!r}; fill it, or leave it null and "
+            "give option stream for such rows"
         )
     coded = column.dictionary_encode()
     return coded.indices.to_numpy().astype(np.int32), [name.encode() for name in coded.dictionary.to_pylist()]
 
 
-def _checked_ids(ids: pa.Array, rows: Rows) -> pa.Array:
+def _checked_ids(ids: pa.Array, rows: Rows, column: str) -> pa.Array:
     wrong = pc.invert(pc.fill_null(pc.match_substring_regex(ids, _ID_FORM), True))
     if pc.any(wrong).as_py():
         at = pc.index(wrong, True).as_py()
         raise EntryIdError(
-            f"row {rows[at]} of this task has the id {ids[at].as_py()[:80]!r} in column {ID!r}: write "
+            f"row {rows[at]} of this task has the id {ids[at].as_py()[:80]!r} in column {column!r}: write "
             "<milliseconds>-<sequence>, <milliseconds>-* or <milliseconds>, or null for the server's own"
         )
     return ids

@@ -11,11 +11,12 @@ How each type is written:
     array, struct, map     JSON (jsontext.py); in it binary as base64, decimals, NaN and infinities as strings
 
 A map column called `_fields` is not written as JSON: each of its pairs is a field of its own, before the others.
-Columns `_stream` and `_id` are not written at all: they say where a row goes, and under which id.
+Columns that say where a row goes, and under which id (destination.py), are no fields at all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -25,30 +26,48 @@ from spark_streams.errors import SchemaError
 from spark_streams.sink.jsontext import json_text
 
 FIELDS = "_fields"
-STREAM = "_stream"  # the stream that a row goes to
-ID = "_id"  # its entry's id
-_OWN = (STREAM, ID)
+# Metadata columns of the source that a sink can be told to use.
+WAYS_TO_USE = {
+    "_stream": '`.option("streamColumn", "_stream")` to send each row to the stream it names',
+    "_id": '`.option("idColumn", "_id")` to write each row under the id it names',
+}
 
 
-def check_writable(schema: pa.Schema) -> None:
-    """Raises SchemaError where a column has a type that no field value can hold, or the schema has no column."""
-    if all(field.name in _OWN for field in schema):
-        raise SchemaError("a row without columns cannot become a stream entry; select at least one column")
-    for field in schema:
-        if field.name in _OWN:
-            if not (pa.types.is_string(field.type) or pa.types.is_large_string(field.type)):
-                raise SchemaError(f"column {field.name!r} must be a string, not {field.type}; cast it")
-            continue
-        if field.name == FIELDS and pa.types.is_map(field.type):
-            if not all(map(_is_text, (field.type.key_type, field.type.item_type))):
-                raise SchemaError(f"column {FIELDS!r} must be a map of strings or of binaries, not {field.type}")
-            continue
-        if field.name.startswith("_"):
-            raise SchemaError(
-                f"column {field.name!r} starts with '_', which the source keeps for itself; rename or drop it"
-            )
+def check_writable(schema: pa.Schema, apart: Collection[str] = ()) -> None:
+    """Raises SchemaError where a column has a name or a type that no field can have, or no column becomes a field.
+
+    apart: columns that are no fields.
+    """
+    fields = [field for field in schema if field.name not in apart]
+    if not fields:
+        beside = f" beside {' and '.join(map(repr, apart))}" if apart else ""
+        raise SchemaError(f"a row without fields cannot become a stream entry; select at least one column{beside}")
+    kept = [field.name for field in fields if field.name.startswith("_") and not _is_fields(field)]
+    if kept:
+        raise SchemaError(_not_fields(kept))
+    for field in fields:
+        if _is_fields(field) and not all(map(_is_text, (field.type.key_type, field.type.item_type))):
+            raise SchemaError(f"column {FIELDS!r} must be a map of strings or of binaries, not {field.type}")
         if pa.types.is_duration(field.type) or pa.types.is_interval(field.type):
             raise SchemaError(f"column {field.name!r} is an interval ({field.type}); cast it to a number or a string")
+
+
+def _is_fields(field: pa.Field) -> bool:
+    return bool(field.name == FIELDS and pa.types.is_map(field.type))
+
+
+def _not_fields(names: Sequence[str]) -> str:
+    """What to do with columns that begin with an underscore."""
+    drop = ", ".join(f'"{name}"' for name in names)
+    use = " and ".join(WAYS_TO_USE[name] for name in names if name in WAYS_TO_USE)
+    if len(names) == 1:
+        which, them = f"column {names[0]!r} begins with '_', which the source keeps for its own columns", "it"
+    else:
+        which, them = (
+            f"columns {', '.join(map(repr, names))} begin with '_', which the source keeps for its own",
+            "them",
+        )
+    return f"{which}: drop {them} (`.drop({drop})`), {f'rename {them}, or say {use}' if use else f'or rename {them}'}"
 
 
 @dataclass(frozen=True)
@@ -60,15 +79,17 @@ class Fields:
     first: pa.MapArray | None
 
 
-def text_columns(batch: pa.RecordBatch, nulls: str) -> Fields:
-    """The batch's fields as text. nulls: `omit` keeps nulls, `empty` makes them b''. Raises SchemaError."""
+def text_columns(batch: pa.RecordBatch, nulls: str, apart: Collection[str] = ()) -> Fields:
+    """The batch's fields as text. nulls: `omit` keeps nulls, `empty` makes them b''; apart: columns that are no fields.
+    Raises SchemaError."""
     names: list[bytes] = []
     columns: list[pa.Array] = []
     first = None
     for field, column in zip(batch.schema, batch.columns, strict=True):
+        if field.name in apart:
+            continue
         if field.name == FIELDS:
             first = column
-        if field.name in (FIELDS, *_OWN):
             continue
         text = _text(column)
         if pa.types.is_temporal(field.type) and pc.any(pc.starts_with(text, "<value")).as_py():

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from spark_streams.errors import InvalidOptionError
 from spark_streams.options import SINK, Options, parse_options
 from spark_streams.sink.counts import Load
-from spark_streams.sink.fields import ID, STREAM, check_writable
+from spark_streams.sink.fields import WAYS_TO_USE, check_writable
 from spark_streams.sink.loading import append_in_order
 
 
@@ -39,7 +39,7 @@ class LoadDataSource(DataSource):
 
 def check_loadable(schema: StructType) -> None:
     """Raises InvalidOptionError for columns that a load does not have, SchemaError for types that cannot be written."""
-    for name in (STREAM, ID):
+    for name in WAYS_TO_USE:
         if name in schema.fieldNames():
             raise InvalidOptionError(
                 f"column {name!r}: a load fills one stream, whose server gives the ids; leave it out"

@@ -21,6 +21,7 @@ from spark_streams.errors import LedgerError, ServerUnreachableError
 from spark_streams.options import Options
 from spark_streams.sink.chunks import Chunk, chunks
 from spark_streams.sink.counts import Count, Load, load_key
+from spark_streams.sink.destination import Destination
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.replicas import wait_for_replicas
 from spark_streams.sink.rows import error_of_row
@@ -44,7 +45,7 @@ def append_in_order(batches: Iterable[pa.RecordBatch], options: Options, load: L
     with Session(options.address) as session:
         trimmer = Trimmer(session, Trimming.of(options))
         try:
-            cut = chunks(batches, options["stream"], options["nulls"], size, fingerprints=True)
+            cut = chunks(batches, Destination(options["stream"]), options["nulls"], size, fingerprints=True)
             sender = _OrderedSender(session, trimmer, options["stream"], load)
             rows = sender.run(sender.limits.fitting(cut))
             if options["waitReplicas"] is not None:

@@ -11,15 +11,15 @@ from spark_streams.errors import ReplicationError
 from spark_streams.wire.connection import Connection
 
 WINDOW = 8  # chunks that are kept in memory until replicas have them
-WAIT_MS = 10_000  # how long replicas may take to acknowledge
 
 
 def wait_for_replicas(server: Connection, replicas: int) -> None:
     """Until so many replicas have all that this connection has written. Raises ReplicationError, ServerError."""
-    have = server.execute("WAIT", replicas, WAIT_MS)
+    seconds = server.address.patience.replicas
+    have = server.execute("WAIT", replicas, round(seconds * 1000))
     if have < replicas:
         raise ReplicationError(
             f"{have} of {replicas} replicas (waitReplicas) of {server.address} acknowledged the entries within "
-            f"{WAIT_MS / 1000:.3g} s: they are written, and a retry under delivery=exactly-once writes them no more "
+            f"{seconds:.3g} s: they are written, and a retry under delivery=exactly-once writes them no more "
             "(one under at-least-once does); bring the replicas back, or ask for fewer"
         )

@@ -23,7 +23,7 @@ def error_of_row(server: Connection, chunk: Chunk, place: int, refusal: ReplyErr
     """The named error for the row at this place of the chunk, whose XADD was answered with `refusal`."""
     stream, row = chunk.streams[chunk.codes[place]], int(chunk.rows[place])
     if chunk.ids is not None and refuses_own_id(chunk, place, refusal):
-        return _id_refused(server, stream, row, chunk.ids[place].as_py())
+        return _id_refused(server, stream, row, chunk.ids[place].as_py(), chunk.id_column)
     return server.error_of(refusal, ("XADD", stream, f"(row {row} of this task)"))
 
 
@@ -33,11 +33,11 @@ def id_refused(server: Connection, chunk: Chunk, place: int) -> RStreamError:
     return error_of_row(server, chunk, place, ReplyError(ID_TOO_LOW if has_own_id else IDS_EXHAUSTED))
 
 
-def _id_refused(server: Connection, stream: bytes, row: int, explicit: str) -> EntryIdError:
+def _id_refused(server: Connection, stream: bytes, row: int, explicit: str, column: str | None) -> EntryIdError:
     return EntryIdError(
         f"row {row} of this task has the id {explicit!r}, which is not above the last one of stream "
         f"{stream.decode('utf-8', 'replace')!r} at {server.address}: ids rise in the order of the rows; sort by them "
-        "in one partition, or leave column '_id' null"
+        f"in one partition, or leave column {column!r} null"
     )
 
 

@@ -20,7 +20,6 @@ from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.eviction import ASK, drops_any_key, policy_in
 from spark_streams.wire.multi_exec import transact
-from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.session import Session
 
 _log = logging.getLogger("spark_streams.sink")
@@ -36,7 +35,7 @@ def begin_run(address: Address) -> str:
 
     Raises UnsupportedError where the server may drop keys, RetriesExhaustedError, ServerReplyError.
     """
-    with Session(address, patience=LIMIT) as session:
+    with Session(address, is_known=True) as session:
         while (number := session.run(_next_number)) is None:
             pass
     return run_name(number)

@@ -27,7 +27,6 @@ from spark_streams.sink.readers import Readers
 from spark_streams.wire.connection import Connection, ReplyError, pack
 from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.reply_errors import is_syntax_error
-from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.session import Session
 from spark_streams.wire.xinfo import GroupInfo
 
@@ -87,7 +86,7 @@ class Trimmer:
         self._session = session
         self._trimming = trimming
         # A connection of its own: the task's may have replies on their way. There are chunks, so the address is right.
-        self._trim_session = Session(session.address, patience=LIMIT)
+        self._trim_session = Session(session.address, is_known=True)
         self._acked: AckedTrimmer | None = None
         self._ahead: int | None = None  # the server's clock minus our monotonic one, milliseconds
 

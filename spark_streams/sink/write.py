@@ -13,6 +13,7 @@ from spark_streams.sink.at_least_once import PlainSender
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.chunks import chunks
+from spark_streams.sink.destination import Destination
 from spark_streams.sink.ledger_view import LedgerViews
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.transactions import LedgerSender
@@ -37,19 +38,18 @@ class Result:
     totals: dict[bytes, Total]
 
 
-def append(
-    batches: Iterable[pa.RecordBatch], options: Options, task: Task | None, patience: float | None = None
-) -> Result:
-    """Append every row to its stream. task: None for at-least-once; patience: as Session's.
+def append(batches: Iterable[pa.RecordBatch], options: Options, task: Task | None, is_known: bool = False) -> Result:
+    """Append every row to its stream. task: None for at-least-once; is_known: as Session's.
 
     Raises SchemaError, EntryIdError for a row that cannot be an entry, LedgerError for rows that are not those of an
     earlier attempt, RetriesExhaustedError where the server stays unusable, ServerReplyError (or kin) for what it
     refused, ReplicationError.
     """
-    with Session(options.address, patience=patience) as session:
+    with Session(options.address, is_known=is_known) as session:
         trimmer, limits = Trimmer(session, Trimming.of(options)), Limits(options.address)
         try:
-            cut = chunks(batches, options["stream"], options["nulls"], options["chunkSize"], task is not None)
+            to = Destination.of(options)
+            cut = chunks(batches, to, options["nulls"], options["chunkSize"], task is not None)
             if task is None:
                 result = Result(PlainSender(session, trimmer, limits, options["waitReplicas"]).run(cut), {})
             else:

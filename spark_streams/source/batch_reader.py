@@ -8,7 +8,10 @@ that implements pushFilters while the session has the setting off (S16).
 
 from __future__ import annotations
 
+import functools
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -33,11 +36,14 @@ from spark_streams.source.batch.plan import plan_tasks
 from spark_streams.source.batch.pushdown import narrowing_of
 from spark_streams.source.batch.sample import sample
 from spark_streams.source.batch.stream_bounds import Narrowing
+from spark_streams.source.column_report import ColumnReport
+from spark_streams.source.column_warnings import READ_MODES, ColumnWarnings
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
+from spark_streams.source.rows.column_tally import ColumnTally
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.task.fetcher import Fetch
-from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.session import Session
 
 _NOBODY = Membership((), "", "")  # reading ranges needs no group
@@ -54,26 +60,39 @@ _TYPES: dict[str, DataType] = {
 
 
 def infer_schema(options: Options) -> StructType:
-    """The columns of a sample of the streams, and `_stream`, `_id` and `_timestamp`. Raises SchemaError."""
+    """The columns of a sample of the streams: its fields, without metadata columns. Raises SchemaError."""
     with Session(options.address, "inferring a schema") as server:
         entries = server.run(lambda connection: sample(connection, options))
     columns = infer(entries, skip=[options["columnNameOfCorruptRecord"], text(MARK)])
-    columns += [("_stream", "string"), ("_id", "string"), ("_timestamp", "timestamp")]
+    if not columns:
+        raise SchemaError(
+            f"inferSchema found entries at {options.address}, and in them no field that can be a column: give a "
+            "schema, such as _fields MAP<STRING, STRING>"
+        )
     return StructType([StructField(name, _TYPES[kind]) for name, kind in columns])
 
 
-class TaskPartition(InputPartition):
-    """One task's share; None where there is nothing to read."""
+@functools.lru_cache(maxsize=8)
+def _warnings(_read: str) -> ColumnWarnings:
+    """What this process, which runs many tasks, says of one read."""
+    return ColumnWarnings(READ_MODES)
 
-    def __init__(self, task: Task | None) -> None:
+
+class TaskPartition(InputPartition):
+    """One task's share; None where there is nothing to read. read: the name of the read that it is of; is_first: the
+    task tells of columns that no entry has a field for."""
+
+    def __init__(self, task: Task | None, read: str, is_first: bool) -> None:
         super().__init__(task)
         self.task = task
+        self.read = read
+        self.is_first = is_first
 
 
 class BatchReader(DataSourceReader):
     """format("rstream") for spark.read. Raises SchemaError for a column that only a group can fill."""
 
-    def __init__(self, options: Options, columns: Columns) -> None:
+    def __init__(self, options: Options, columns: Columns, limits: Limits = LIMITS) -> None:
         if columns.wants_deliveries:
             raise SchemaError(
                 "column '_deliveries' counts what a consumer group delivered, and spark.read has no group: drop it, or "
@@ -81,16 +100,18 @@ class BatchReader(DataSourceReader):
             )
         self._options = options
         self._columns = columns
+        self._limits = limits
         self._narrowing = Narrowing()
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks. Where the end is `latest` it is pinned here: a task that runs again reads the same."""
         with Session(self._options.address, "planning what is read") as server:
             tasks: Sequence[Task | None] = server.run(
-                lambda connection: plan_tasks(connection, self._options, self._narrowing)
+                lambda connection: plan_tasks(connection, self._options, self._narrowing, self._limits)
             )
         # Spark makes a task of its own where there is none, and it would not be one of ours.
-        return [TaskPartition(task) for task in tasks or [None]]
+        read = secrets.token_hex(6)
+        return [TaskPartition(task, read, number == 0) for number, task in enumerate(tasks or [None])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The task's rows, those of a stream in its order. Raises ServerError, DecodeError in mode FAILFAST."""
@@ -98,10 +119,19 @@ class BatchReader(DataSourceReader):
         if partition.task is None:
             return
         # The driver has been connected: the address is right, and a server that is away is waited for.
-        with Session(self._options.address, "reading", LIMIT) as server:
-            for page in Fetch(server, _NOBODY, partition.task.ranges, deliveries=False).pages():
+        tally = ColumnTally(self._columns)
+
+        def found(report: ColumnReport, _whole: bool) -> None:
+            report = report if partition.is_first else replace(report, absent=())
+            _warnings(partition.read).say(report, report.entries, "that a task has read")
+
+        with Session(self._options.address, "reading", is_known=True) as server, tally.telling(found):
+            fetch = Fetch(server, _NOBODY, partition.task.ranges, deliveries=False, limits=self._limits)
+            for page in fetch.pages():
                 if page.rows:
-                    yield self._columns.batch(page.entries, page.rows, page.streams).batch
+                    decoded = self._columns.batch(page.entries, page.rows, page.streams)
+                    tally.add(page.entries, page.rows, page.streams, decoded)
+                    yield decoded.batch
 
 
 class PushingBatchReader(BatchReader):

@@ -125,6 +125,17 @@ class Offset:
         """All that it speaks of. A batch may have claims on a stream that the query has read nothing of yet."""
         return sorted({*self.positions, *self.claimed})
 
+    @property
+    def taken_from(self) -> list[str]:
+        """The streams that the batch which ends here has entries of."""
+        return sorted({*self.shares, *self.claimed})
+
+    @property
+    def held(self) -> int:
+        """How many entries the batch that ends here was given."""
+        claimed = sum(one.count for some in self.claimed.values() for one in some)
+        return claimed + sum(share.count for share in self.shares.values())
+
     def after(
         self, ranges: Iterable[EntryRange], token: str = "", claimed: Mapping[str, Sequence[Claimed]] | None = None
     ) -> Offset:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import LIMITS, Limits
 
-_LEAST = 10_000  # entries: reading fewer costs less than the task around it
-_SPREAD = 4  # tasks that a smaller batch is spread over, where each has `_LEAST`
+_SPREAD = 4  # tasks that a smaller batch is spread over, where each has Limits.smallest_task
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,9 @@ class Plan:
         return cls(tasks if tasks or not narrowed else [Task(())], narrowed)
 
 
-def tasks(ranges: Iterable[EntryRange], entries_per_task: int, ordered: bool = False) -> list[Task]:
+def tasks(
+    ranges: Iterable[EntryRange], entries_per_task: int, ordered: bool = False, limits: Limits = LIMITS
+) -> list[Task]:
     """Tasks of about `entries_per_task` entries, from ranges that follow each other in their streams.
 
     Neighbouring runs of a stream become one, and small ones, of whatever streams, share a task. A run is never cut: its
@@ -44,7 +46,7 @@ def tasks(ranges: Iterable[EntryRange], entries_per_task: int, ordered: bool = F
     ordered: all runs of a stream are in one task.
     """
     held = [entries for entries in ranges if entries.count > 0 or not entries.counted]
-    size = task_size(held, entries_per_task)
+    size = task_size(held, entries_per_task, limits)
     together = _by_stream(held) if ordered else [[entries] for entries in _joined(held, size)]
     found: list[list[EntryRange]] = []
     room = 0
@@ -59,9 +61,10 @@ def tasks(ranges: Iterable[EntryRange], entries_per_task: int, ordered: bool = F
     return [Task(tuple(task)) for task in found]
 
 
-def task_size(ranges: Iterable[EntryRange], entries_per_task: int) -> int:
+def task_size(ranges: Iterable[EntryRange], entries_per_task: int, limits: Limits = LIMITS) -> int:
     """How many entries a task of these ranges gets at most: a batch that would be one task is spread over a few."""
-    return min(entries_per_task, max(_LEAST, -(-sum(entries.count for entries in ranges) // _SPREAD)))
+    spread = -(-sum(entries.count for entries in ranges) // _SPREAD)
+    return min(entries_per_task, max(limits.smallest_task, spread))
 
 
 def _by_stream(ranges: Iterable[EntryRange]) -> list[list[EntryRange]]:

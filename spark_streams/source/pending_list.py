@@ -1,6 +1,6 @@
 """Our consumer's pending entries, page by page: the log of what a batch holds, and the XACK that acknowledges it.
 
-Of however many streams: their pages travel together, and a round trip brings no more than _ROUND ids.
+Of however many streams: their pages travel together, and a round trip brings no more than Limits.pending_round ids.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from dataclasses import dataclass, replace
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed
 from spark_streams.wire.connection import Connection, ReplyError, pack
 from spark_streams.wire.entries.pending_page import PendingPage, decode_pending
-
-PAGE = 10_000  # pending entries of one stream in a round trip
-_ROUND = 100_000  # of all streams
-_STREAMS = 2_000  # that a round trip asks for
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,12 @@ class PendingRange:
 
 
 def pending_ranges(
-    server: Connection, member: Membership, ranges: Sequence[PendingRange], size: int, keep_ids: bool = False
+    server: Connection,
+    member: Membership,
+    ranges: Sequence[PendingRange],
+    size: int,
+    keep_ids: bool = False,
+    limits: Limits = LIMITS,
 ) -> list[EntryRange]:
     """What is pending in these ranges, as ranges of up to `size` entries, one after the other.
 
@@ -44,8 +46,8 @@ def pending_ranges(
     found: dict[int, list[EntryRange]] = {at: [] for at in range(len(ranges))}
     left = dict(enumerate(ranges))
     while left := {at: one for at, one in left.items() if one.after < one.last and one.most != 0}:
-        now = dict(list(left.items())[:_STREAMS])
-        counts = [min(size, _share_of_round(one, len(now))) for one in now.values()]
+        now = dict(list(left.items())[: limits.pending_streams])
+        counts = [min(size, _share_of_round(one, len(now), limits)) for one in now.values()]
         pages, _ = _round_trip(server, member, list(now.values()), counts, [])
         for (at, one), count, page in zip(now.items(), counts, pages, strict=True):
             end = one.last if page.last is None or page.count < count else page.last
@@ -56,7 +58,7 @@ def pending_ranges(
     return [entries for of_range in found.values() for entries in of_range]
 
 
-def acknowledge(server: Connection, member: Membership, ranges: Sequence[PendingRange]) -> int:
+def acknowledge(server: Connection, member: Membership, ranges: Sequence[PendingRange], limits: Limits = LIMITS) -> int:
     """XACK what is pending in these ranges; how many entries that were.
 
     The acknowledgements of one round travel with the questions of the next. Doing it again acknowledges what is left.
@@ -66,8 +68,8 @@ def acknowledge(server: Connection, member: Membership, ranges: Sequence[Pending
     left = list(ranges)
     acks: list[tuple[str, bytes]] = []
     while left or acks:
-        now, left = left[:_STREAMS], left[_STREAMS:]
-        counts = [_share_of_round(one, len(now)) for one in now]
+        now, left = left[: limits.pending_streams], left[limits.pending_streams :]
+        counts = [_share_of_round(one, len(now), limits) for one in now]
         pages, acknowledged = _round_trip(server, member, now, counts, acks)
         total += acknowledged
         acks = []
@@ -81,9 +83,9 @@ def acknowledge(server: Connection, member: Membership, ranges: Sequence[Pending
     return total
 
 
-def _share_of_round(one: PendingRange, streams: int) -> int:
+def _share_of_round(one: PendingRange, streams: int, limits: Limits) -> int:
     """How many entries to ask for where so many streams are asked."""
-    fair = max(1, min(PAGE, _ROUND // streams))
+    fair = max(1, min(limits.pending_page, limits.pending_round // streams))
     return fair if one.most is None else min(fair, one.most)
 
 

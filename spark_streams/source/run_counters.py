@@ -8,13 +8,19 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RunCounters:
-    """Entries per stream, since the run began: lost, claimed from dead consumers, and posted as dead letters."""
+    """Entries per stream, since the run began: lost, claimed from dead consumers, and posted as dead letters; and bad
+    values, that did not fit their column's type, per stream and column."""
 
     lost: Counter[str] = field(default_factory=Counter)
     claimed: Counter[str] = field(default_factory=Counter)
     dead: Counter[str] = field(default_factory=Counter)
+    bad: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def to_json(self) -> dict[str, dict[str, int]]:
+    def to_json(self) -> dict[str, object]:
         """Those that have counted anything, as the query's progress shows them."""
         counters = {"lost": self.lost, "claimed": self.claimed, "dead": self.dead}
-        return {name: dict(+counts) for name, counts in counters.items() if +counts}
+        told: dict[str, object] = {name: dict(+counts) for name, counts in counters.items() if +counts}
+        bad: dict[str, dict[str, int]] = {}
+        for (stream, column), count in self.bad.items():
+            bad.setdefault(stream, {})[column] = count
+        return {**told, "bad": bad} if bad else told

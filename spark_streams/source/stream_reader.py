@@ -6,8 +6,10 @@ Spark's part only: offsets as JSON, read limits, partitions. What a batch is sta
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,10 +21,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_streams.errors import ServerUnreachableError, UnsupportedError
+from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
 from spark_streams.keys import lossy_key
 from spark_streams.options import Options
+from spark_streams.source.column_report import ColumnReport
+from spark_streams.source.column_warnings import STREAM_MODES, ColumnWarnings
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.micro_batch_stream import MicroBatchStream
 from spark_streams.source.offset import Offset
@@ -32,9 +37,8 @@ from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.task.read_partition import read_task
 from spark_streams.source.task_notes import Writer
-from spark_streams.task_context import micro_batch
+from spark_streams.task_context import MicroBatchName, micro_batch
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.session import Session
 from spark_streams.worker import leave_interrupts_to_the_driver
 
@@ -42,28 +46,49 @@ from spark_streams.worker import leave_interrupts_to_the_driver
 UNLIMITED = 1 << 62
 _KNOWN = 4  # offsets that are not read again from what Spark gives back
 _TOLD_SECONDS = 7 * 86_400
+_log = logging.getLogger("spark_streams.source")
+
+
+@dataclass(frozen=True)
+class TaskBatch:
+    """What tasks know of their micro-batch. token: its own name; narrowed: it is a piece of one that failed; lossy: it
+    has fewer entries than it was given; tasks: how many it has; notes_beside: the stream that notes on columns stand
+    beside; wants_absent: whether these are to tell of columns that no entry has a field for."""
+
+    token: str
+    narrowed: bool
+    lossy: bool
+    tasks: int
+    notes_beside: str
+    wants_absent: bool
 
 
 class EntriesPartition(InputPartition):
-    """One task's share of a micro-batch. token: the batch's own name; narrowed: the batch is a piece of one that
-    failed; lossy: it has fewer entries than it was given."""
+    """One task's share of a micro-batch."""
 
-    def __init__(self, task: Task, token: str, narrowed: bool, lossy: bool) -> None:
+    def __init__(self, task: Task, batch: TaskBatch) -> None:
         super().__init__(task)
         self.task = task
-        self.token = token
-        self.narrowed = narrowed
-        self.lossy = lossy
+        self.batch = batch
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """format("rstream") for readStream. One object lives on the driver for the whole run of a query (FACTS S1).
 
-    now: seconds that only go up."""
+    now: seconds that only go up; batch: which micro-batch the code runs in."""
 
-    def __init__(self, options: Options, columns: Columns, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        options: Options,
+        columns: Columns,
+        now: Callable[[], float] = time.monotonic,
+        limits: Limits = LIMITS,
+        batch: Callable[[], MicroBatchName | None] = micro_batch,
+    ) -> None:
         self._options = options
         self._now = now
+        self._limits = limits
+        self._batch = batch
         self._columns = columns
         self._batches: MicroBatchStream | None = None
         self._known: list[tuple[dict[str, Any], Offset]] = []  # the last offsets
@@ -80,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The query's batches, made on first use: only the driver's copy of the reader has them."""
         if self._batches is None:
             leave_interrupts_to_the_driver()
-            self._batches = MicroBatchStream(self._options, self._now)
+            self._batches = MicroBatchStream(self._options, self._now, limits=self._limits)
         return self._batches
 
     def initialOffset(self) -> dict[str, Any]:
@@ -148,10 +173,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         plan = self._prepared(begin).plan(begin, stop)
         if begin == stop:
             return []
-        lossy = not plan.narrowed and sum(task.count for task in plan.tasks) < _held(stop)
+        lossy = not plan.narrowed and sum(task.count for task in plan.tasks) < stop.held
         # Where nothing is left to read, a task says so to the sink.
         tasks = plan.tasks or [Task(())]
-        return [EntriesPartition(task, stop.token, plan.narrowed, lossy) for task in tasks]
+        beside, wants_absent = next(iter(stop.taken_from), ""), not self.batches.knows_fields
+        batch = TaskBatch(stop.token, plan.narrowed, lossy, len(tasks), beside, wants_absent)
+        return [EntriesPartition(task, batch) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         self.batches.commit(self._offset(end))
@@ -165,35 +192,52 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, EntriesPartition)
+        task, batch = partition.task, partition.batch
         member = Membership(self._options["streams"] or (), self._options["group"], self._options["consumer"])
         # The driver has been connected: the address is right, and a server that is away is waited for.
         with (
-            Session(self._options.address, f"reading for group {member.group!r}", LIMIT) as server,
+            Session(self._options.address, f"reading for group {member.group!r}", is_known=True) as server,
             # The one that reads has replies on their way. Rarely needed. A note may be written twice.
-            Session(self._options.address, f"notes of group {member.group!r}", LIMIT) as notes,
+            Session(self._options.address, f"notes of group {member.group!r}", is_known=True) as notes,
         ):
 
+            def writer(there: Connection) -> Writer:
+                return Writer(there, member, batch.token, *self._batch_names(), self._limits)
+
             def lost(entries: EntryRange, count: int) -> None:
-                notes.run(lambda there: Writer(there, member, partition.token, *_task_names()).lost(entries, count))
-                notes.run(lambda there: _tell_of_losses(there, *_task_names()))
+                notes.run(lambda there: writer(there).lost(entries, count))
+                notes.run(lambda there: _tell_of_losses(there, *self._batch_names()))
 
             def unreadable(streams: str | pa.Array, dead: Dead) -> None:
                 rows = dead.rows.tolist()
                 names = [streams] * len(rows) if isinstance(streams, str) else streams.take(pa.array(rows)).to_pylist()
-                notes.run(lambda there: Writer(there, member, partition.token, *_task_names()).dead(names, dead))
+                notes.run(lambda there: writer(there).dead(names, dead))
 
-            if partition.narrowed:
-                server.run(lambda connection: tell_the_sink(connection, *_task_names()))
-            elif partition.lossy:
-                server.run(lambda connection: _tell_of_losses(connection, *_task_names()))
+            def found(report: ColumnReport, whole: bool) -> None:
+                report = replace(report, tasks=batch.tasks, absent=report.absent if batch.wants_absent else ())
+                if not report:
+                    return
+                try:
+                    writer(notes.get()).columns(batch.notes_beside, task.ranges[0], report, whole)
+                except RStreamError as error:
+                    self._say_here(report, error)
+
+            if batch.narrowed:
+                server.run(lambda connection: tell_the_sink(connection, *self._batch_names()))
+            elif batch.lossy:
+                server.run(lambda connection: _tell_of_losses(connection, *self._batch_names()))
             fail = self._options["failOnDataLoss"]
-            yield from read_task(server, member, partition.task, self._columns, fail, lost, unreadable)
+            yield from read_task(server, member, task, self._columns, fail, lost, unreadable, found, self._limits)
 
+    def _say_here(self, report: ColumnReport, why: RStreamError) -> None:
+        """The server does not take a note on columns. No query ends for want of it, and none waits."""
+        _log.warning("what does not fit its column is in no count: %s", why)
+        ColumnWarnings(STREAM_MODES).say(report, report.entries, "that this task has read")
 
-def _held(offset: Offset) -> int:
-    """How many entries the batch that ends here was given."""
-    claimed = sum(one.count for some in offset.claimed.values() for one in some)
-    return claimed + sum(share.count for share in offset.shares.values())
+    def _batch_names(self) -> tuple[str, str]:
+        """Spark's query id and batch id, as tasks see them (FACTS S8); empty outside of a query."""
+        batch = self._batch()
+        return ("", "") if batch is None else (batch.query, str(batch.number))
 
 
 def _tell_of_losses(server: Connection, query: str, batch: str) -> None:
@@ -201,9 +245,3 @@ def _tell_of_losses(server: Connection, query: str, batch: str) -> None:
     wrote of these stays."""
     if query:
         server.execute("SET", lossy_key(query), batch, "EX", _TOLD_SECONDS)
-
-
-def _task_names() -> tuple[str, str]:
-    """Spark's query id and batch id, as tasks see them (FACTS S8); empty outside of a query."""
-    batch = micro_batch()
-    return ("", "") if batch is None else (batch.query, str(batch.number))

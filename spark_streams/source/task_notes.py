@@ -1,30 +1,36 @@
-"""What tasks leave for the driver: entries that do not fit the schema, and how many entries were gone.
+"""What tasks leave for the driver: entries that do not fit the schema, how many entries were gone, and what was found
+out about columns.
 
 Tasks must not move the group or append to streams: they may run twice (FACTS S7). So they write notes into a hash
 beside the stream, `rstream:notes:…`, one field for each entry, named by the batch's token and the entry: a second run
 writes the same fields. When the batch is proved committed, the driver turns the notes into dead letters; each letter,
 its acknowledgement and the removal of its note are one transaction. Receipts prove that no note is gone.
+
+Notes on columns (source.column_report) are counts that nothing hangs on: they have no receipts, and all of a batch
+stand beside the first stream that it took from, so that one question tells whether there are any.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from spark_streams.deadletter.letter import LETTERS_A_TRANSACTION, Letter, Note, now, post
+from spark_streams.deadletter.post import FailedEntry, Note, now, post
 from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError
 from spark_streams.ids import StreamId
 from spark_streams.keys import key_beside
+from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.note_receipts import KIND, Receipt, among, is_refused, missing_notes, question, removal
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.wire.connection import Connection, ReplyError, pack
 from spark_streams.wire.replies import parse_replies
 
-_LETTER, _LOST = b"letter", b"lost"
+_LETTER, _LOST, _COLUMNS = b"letter", b"lost", b"columns"
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
 
 
@@ -42,6 +48,7 @@ class Writer:
     token: str
     query: str
     batch: str
+    limits: Limits = LIMITS
 
     def dead(self, streams: Sequence[str], dead: Dead) -> None:
         """Note rows that do not fit; streams: each one's stream."""
@@ -53,15 +60,22 @@ class Writer:
             pairs = zip(names[inside].to_pylist(), values[inside].to_pylist(), strict=True)
             words = [self.query, self.batch, now(), reason, *[word for pair in pairs for word in pair]]
             notes.append((stream, b"%b %b %b" % (self.token.encode(), _LETTER, entry), pack(*words)))
-            if len(notes) == LETTERS_A_TRANSACTION:
+            if len(notes) == self.limits.note_page:
                 self._leave(notes)
                 notes = []
         self._leave(notes)
 
     def lost(self, entries: EntryRange, count: int) -> None:
         """Note that entries of a run are gone. Those of several consumers may begin at the same place."""
-        which = b"%b/%b" % (bytes(entries.after), quote(entries.consumer, safe="").encode())
+        which = b"%b/%b" % (bytes(entries.after), _quoted(entries.consumer))
         self._leave([(entries.stream, b"%b %b %b" % (self.token.encode(), _LOST, which), str(count).encode())])
+
+    def columns(self, beside: str, task: EntryRange, report: ColumnReport, whole: bool) -> None:
+        """Note what a task found out about columns; beside: which stream; task: its first range. One that was ended
+        before it had read all (not whole) takes nothing back of what it found when it ran before."""
+        which = b"%b/%b/%b" % (_quoted(task.stream), bytes(task.after), _quoted(task.consumer))
+        field = b"%b %b %b" % (self.token.encode(), _COLUMNS, which)
+        self.server.execute("HSET" if whole else "HSETNX", notes_key(beside, self.member), field, report.to_json())
 
     def _leave(self, notes: Sequence[_NewNote]) -> None:
         commands: list[tuple[str | bytes, ...]] = []
@@ -75,13 +89,19 @@ class Writer:
                 raise self.server.error_of(reply, command[:2])
 
 
+def _quoted(name: str) -> bytes:
+    return quote(name, safe="").encode()
+
+
 @dataclass(frozen=True)
 class Collected:
-    """lost: entries that were gone, per stream; letters: how many were posted; missing: how many notes were gone."""
+    """Per stream, missing: how many notes were gone; lost: entries that were gone; letters: how many were posted. And
+    columns: what tasks found out about these."""
 
-    lost: Mapping[str, int]
-    letters: Mapping[str, int]
     missing: Mapping[str, int]
+    lost: Counter[str] = field(default_factory=Counter)
+    letters: Counter[str] = field(default_factory=Counter)
+    columns: list[ColumnReport] = field(default_factory=list)
 
 
 def collect(
@@ -92,6 +112,7 @@ def collect(
     letters_to: str | None,
     read: Collection[str] = (),
     may_miss: bool = False,
+    limits: Limits = LIMITS,
 ) -> Collected:
     """Take the notes of the batch with this token, which is committed; what other batches left is void. read: those of
     the streams that the batch took from.
@@ -107,16 +128,15 @@ def collect(
     missing = missing_notes(server, keys, receipts, token)
     if missing and not may_miss:
         raise _notes_are_gone(server, member, missing)
-    lost: dict[str, int] = {}
-    letters: dict[str, int] = {}
+    taken = Collected(missing)
     there = [stream for stream, reply in zip(keys, replies[: len(keys)], strict=True) if reply == 1]
     for stream in there:
-        for page in _pages(server, keys[stream]):
-            _take(server, member, stream, token, letters_to, page, lost, letters)
+        for page in _pages(server, keys[stream], limits.note_page):
+            _take(server, member, stream, token, letters_to, page, taken, limits)
     entered = [command for stream, some in receipts.items() for command in removal(stream, member, some)]
     # Consumers first: without their fields they would tell of a loss.
     server.pipeline([*entered, *[("DEL", keys[stream]) for stream in there]])
-    return Collected(lost, letters, missing)
+    return taken
 
 
 def _take(
@@ -126,24 +146,25 @@ def _take(
     token: str,
     letters_to: str | None,
     page: Mapping[bytes, bytes],
-    lost: dict[str, int],
-    letters: dict[str, int],
+    taken: Collected,
+    limits: Limits,
 ) -> None:
-    """Take a page of notes; what they say is added to `lost` and `letters`."""
+    """Take a page of notes; what they say is added to `taken`."""
     key = notes_key(stream, member)
     mine = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
     notes = {field: _read(member, stream, Note(key, field, value)) for field, value in mine.items()}
-    found = sorted((n for n in notes.values() if isinstance(n, Letter)), key=lambda letter: StreamId.parse(letter.id))
-    lost[stream] = lost.get(stream, 0) + sum(note for note in notes.values() if isinstance(note, int))
+    found = sorted((n for n in notes.values() if isinstance(n, FailedEntry)), key=lambda one: StreamId.parse(one.id))
+    taken.lost[stream] += sum(note for note in notes.values() if isinstance(note, int))
+    taken.columns.extend(note for note in notes.values() if isinstance(note, ColumnReport))
     if found:
         if letters_to is None:
             raise InvalidOptionError(
                 f"stream {stream!r}: entries of the last batch were set aside in mode=DEADLETTER and are not "
                 "in a dead-letter stream yet; set mode=DEADLETTER and deadLetterStream again for one more run"
             )
-        post(server, letters_to, member.group, found)
-        letters[stream] = letters.get(stream, 0) + len(found)
-    others = [field for field in page if not isinstance(notes.get(field), Letter)]
+        post(server, letters_to, member.group, found, limits.dead_letters)
+        taken.letters[stream] += len(found)
+    others = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
     if others:
         server.execute("HDEL", key, *others)
 
@@ -153,8 +174,8 @@ def _notes_are_gone(server: Connection, member: Membership, missing: Mapping[str
     return DataLossError(
         f"stream {stream!r} at {server.address}: {sum(missing.values())} notes on entries of the last batch are gone "
         f"with key {notes_key(stream, member).decode('utf-8', 'replace')!r} (evicted or deleted): entries that did not "
-        "fit the schema would be acknowledged without a letter; see that the server evicts nothing (maxmemory-policy "
-        "noeviction), and set failOnDataLoss=false for one run to go on without them"
+        "fit the schema would be acknowledged without a dead letter; see that the server evicts nothing "
+        "(maxmemory-policy noeviction), and set failOnDataLoss=false for one run to go on without them"
     )
 
 
@@ -170,13 +191,13 @@ def void(server: Connection, member: Membership, streams: Sequence[str]) -> None
     server.pipeline([*entered, *[("DEL", notes_key(stream, member)) for stream in streams]])
 
 
-def _pages(server: Connection, key: bytes) -> Iterator[dict[bytes, bytes]]:
+def _pages(server: Connection, key: bytes, size: int) -> Iterator[dict[bytes, bytes]]:
     """The notes a page at a time, until there are none: every page is removed by whoever takes it."""
     some = True
     while some:
         some, cursor = False, b"0"
         while True:
-            cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", LETTERS_A_TRANSACTION)
+            cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", size)
             page = {f: v for f, v in zip(flat[0::2], flat[1::2], strict=True) if f.split(b" ")[1] != KIND}
             if page:
                 some = True
@@ -185,12 +206,14 @@ def _pages(server: Connection, key: bytes) -> Iterator[dict[bytes, bytes]]:
                 break
 
 
-def _read(member: Membership, stream: str, note: Note) -> Letter | int:
+def _read(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport | int:
     _, kind, entry = note.field.split(b" ")
     if kind == _LOST:
         return int(note.value)
+    if kind == _COLUMNS:
+        return ColumnReport.from_json(note.value)
     query, batch, when, reason, *fields = parse_replies(note.value)[0]
-    return Letter(
+    return FailedEntry(
         stream,
         entry,
         fields,

@@ -8,11 +8,12 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from spark_streams.errors import InvalidOptionError, ServerUnreachableError, UnsupportedError
+from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 
 DEFAULT_URL_VARIABLE = "RSTREAM_URL"
 EMBEDDED = "embedded:"
@@ -53,9 +54,15 @@ def redacted(url: str) -> str:
 
 @dataclass(frozen=True)
 class Address:
-    """A checked server URL. `str()` hides the login, so it may go into plans, logs and errors."""
+    """A checked server URL, and how long the server is waited for. `str()` hides the login, so it may go into plans,
+    logs and errors.
+
+    starts: whether the bundled engine is started where it does not run.
+    """
 
     url: str = field(repr=False)
+    patience: Patience = field(default=DEFAULT_PATIENCE, repr=False)
+    starts: bool = field(default=True, repr=False)
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -76,17 +83,26 @@ class Address:
     def __str__(self) -> str:
         return redacted(self.url)
 
+    def without_starting(self) -> Address:
+        """The same for whoever only looks."""
+        return replace(self, starts=False)
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether this is the bundled engine of this machine."""
+        return self.url.startswith(EMBEDDED)
+
     @property
     def forgets(self) -> bool:
         """Whether the server keeps nothing once nobody uses it: the bundled engine without a directory."""
-        return self.url.startswith(EMBEDDED) and not urlsplit(self.url).path
+        return self.is_embedded and not urlsplit(self.url).path
 
     def resolve(self) -> str:
         """The URL that redis-py connects to; for `embedded:` the engine is found, or started on first use.
 
-        Raises ServerUnreachableError when the engine cannot be started.
+        Raises ServerUnreachableError when the engine cannot be started, or does not run and is not to be.
         """
-        if not self.url.startswith(EMBEDDED):
+        if not self.is_embedded:
             return self.url
         from spark_streams.engine.launch import embedded
 
@@ -95,10 +111,23 @@ class Address:
         given = dict(parse_qsl(parts.query))
         idle = float(given["idle"]) if "idle" in given else embedded.IDLE_SECONDS
         try:
-            return embedded.locate(directory, idle, given.get("fsync"))
+            if self.starts:
+                return embedded.locate(directory, idle, given.get("fsync"))
+            found = embedded.find(directory)
         except embedded.EngineStartError as error:
             reason = f"the bundled engine at {self} cannot be used: {error}"
             raise ServerUnreachableError(reason, passes=False) from error
+        if found is None:
+            raise self._not_running(0 if directory is None else embedded.kept_bytes(directory))
+        return found
+
+    def _not_running(self, kept: int) -> ServerUnreachableError:
+        """kept: bytes on disk that an engine would begin with."""
+        what = f"its streams are on disk ({kept:,} bytes)" if kept else "so there is nothing to look at"
+        given = "" if self.url == EMBEDDED else f" --url '{self}'"
+        how = f"a query or `rstream url --start{given}` starts one"
+        other = "" if kept else "; for another server set url (or RSTREAM_URL)"
+        return ServerUnreachableError(f"no bundled engine is running at {self}, {what}; {how}{other}", passes=False)
 
 
 def _check_host_and_port(url: str) -> None:

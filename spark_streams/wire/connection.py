@@ -18,18 +18,12 @@ import redis
 from redis.connection import AbstractConnection
 
 from spark_streams._version import __version__
-from spark_streams.errors import (
-    GroupMissingError,
-    RStreamError,
-    ServerReplyError,
-    ServerUnreachableError,
-    WrongKeyTypeError,
-)
+from spark_streams.errors import RStreamError, ServerUnreachableError, WrongKeyTypeError
 from spark_streams.wire.address import Address
 from spark_streams.wire.duplex import Duplex, TooMuchError
+from spark_streams.wire.named_errors import error_behind, login_error, not_a_stream
 
 CONNECT_TIMEOUT = 5.0  # seconds
-REPLY_TIMEOUT = 60.0  # seconds without a single byte
 _READ_SIZE = 1 << 20
 
 # A pipeline goes out in pieces, two of which are under way.
@@ -71,7 +65,7 @@ def pack(*arguments: Argument) -> bytes:
 class Connection:
     """One socket to the server at `address`. Not for use by two threads at once. Closes as a context manager.
 
-    Raises ServerUnreachableError when nothing answers, ServerReplyError when the server refuses the login.
+    Raises ServerUnreachableError when nothing answers, LoginError when the server refuses the login, NotPermittedError.
     """
 
     def __init__(self, address: Address) -> None:
@@ -81,7 +75,7 @@ class Connection:
             pool = redis.ConnectionPool.from_url(
                 url,
                 protocol=2,
-                socket_timeout=REPLY_TIMEOUT,
+                socket_timeout=address.patience.reply,
                 socket_connect_timeout=CONNECT_TIMEOUT,
                 **_driver_info(),
             )
@@ -89,10 +83,11 @@ class Connection:
             self._connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
         # What these errors of redis-py's say is in the message; what caused them says no more.
         except (redis.AuthenticationError, redis.ResponseError) as error:
-            raise ServerReplyError(f"{address} refused the connection: {error}") from None
+            raise login_error(address, error) from None
         except (redis.RedisError, OSError) as error:
             raise ServerUnreachableError(
-                f"no stream server answers at {address}: {error}; start one there, or set url (or RSTREAM_URL)"
+                f"no stream server answers at {address}: {str(error).rstrip('.')}; start one there, or set url "
+                "(or RSTREAM_URL)"
             ) from None
         except (ValueError, TypeError) as error:
             raise ServerUnreachableError(f"the address {address} cannot be used: {error}", passes=False) from error
@@ -259,23 +254,12 @@ class Connection:
     def error_of(self, reply: ReplyError, arguments: Iterable[Argument]) -> RStreamError:
         """The named error for an error reply to a command."""
         words = [a.decode("utf-8", "replace") if isinstance(a, bytes) else str(a) for a in arguments]
-        text = str(reply)
-        where = f"{' '.join(words[:4])[:200]} at {self.address}"
-        if reply.code == "WRONGTYPE":
-            return self.not_a_stream(words[2] if words[0] in ("XGROUP", "XINFO") else words[1], words[0])
-        if reply.code == "NOGROUP":
-            return GroupMissingError(
-                f"{where}: the stream or its consumer group is gone ({text}): restore it, or take a new checkpoint"
-                + (" (embedded: forgets its streams when it ends)" if self.address.forgets else "")
-            )
-        return ServerReplyError(f"{where} was answered with: {text}", reply.code)
+        return error_behind(self.address, reply.code, str(reply), words)
 
     def not_a_stream(self, key: str | bytes, command: str) -> WrongKeyTypeError:
         """The error for a key that holds something else; command: that was, or would be, refused for it."""
         name = key if isinstance(key, str) else key.decode("utf-8", "replace")
-        return WrongKeyTypeError(
-            f"key {name!r} at {self.address} holds something that is not a stream; name another key ({command})"
-        )
+        return not_a_stream(self.address, name, command)
 
     def receive_some(self) -> memoryview:
         """The bytes that have come, one at least, for wire.pipe; valid until the next call."""

@@ -13,12 +13,11 @@ Error replies that pass by themselves, by their codes:
 
 and a connection that breaks or is refused. Everything else is an answer: asking again would give the same.
 
-Whoever waits says so in the log when it begins, and then once a minute.
+What the log says of it: wire.outages.
 """
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable
@@ -26,17 +25,13 @@ from dataclasses import dataclass, field
 
 from spark_streams.errors import RetriesExhaustedError, ServerReplyError, ServerUnreachableError
 from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.outages import OUTAGES, Outages
+from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 
-LIMIT = 60.0  # seconds of trying without any success, then RetriesExhaustedError
-FIRST_CONNECT_LIMIT = 5.0  # the same, where nobody has ever been connected: the address may be wrong
-SAY_EVERY = 60.0  # seconds
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 2.0
 _TRANSIENT = frozenset(
     {"OOM", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MISCONF"}
 )
 _CONNECT_AGAIN = frozenset({"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN"})
-_log = logging.getLogger("spark_streams.wire")
 
 
 def is_transient(error: Exception) -> bool:
@@ -53,31 +48,39 @@ def wants_new_connection(reply: ReplyError) -> bool:
 
 @dataclass
 class Backoff:
-    """Pauses that grow from 0.05 to 2 s, by some chance, until `limit` seconds have passed without success."""
+    """Pauses that grow, by some chance, until `limit` seconds have passed without success."""
 
-    limit: float = LIMIT
-    sleep: Callable[[float], None] = time.sleep
+    limit: float
+    patience: Patience = DEFAULT_PATIENCE
     clock: Callable[[], float] = time.monotonic
+    outages: Outages = OUTAGES
     _since: float | None = field(default=None, init=False)
-    _pause: float = field(default=_FIRST_PAUSE, init=False)
-    _said: float | None = field(default=None, init=False)  # when the log was last told
+    _pause: float = field(default=0.0, init=False)  # the last one; 0 before the first
+    _where: str = field(default="", init=False)  # the server that is waited for
 
     def succeeded(self) -> None:
-        """Start anew."""
-        self._since, self._pause = None, _FIRST_PAUSE
+        """Start anew: the server has done what was asked for."""
+        if self._since is not None:
+            self.outages.succeeded(self._where)
+        self.given_up()
 
-    def wait(self, what: str, why: str) -> None:
-        """Wait before trying `what` again, which failed because of `why`. Raises RetriesExhaustedError."""
+    def given_up(self) -> None:
+        """Start anew, though the server is as it was: whoever asks again waits anew."""
+        self._since, self._pause = None, 0.0
+
+    def wait(self, what: str, where: str, why: str, lost: bool) -> None:
+        """Wait before trying `what` again, which failed at the server `where` because of `why`. lost: the server cannot
+        be reached. Raises RetriesExhaustedError."""
         now = self.clock()
         if self._since is None:
             self._since = now
+        self._where = where
         if now - self._since >= self.limit:
             raise RetriesExhaustedError(
-                f"{what} was tried for {now - self._since:.0f} s without success, at last: {why}; "
+                f"{what} at {where} was tried for {now - self._since:.0f} s without success, at last: {why}; "
                 "mend the server and run this again"
             )
-        if self._said is None or now - self._said >= SAY_EVERY:
-            self._said = now
-            _log.warning("%s: %s; trying again for up to %.0f s", what, why, self.limit - (now - self._since))
-        self.sleep(self._pause * random.uniform(0.5, 1))
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        left = self.limit - (now - self._since)
+        self.outages.waits(where, f"{what} at {where}: {why}; trying again for up to {left:.0f} s", lost)
+        self._pause = min(2 * self._pause, self.patience.longest_pause) or self.patience.first_pause
+        self.patience.sleep(self._pause * random.uniform(0.5, 1))

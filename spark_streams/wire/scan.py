@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_streams.wire.connection import Argument, Connection
+from spark_streams.wire.connection import Argument, Connection, ReplyError
 
 _SCAN_COUNT = 10_000  # keys a round trip
+_FEW = 100_000  # keys that are looked through for a hint
 
 
 def matching_streams(server: Connection, pattern: str, but: Iterable[str]) -> list[str]:
@@ -28,12 +29,31 @@ def list_streams(server: Connection) -> list[bytes]:
     return sorted(_scan(server))
 
 
+def streams_if_few(server: Connection) -> list[str] | None:
+    """The names of all streams, for a hint; None where the server has many keys, or the user may not look."""
+    names: set[bytes] = set()
+    cursor = b"0"
+    for _ in range(_FEW // _SCAN_COUNT):
+        reply = server.pipeline([_page(cursor)])[0]
+        if isinstance(reply, ReplyError):
+            return None
+        cursor, page = reply
+        names.update(page)
+        if cursor == b"0":
+            return sorted(name.decode("utf-8", "replace") for name in names)
+    return None
+
+
 def _scan(server: Connection, *condition: Argument) -> set[bytes]:
     """SCAN … TYPE stream, until the cursor is at its beginning again."""
     names: set[bytes] = set()
     cursor = b"0"
     while True:
-        cursor, page = server.execute("SCAN", cursor, *condition, "COUNT", _SCAN_COUNT, "TYPE", "stream")
+        cursor, page = server.execute(*_page(cursor, *condition))
         names.update(page)
         if cursor == b"0":
             return names
+
+
+def _page(cursor: bytes, *condition: Argument) -> tuple[Argument, ...]:
+    return ("SCAN", cursor, *condition, "COUNT", _SCAN_COUNT, "TYPE", "stream")

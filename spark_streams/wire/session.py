@@ -5,8 +5,8 @@
                     calls `again`, and sends it once more
 
 How long the first connection is waited for depends on what is known of the address. Where somebody has been connected
-to it (a task of a query whose driver has, a query that has a checkpoint), the server is away and comes back: LIMIT.
-Otherwise the address may be wrong, and the error must come soon: FIRST_CONNECT_LIMIT.
+to it (a task of a query whose driver has, a query that has a checkpoint), the server is away and comes back: `limit` of
+its Patience. Otherwise the address may be wrong, and the error must come soon: `first_connection`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerUnre
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.pipe import Pipe
-from spark_streams.wire.retry import FIRST_CONNECT_LIMIT, LIMIT, Backoff, is_transient, wants_new_connection
+from spark_streams.wire.retry import Backoff, is_transient, wants_new_connection
 
 T = TypeVar("T")
 
@@ -26,24 +26,25 @@ T = TypeVar("T")
 class Session:
     """One connection at a time, made when it is needed. Not for two threads at once. Closes as a context manager.
 
-    what: for whom, in messages; patience: seconds for the first connection, None: few, because the address may be
-    wrong; lost: called when a connection is given up; greet: called with each new one, and may refuse it by an error.
+    what: for whom, in messages; is_known: somebody has been connected to the address, so it is right; lost:
+    called when a connection is given up; greet: called with each new one, and may refuse it by an error.
     """
 
     def __init__(
         self,
         address: Address,
         what: str = "the stream server",
-        patience: float | None = None,
+        is_known: bool = False,
         lost: Callable[[], None] = lambda: None,
         greet: Callable[[Connection], None] = lambda server: None,
     ) -> None:
         self.address = address
-        self.backoff = Backoff(FIRST_CONNECT_LIMIT if patience is None else patience)
+        patience = address.patience
+        self.backoff = Backoff(patience.limit if is_known else patience.first_connection, patience)
         self._what = what
         self._lost = lost
         self._greet = greet
-        self._in_doubt = patience is None
+        self._in_doubt = not is_known
         self._server: Connection | None = None
         self._pipe: Pipe | None = None
 
@@ -56,11 +57,11 @@ class Session:
     def trust(self) -> None:
         """The address is right: somebody has been connected to it."""
         self._in_doubt = False
-        self.backoff.limit = LIMIT
+        self.backoff.limit = self.address.patience.limit
 
     def get(self) -> Connection:
         """The connection. Raises what makes connecting impossible: where the address is in doubt and nobody answers
-        ServerUnreachableError, otherwise RetriesExhaustedError after LIMIT."""
+        ServerUnreachableError, otherwise RetriesExhaustedError after the limit."""
         while self._server is None:
             try:
                 self._server = self._connected()
@@ -112,7 +113,7 @@ class Session:
 
     def again(self, error: RStreamError | ReplyError) -> None:
         """Wait before the next try, on a new connection. Raises the error itself where it is not transient,
-        RetriesExhaustedError after LIMIT.
+        RetriesExhaustedError after the limit.
 
         Behind a ReplyError the connection is whole, because its reader has taken all replies: it is kept unless another
         may lead to a server that can do more. An error that was raised may have left replies behind.
@@ -128,11 +129,12 @@ class Session:
     def wait(self, why: RStreamError | ReplyError) -> None:
         """A pause before the next try. Raises RetriesExhaustedError."""
         reason = why.message if isinstance(why, RStreamError) else str(why)
-        self.backoff.wait(f"{self._what} at {self.address}", reason)
+        self.backoff.wait(self._what, str(self.address), reason, isinstance(why, ServerUnreachableError))
 
     def _connected(self) -> Connection:
         server = Connection(self.address)
         self.trust()
+        self.backoff.outages.connected(str(self.address))
         try:
             self._greet(server)
         except BaseException:
@@ -148,7 +150,7 @@ class Session:
         except RetriesExhaustedError:
             if not self._in_doubt:
                 raise
-            self.backoff.succeeded()  # whoever asks again waits anew
+            self.backoff.given_up()
             if isinstance(error, ServerUnreachableError):
                 error.passes = False  # it was waited for: nobody up the stack is to wait again
             raise error from None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from spark_streams.source.microbatch.prefetch import LEAST
+from spark_streams.source.limits import LIMITS
 from tests.chaos.checker import Report, check
 from tests.chaos.gather import gather, pending
 from tests.chaos.history import Added, History, Place
@@ -126,7 +126,8 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random,
         options["claimIdle"] = "1ms"
     batch = 0 if starting == "latest" or claims else 1 if stage == "looked" else random_.randint(1, 2)
     fault = Fault("hold", batch, stage, rows=random_.randint(1, 15)) if stage else None
-    query = Query(name, str(folder / name), url, options, files, fault=fault, ahead=random_.choice([1, LEAST]))
+    ahead = random_.choice([1, LIMITS.worth_ahead])
+    query = Query(name, str(folder / name), url, options, files, fault=fault, ahead=ahead)
     if sink == "stream":
         query = into_a_stream(query, random_)
     case = Killed(query, Producer(url), streams)

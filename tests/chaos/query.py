@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spark_streams.source.microbatch.prefetch import LEAST
+from spark_streams.source.limits import LIMITS
 
 SCHEMA = "p STRING, n LONG, _stream STRING, _id STRING"
 
@@ -86,7 +86,7 @@ class Query:
     sink: str = "attempts"
     trigger: str = "always"
     fault: Fault | None = None
-    ahead: int = LEAST
+    ahead: int = LIMITS.worth_ahead
     out_url: str = ""
     out_options: dict[str, str] = field(default_factory=dict)
     routed: bool = False

@@ -14,7 +14,7 @@ import redis
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_streams.source.microbatch.prefetch import LEAST
+from spark_streams.source.limits import LIMITS
 from tests.chaos.checker import Report, check
 from tests.chaos.gather import gather
 from tests.chaos.history import History, Place
@@ -78,7 +78,7 @@ class Scene:
         if "streamsPattern" not in given:
             given.setdefault("streams", self.name)
         name = self.name + suffix
-        ahead = self.random.choice([1, LEAST])
+        ahead = self.random.choice([1, LIMITS.worth_ahead])
         query = Query(name, str(self.folder / name), self.url, given, fault=fault, ahead=ahead, out_url=self.out_url)
         return into_a_stream(query, self.random) if self.sink == "stream" else query
 

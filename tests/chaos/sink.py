@@ -32,8 +32,8 @@ def write_to_sink(rows: DataFrame, query: Query, options: dict[str, str]) -> Dat
     columns = [F.col("p"), F.col("n"), F.col("_stream").alias("source"), F.col("_id").alias("entry")]
     to = {"stream": query.out}
     if query.routed:
-        columns.append(F.concat(F.lit(f"{query.out}:"), F.col("_stream")).alias("_stream"))
-        to = {}
+        columns.append(F.concat(F.lit(f"{query.out}:"), F.col("_stream")).alias("to"))
+        to = {"streamColumn": "to"}
     given = {"url": query.out_at, **to, **query.out_options, **options}
     return rows.select(*columns).writeStream.format("rstream-chaos").options(**given)
 

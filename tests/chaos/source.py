@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from spark_streams.datasource import RStreamDataSource
-from spark_streams.source.microbatch import prefetch
+from spark_streams.options import SOURCE, parse_options
+from spark_streams.source.limits import LIMITS
 from spark_streams.source.stream_reader import StreamReader
 from tests.chaos import patience
 from tests.chaos.query import Query
@@ -38,11 +40,10 @@ class ChaosDataSource(RStreamDataSource):
         return "rstream-chaos"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        inner = super().streamReader(schema)
-        assert isinstance(inner, StreamReader)
         query = Query.from_json(json.loads(self._query))
-        prefetch.LEAST = query.ahead
-        return ChaosReader(inner, query)
+        options = parse_options(self.options, SOURCE, "source")
+        limits = replace(LIMITS, worth_ahead=query.ahead)
+        return ChaosReader(StreamReader(options, self._columns(schema, options), limits=limits), query)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ChaosWriter:  # type: ignore[override]
         query = Query.from_json(json.loads(self._query))

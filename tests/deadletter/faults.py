@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from spark_streams.deadletter.fence import MovingLease
+from spark_streams.deadletter.redrive_lock import RedriveLease
 from spark_streams.errors import RedriveTakenError, RStreamError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.address import Address
@@ -64,7 +64,7 @@ class Faults:
         proxy.forget_cuts()
         proxy.cut_all()
         direct.execute("CONFIG", "SET", "maxmemory", "0")
-        direct.execute("DEL", MovingLease(self._lives.address).key_of(_DEAD))
+        direct.execute("DEL", RedriveLease(self._lives.address).key_of(_DEAD))
         if direct.execute("TYPE", _RETRY) == b"string":
             direct.execute("DEL", _RETRY)
         self._give_ids_back(direct)

@@ -11,29 +11,33 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.envelope import MARK, Mark, opened
-from spark_streams.deadletter.orders import Orders
 from spark_streams.deadletter.purge import purge
 from spark_streams.deadletter.redrive import Redrive
+from spark_streams.deadletter.redrive_plan import RedriveOptions
 from spark_streams.errors import RStreamError
 from spark_streams.ids import StreamId
+from spark_streams.source.limits import LIMITS
 from spark_streams.source.membership import Membership
 from spark_streams.source.recovery.dead_entries import DeadEntries, dead_letter
 from spark_streams.source.task_notes import collect, notes_key
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, pack
+from spark_streams.wire.patience import Patience
 from spark_streams.wire.replies import pairs
-from spark_streams.wire.retry import LIMIT
 from spark_streams.wire.session import Session
 from tests.deadletter.faults import FOREIGN, Faults, Killed
+from tests.deadletter.making import SMALL
 from tests.proxy import Proxy
 from tests.servers import Server
 
 DEAD, PARKED, RETRY = "dead", "dead:parked", "retry"
+FEW = replace(SMALL, post_entries=6, post_bytes=7_000)  # letters at a time
+OF_THE_QUERY = replace(LIMITS, dead_letters=FEW)
 MEMBER = Membership(("s",), "g", "spark")
 NOTES = notes_key("s", MEMBER)
 REASONS = ("decode", "deliveries")
@@ -58,13 +62,13 @@ class Lives:
         self.proxy = proxy
         self.chance = random.Random(seed)
         self.direct = Connection(Address.parse(server.url))
-        self.address = Address.parse(proxy.url)
+        self.address = replace(Address.parse(proxy.url), patience=Patience(sleep=Faults.pause))
         self.told: list[str] = []
         self.fields: dict[int, list[bytes]] = {}
         self.deleted: Counter[int] = Counter()
         self.by_hand: Counter[int] = Counter()  # letters that somebody deleted in this step
         self._redrives: Counter[int] = Counter()
-        self._orders: Orders | None = None  # of a redrive that did not come to its end
+        self._options: RedriveOptions | None = None  # of a redrive that did not come to its end
         self._dead_entries: DeadEntries | None = None
         self.direct.execute("FLUSHALL")
         for stream in ("s", DEAD):
@@ -96,7 +100,7 @@ class Lives:
         self._deliver()
         self._collect_noted()
         before = self.look()
-        report = Redrive(self.address, Orders(DEAD, max_redrives=1 << 30)).run()
+        report = Redrive(self.address, RedriveOptions(DEAD, max_redrives=1 << 30), limits=FEW).run()
         assert report.moved == before.dead.total()
         self._check(before)
         assert not self.look().dead
@@ -122,7 +126,7 @@ class Lives:
         self._collect_noted()
 
     def _collect_noted(self) -> None:
-        self._as_driver(lambda server: collect(server, MEMBER, ["s"], "t", DEAD))
+        self._as_driver(lambda server: collect(server, MEMBER, ["s"], "t", DEAD, limits=OF_THE_QUERY))
         assert not self._noted()
 
     def bury(self) -> None:
@@ -138,10 +142,10 @@ class Lives:
     def give_up(self, server: Connection) -> None:
         """What this step gives up."""
         if self._dead_entries is not None:
-            dead_letter(server, "g", self._dead_entries, DEAD)
+            dead_letter(server, "g", self._dead_entries, DEAD, FEW)
 
     def _as_driver(self, step: Callable[[Connection], object]) -> None:
-        driver = Session(self.address, "the driver", LIMIT)
+        driver = Session(self.address, "the driver", is_known=True)
         try:
             driver.get()
             driver.run(step)
@@ -150,15 +154,17 @@ class Lives:
 
     def redrive(self) -> None:
         """Letters go back, some or all; one that was killed is started again, or another one begins."""
-        if self._orders is None or self.chance.random() < 0.3:
+        if self._options is None or self.chance.random() < 0.3:
             to = self.chance.choice([None, None, None, RETRY])
             limit = self.chance.choice([None, self.chance.randint(1, 20)])
-            self._orders = Orders(DEAD, self._criteria(), to, limit, max_redrives=self.chance.choice([1, 2, 5]))
-        self.told[-1] += f" {self._orders}"
+            self._options = RedriveOptions(
+                DEAD, self._criteria(), to, limit, max_redrives=self.chance.choice([1, 2, 5])
+            )
+        self.told[-1] += f" {self._options}"
         before = self.look()
-        report = Redrive(self.address, self._orders).run(dry_run=self.chance.random() < 0.1)
+        report = Redrive(self.address, self._options, limits=FEW).run(dry_run=self.chance.random() < 0.1)
         after = self.look()
-        limit, self._orders = self._orders.limit, None
+        limit, self._options = self._options.limit, None
         if not report.dry_run:
             gone = (before.dead - after.dead).total() - self.by_hand.total()
             told = (report.moved + report.parked, report.parked, report.moved_before)
@@ -172,7 +178,7 @@ class Lives:
         self.told[-1] += f" {reasons} {limit}"
         before = self.look()
         try:
-            done = purge(self.address, DEAD, criteria, limit)
+            done = purge(self.address, DEAD, criteria, limit, limits=FEW)
         finally:
             self.proxy.wait_for_late()
             after = self.look()

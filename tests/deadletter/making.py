@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import redis
 
-from spark_streams.deadletter.envelope import MARK, letter_of, opened
-from spark_streams.deadletter.orders import Orders
+from spark_streams.deadletter.envelope import MARK, dead_letter_fields, opened
+from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
 from spark_streams.deadletter.redrive import Redrive, Report
+from spark_streams.deadletter.redrive_plan import RedriveOptions
 from spark_streams.wire.address import Address
 from tests.servers import Server
 
 DEAD = "dead"
+SMALL = replace(DEAD_LETTER_LIMITS, first_page=7, largest_page=50)  # so that a few hundred letters cross every boundary
 
 
 def fill(server: Server, count: int, first: int = 0, into: str = DEAD, **told: str) -> list[str]:
@@ -31,7 +34,7 @@ def fill(server: Server, count: int, first: int = 0, into: str = DEAD, **told: s
                 "last-failed": "2026-01-01T00:00:00.000000Z",
                 **told,
             }
-            pipe.execute_command("XADD", into, "*", *letter_of(entry, envelope))
+            pipe.execute_command("XADD", into, "*", *dead_letter_fields(entry, envelope))
         return [found.decode() for found in pipe.execute()]
 
 
@@ -62,6 +65,6 @@ def envelopes(server: Server, stream: str = DEAD) -> list[dict[str, str]]:
         return [opened(fields)[1] for _, fields in words(client, stream)]
 
 
-def redrive(server: Server, dry_run: bool = False, **orders: Any) -> Report:
+def redrive(server: Server, dry_run: bool = False, **options: Any) -> Report:
     """Run one to its end."""
-    return Redrive(Address.parse(server.url), Orders(**{"stream": DEAD, **orders})).run(dry_run)
+    return Redrive(Address.parse(server.url), RedriveOptions(**{"stream": DEAD, **options}), limits=SMALL).run(dry_run)

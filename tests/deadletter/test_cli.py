@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
-from spark_streams.deadletter.envelope import letter_of
+from spark_streams.deadletter.envelope import dead_letter_fields
 from tests.deadletter.making import DEAD, fill, numbers, words
 from tests.servers import Server
 
@@ -34,7 +34,7 @@ def test_list_knows_which_streams_hold_letters_and_counts_them_by_kind(server: S
         for reason, count, first, last in (("odd", 60, ids[1], ids[89]), ("decode", 30, ids[0], ids[87]))
     ]
     shown = dead(server, "list", DEAD, "--field", "n=3").stdout
-    assert shown.splitlines()[0].split() == ["reason", "stage", "of", "stream", "letters", "oldest", "newest"]
+    assert shown.splitlines()[0].split() == ["reason", "stage", "of", "stream", "dead", "letters", "oldest", "newest"]
     assert shown.splitlines()[1].split()[:4] == ["decode", "read", "s", "1"]
 
 
@@ -59,11 +59,12 @@ def test_show_and_export_tell_everything_of_a_letter(server: Server, tmp_path: P
     with server.client() as client:
         entry = [b"n", b"1", b"n", b"\xff\x00", b"\xfe", "é\x1b[31m".encode()]
         told = {"stream": "s", "id": "1-0", "reason": "b\udcffd"}
-        one = client.execute_command("XADD", DEAD, "*", *letter_of(entry, told)).decode()
-        two = client.execute_command("XADD", DEAD, "*", *letter_of([b"a", b"x\ny"], told)).decode()
+        one = client.execute_command("XADD", DEAD, "*", *dead_letter_fields(entry, told)).decode()
+        two = client.execute_command("XADD", DEAD, "*", *dead_letter_fields([b"a", b"x\ny"], told)).decode()
     shown = dead(server, "show", DEAD, "--limit", "1").output
     assert f"letter {one}" in shown
-    assert "dl.stream  s" in shown
+    assert "dl.stream    s" in shown
+    assert "\\xff\\x00" in shown
     assert "\x1b" not in shown  # data never speaks to the terminal
     lines = dead(server, "export", DEAD).output.splitlines()
     first, second = map(json.loads, lines)
@@ -79,10 +80,70 @@ def test_show_and_export_tell_everything_of_a_letter(server: Server, tmp_path: P
     assert (tmp_path / "letters.jsonl").read_text().splitlines() == lines[:1]
 
 
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (["--reason", "decod"], "no dead letter of dead has reason 'decod'; there are: odd (60), decode (30)"),
+        (["--reason", "a*", "--reason", "b*"], "has reason 'a*' or 'b*'; there are: odd (60), decode (30)"),
+        (["--stage", "query"], "no dead letter of dead has stage 'query'; there are: read (90)"),
+        (["--stream", "t"], "no dead letter of dead has stream 't'; there are: s (90)"),
+        (["--error", "E"], "no dead letter of dead has error 'E'; there are: (none) (90)"),
+        (["--field", "n=x"], "none of the 90 dead letters of dead is all that was asked for; rstream dead list dead "),
+        (["--reason", "odd", "--older", "1d"], "none of the 90 dead letters of dead is all that was asked for; "),
+    ],
+)
+def test_a_choice_that_means_nothing_says_what_there_is(server: Server, choice: list[str], said: str) -> None:
+    fill(server, 90)
+    for asked in (
+        ["list", DEAD], ["show", DEAD], ["export", DEAD], ["redrive", DEAD, "--dry-run"], ["redrive", DEAD],
+        ["purge", DEAD, "--yes"], ["purge", DEAD, "--dry-run"],
+    ):  # fmt: skip
+        told = dead(server, *asked, *choice)
+        assert told.exit_code == 0, told.output
+        assert said in told.output, asked
+        if asked[0] not in ("purge", "redrive"):
+            assert told.output.count("\n") == 1
+    told = dead(server, "list", DEAD, *choice, "--json")
+    assert (json.loads(told.stdout), said in told.stderr) == ([], True)
+
+
+def test_only_the_most_frequent_of_many_values_are_named(server: Server) -> None:
+    for number in range(13):
+        fill(server, 13 - number, first=1, reason=f"r{number}\x1b")
+    told = dead(server, "list", DEAD, "--reason", "x").output
+    assert "there are: r0\\x1b (13), r1\\x1b (12)," in told
+    assert told.endswith("r9\\x1b (4) and 3 more\n")
+
+
+def test_a_stream_without_dead_letters_is_said_to_have_none(server: Server) -> None:
+    with server.client() as client:
+        client.xadd("s", {"n": 1})
+    for asked in (["list", "s"], ["show", "s"], ["redrive", "s"]):
+        told = dead(server, *asked).output
+        assert "s holds no dead letters; rstream dead list names the streams that do\n" in told
+
+
+def test_show_one_dead_letter_by_its_id(server: Server) -> None:
+    ids = fill(server, 5)
+    with server.client() as client:
+        other = client.xadd(DEAD, {"n": "no letter"}).decode()
+    shown = dead(server, "show", DEAD, ids[2]).output
+    assert shown.count("dead letter ") == 1
+    assert f"dead letter {ids[2]}   " in shown
+    assert [one["id"] for one in json.loads(dead(server, "show", DEAD, ids[2], "--json").output)] == [ids[2]]
+    for one, said in (
+        ("5-5", f"no entry 5-5 in stream 'dead' at {server.url}; {ids[0]} stands behind it"),
+        (other, f"entry {other} of stream 'dead' is no dead letter, or not one that the other options mean"),
+    ):
+        told = dead(server, "show", DEAD, one)
+        assert (told.exit_code, said in told.output) == (1, True), told.output
+    assert dead(server, "show", DEAD, ids[2], "--last-id", ids[3]).exit_code == 2
+
+
 def test_redrive_says_what_it_would_do_and_what_it_did(server: Server) -> None:
     fill(server, 90)
     looked = dead(server, "redrive", DEAD, "--reason", "odd", "--dry-run")
-    assert "odd     read   move    s        60" in looked.stdout
+    assert "odd     read   move    s             60" in looked.stdout
     assert "would move 60 dead letters of dead" in looked.stdout
     assert numbers(server) == []
     done = json.loads(dead(server, "redrive", DEAD, "--reason", "odd", "--limit", "50", "--json").stdout)
@@ -99,7 +160,7 @@ def test_redrive_says_which_letters_stay_because_they_name_no_stream_to_go_to(se
     stay = "5 stay: they name no stream to go to, or this one itself (--to)"
     looked = dead(server, "redrive", DEAD, "--dry-run").stdout
     assert f"would move 0 dead letters of dead · {stay}" in looked
-    assert "decode  read   stay    dead        1" in looked
+    assert "decode  read   stay    dead             1" in looked
     assert f"moved 0 dead letters of dead · {stay}" in dead(server, "redrive", DEAD).stdout
     assert json.loads(dead(server, "redrive", DEAD, "--json").stdout)["homeless"] == 5
     assert "stay" not in dead(server, "redrive", DEAD, "--to", "s").stdout

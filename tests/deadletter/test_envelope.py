@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, Mark, is_letter, letter_of, opened
+from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, Mark, dead_letter_fields, is_dead_letter, opened
 
 TOLD = {"stream": "s", "id": "1-0", "group": "g", "reason": "decode", "first-failed": "t1", "last-failed": "t1"}
 
 
 def test_a_letter_is_the_entry_and_every_name_of_the_envelope_in_order() -> None:
-    words = letter_of([b"n", b"\xff\r\n", b"", b""], TOLD)
+    words = dead_letter_fields([b"n", b"\xff\r\n", b"", b""], TOLD)
     assert words[:4] == [b"n", b"\xff\r\n", b"", b""]
     assert tuple(words[4::2]) == FIELDS
     fields, envelope = opened(words)
@@ -24,7 +24,7 @@ def test_an_entry_that_was_sent_back_and_dies_again_remembers_when_it_failed_fir
     None
 ):
     mark = Mark(2, "t0", "dead letters/5-1")
-    words = letter_of([b"n", b"1", MARK, bytes(mark)], {**TOLD, "redrives": "0"})
+    words = dead_letter_fields([b"n", b"1", MARK, bytes(mark)], {**TOLD, "redrives": "0"})
     fields, envelope = opened(words)
     assert fields == [b"n", b"1"]
     assert (envelope["redrives"], envelope["previous"]) == ("2", "dead letters/5-1")
@@ -34,41 +34,41 @@ def test_an_entry_that_was_sent_back_and_dies_again_remembers_when_it_failed_fir
 def test_a_field_that_only_looks_like_a_mark_is_the_users_own() -> None:
     for value in (b"", b"x y z", b"1", b"1 2"):
         entry = [b"n", b"1", MARK, value]
-        assert opened(letter_of(entry, TOLD))[0] == entry
+        assert opened(dead_letter_fields(entry, TOLD))[0] == entry
     before = [MARK, b"1 t s/1-0", b"n", b"1"]
-    assert opened(letter_of(before, TOLD))[0] == before
+    assert opened(dead_letter_fields(before, TOLD))[0] == before
 
 
 def test_a_letter_of_a_letter_is_opened_one_at_a_time() -> None:
-    inner = letter_of([b"n", b"1"], TOLD)
-    outer = letter_of(inner, {**TOLD, "stream": "dead"})
+    inner = dead_letter_fields([b"n", b"1"], TOLD)
+    outer = dead_letter_fields(inner, {**TOLD, "stream": "dead"})
     fields, envelope = opened(outer)
     assert (fields, envelope["stream"]) == (inner, "dead")
 
 
 def test_a_letter_that_becomes_a_letter_keeps_its_past() -> None:
     """Somebody reads dead letters: how often they were sent back must not begin anew, or they go round for ever."""
-    inner = letter_of([b"n", b"1", MARK, bytes(Mark(2, "t0", "dead/5-1"))], TOLD)
-    outer = letter_of(inner, {**TOLD, "stream": "dead", "first-failed": "t2", "last-failed": "t2"})
+    inner = dead_letter_fields([b"n", b"1", MARK, bytes(Mark(2, "t0", "dead/5-1"))], TOLD)
+    outer = dead_letter_fields(inner, {**TOLD, "stream": "dead", "first-failed": "t2", "last-failed": "t2"})
     fields, envelope = opened(outer)
     assert fields == inner
     assert (envelope["stream"], envelope["redrives"], envelope["previous"]) == ("dead", "2", "dead/5-1")
     assert (envelope["first-failed"], envelope["last-failed"]) == ("t0", "t2")
     sent_back = [*inner, MARK, bytes(Mark(3, "t0", "dead/9-1"))]  # what is said last holds
-    assert opened(letter_of(sent_back, TOLD))[1]["redrives"] == "3"
+    assert opened(dead_letter_fields(sent_back, TOLD))[1]["redrives"] == "3"
     partly = [b"n", b"1", b"dl.stream", b"s", b"dl.id", b"1-0", b"dl.redrives", b"7"]  # the user's own fields
-    assert opened(letter_of(partly, TOLD))[1]["redrives"] == "0"
+    assert opened(dead_letter_fields(partly, TOLD))[1]["redrives"] == "0"
 
 
 @pytest.mark.parametrize(
     ("fields", "is_one"),
     [
-        (letter_of([b"n", b"1"], TOLD), True),
-        (letter_of([], TOLD), True),
-        (letter_of(letter_of([b"n", b"1"], TOLD), TOLD), True),
-        ([b"n", b"1", *letter_of([], TOLD)[2:]], False),
+        (dead_letter_fields([b"n", b"1"], TOLD), True),
+        (dead_letter_fields([], TOLD), True),
+        (dead_letter_fields(dead_letter_fields([b"n", b"1"], TOLD), TOLD), True),
+        ([b"n", b"1", *dead_letter_fields([], TOLD)[2:]], False),
         (
-            [*letter_of([b"n", b"1"], TOLD), MARK, bytes(Mark(1, "t", "dead/1-0"))],
+            [*dead_letter_fields([b"n", b"1"], TOLD), MARK, bytes(Mark(1, "t", "dead/1-0"))],
             True,
         ),  # sent back, a letter as before
         ([b"n", b"1", MARK, bytes(Mark(1, "t", "dead/1-0"))], False),
@@ -78,7 +78,7 @@ def test_a_letter_that_becomes_a_letter_keeps_its_past() -> None:
     ],
 )
 def test_a_letter_is_what_has_the_whole_envelope_behind_it(fields: list[bytes], is_one: bool) -> None:
-    assert is_letter(fields) is is_one
+    assert is_dead_letter(fields) is is_one
 
 
 def test_an_envelope_of_another_writer_may_lack_names_and_what_is_no_letter_has_none() -> None:
@@ -89,7 +89,7 @@ def test_an_envelope_of_another_writer_may_lack_names_and_what_is_no_letter_has_
 
 def test_a_name_that_the_envelope_does_not_have_is_an_error() -> None:
     with pytest.raises(ValueError, match="no speed"):
-        letter_of([b"n", b"1"], {"speed": "1"})
+        dead_letter_fields([b"n", b"1"], {"speed": "1"})
 
 
 _names = st.one_of(st.sampled_from([*FIELDS, MARK, b"n", b""]), st.binary(max_size=5))
@@ -100,6 +100,6 @@ def test_whatever_the_fields_are_they_come_back(pairs: list[tuple[bytes, bytes]]
     words = [word for pair in pairs for word in pair]
     mark = Mark(1, "t", f"{where.decode('utf-8', 'surrogateescape')}/1-0")
     assert Mark.parse(bytes(mark)) == mark
-    fields, envelope = opened(letter_of([*words, MARK, bytes(mark)], TOLD))
+    fields, envelope = opened(dead_letter_fields([*words, MARK, bytes(mark)], TOLD))
     assert list(fields) == words
     assert envelope["previous"] == mark.previous

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
 
 from spark_streams.deadletter import inputs
-from spark_streams.deadletter.envelope import MARK, Mark, letter_of
-from spark_streams.deadletter.inputs import Inputs, letter_streams
+from spark_streams.deadletter.envelope import MARK, Mark, dead_letter_fields
+from spark_streams.deadletter.inputs import Inputs, divide
+from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
 from spark_streams.options import BATCH_SOURCE, parse_options
 from spark_streams.source.batch_reader import BatchReader, infer_schema
 from spark_streams.source.rows.columns import Columns
@@ -18,15 +21,16 @@ from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.deadletter.making import envelopes, fill
 from tests.servers import Server
-from tests.source.driving import ALL, SCHEMA, add, drain, forget_all, read, reader
+from tests.source import driving
+from tests.source.driving import ALL, LOOK_EACH_TIME, SCHEMA, add, drain, forget_all, read
 
 PATTERN = {"streamsPattern": "o:*"}
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "o:dead", **PATTERN}
+reader = functools.partial(driving.reader, limits=LOOK_EACH_TIME)
 
 
 @pytest.fixture(autouse=True)
-def look_each_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("spark_streams.source.group.subscription._LOOK_FOR_STREAMS", 0.0)
+def no_reader_is_left() -> Iterator[None]:
     yield
     forget_all()
 
@@ -129,27 +133,27 @@ def test_letters_of_two_queries_do_not_go_round(server: Server, client: redis.Re
 
 
 @pytest.mark.parametrize(
-    ("first", "is_letter"),
+    ("first", "is_dead_letter"),
     [
-        (letter_of([b"n", b"1"], {"stream": "s"}), True),
+        (dead_letter_fields([b"n", b"1"], {"stream": "s"}), True),
         ([b"n", b"1", b"dl.x", b"1"], False),
         ([b"n", b"1", b"dl.stream", b"s"], False),
         ([b"n", b"1", MARK, bytes(Mark(1, "", "dead/1-0"))], False),  # sent back
         (
-            [*letter_of([b"n", b"1"], {"stream": "s"}), MARK, bytes(Mark(1, "", "dead/1-0"))],
+            [*dead_letter_fields([b"n", b"1"], {"stream": "s"}), MARK, bytes(Mark(1, "", "dead/1-0"))],
             True,
         ),  # to where letters are
     ],
 )
-def test_the_first_entry_says_what_a_stream_holds(server: Server, first: list[bytes], is_letter: bool) -> None:
+def test_the_first_entry_says_what_a_stream_holds(server: Server, first: list[bytes], is_dead_letter: bool) -> None:
     with server.client() as client, Connection(Address.parse(server.url)) as connection:
         client.execute_command("XADD", "one", "*", *first)
         client.xadd("one", {"n": "2"})
         client.xadd("other", {"n": "1"})
-        client.execute_command("XADD", "other", "*", *letter_of([b"n", b"1"], {}))
+        client.execute_command("XADD", "other", "*", *dead_letter_fields([b"n", b"1"], {}))
         client.set("text", "1")
-        found = letter_streams(connection, ["one", "other", "text", "nothing"])
-    assert found == ({"one"} if is_letter else set())
+        found = divide(connection, ["one", "other", "text", "nothing"])[0]
+    assert found == ({"one"} if is_dead_letter else set())
 
 
 def test_an_entry_is_looked_at_once_however_often_its_stream_is_found(
@@ -159,13 +163,13 @@ def test_an_entry_is_looked_at_once_however_often_its_stream_is_found(
     add(client, 3, "o:1")
     fill(server, 5, into="o:dead")
     looked: list[list[str]] = []
-    honest = inputs.judge
+    honest = inputs.divide
 
-    def counts(connection: Connection, names: Any) -> Any:
+    def counts(connection: Connection, names: Any, *given: Any) -> Any:
         looked.append(list(names))
-        return honest(connection, names)
+        return honest(connection, names, *given)
 
-    monkeypatch.setattr(inputs, "judge", counts)
+    monkeypatch.setattr(inputs, "divide", counts)
     known = Inputs()
     with Connection(Address.parse(server.url)) as connection:
         assert known.among(connection, ["o:1", "o:dead", "o:new"]) == ["o:1"]
@@ -182,7 +186,7 @@ def test_an_entry_is_looked_at_once_however_often_its_stream_is_found(
 def test_many_streams_with_large_entries_are_looked_at_a_few_megabytes_at_a_time(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_streams.deadletter.reading._PAGE_BYTES", 100_000)
+    limits = replace(DEAD_LETTER_LIMITS, page_bytes=100_000)
     for number in range(60):
         client.xadd(f"o:{number}", {"n": "x" * 20_000})
     asked: list[int] = []
@@ -194,7 +198,7 @@ def test_many_streams_with_large_entries_are_looked_at_a_few_megabytes_at_a_time
 
     with Connection(Address.parse(server.url)) as connection:
         monkeypatch.setattr(Connection, "pipeline", counts)
-        assert letter_streams(connection, [f"o:{number}" for number in range(60)]) == set()
+        assert divide(connection, [f"o:{number}" for number in range(60)], limits)[0] == set()
     assert asked == [20, *[4] * 10]
 
 
@@ -202,4 +206,4 @@ def test_a_schema_is_not_inferred_from_letters(server: Server, client: redis.Red
     add(client, 3, "o:1")
     fill(server, 5, into="o:dead")
     checked = parse_options({"url": server.url, "inferSchema": "true", **PATTERN}, BATCH_SOURCE, "batch source")
-    assert infer_schema(checked).names == ["n", "_stream", "_id", "_timestamp"]
+    assert infer_schema(checked).names == ["n"]

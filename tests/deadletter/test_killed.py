@@ -127,7 +127,7 @@ one.latestOffset(end, ALL)
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_driver_that_is_killed_around_the_letter_leaves_one_letter_for_each(server: Server, when: str) -> None:
-    """Letter and XACK are one transaction: before it the entry is pending, after it it is dead."""
+    """FailedEntry and XACK are one transaction: before it the entry is pending, after it it is dead."""
     with server.client() as client:
         for n in range(30):
             client.xadd("s", {"n": f"bad {n}" if n % 3 == 0 else n})
@@ -195,7 +195,7 @@ def test_killed_at_any_command_of_posting_an_entry_is_acknowledged_where_its_let
             with contextlib.suppress(RStreamError):
                 driver()
             if direction == "late":
-                time.sleep(0.02)
+                proxy.wait_for_late()
             letters, pending = client.xlen(DEAD), client.xpending("s", "g")["pending"]
             assert (letters, pending) in ((0, 3), (3, 0)), at
             driver()

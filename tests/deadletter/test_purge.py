@@ -10,7 +10,7 @@ from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.purge import purge
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
-from tests.deadletter.making import DEAD, fill, numbers
+from tests.deadletter.making import DEAD, SMALL, fill, numbers
 from tests.servers import Server
 
 
@@ -31,8 +31,8 @@ def test_a_limit_holds_where_the_connection_breaks_in_the_midst_of_it(
         return honest(self, *words)
 
     monkeypatch.setattr(Connection, "execute", cut)
-    done = purge(Address.parse(server.url), DEAD, Criteria(reasons=("odd",)), limit=30)
-    assert (done.deleted, done.tally.letters) == (30, 30)
+    done = purge(Address.parse(server.url), DEAD, Criteria(reasons=("odd",)), limit=30, limits=SMALL)
+    assert (done.deleted, done.counts.letters) == (30, 30)
     odd = [n for n in range(100) if n % 3]
     assert sorted(set(range(100)) - set(numbers(server, DEAD))) == odd[:30]
 
@@ -49,5 +49,5 @@ def test_letters_that_somebody_else_deletes_meanwhile_are_not_counted(
         return honest(self, *words)
 
     monkeypatch.setattr(Connection, "execute", others)
-    done = purge(Address.parse(server.url), DEAD, Criteria())
+    done = purge(Address.parse(server.url), DEAD, Criteria(), limits=SMALL)
     assert (done.deleted, numbers(server, DEAD)) == (98, [])

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import os
 import random
-import time
 
 import pytest
 
-from spark_streams.deadletter import letter
-from spark_streams.wire.retry import LIMIT, Backoff
-from tests.deadletter.faults import Faults
 from tests.deadletter.lives import Lives
 from tests.proxy import Proxy
 from tests.servers import Server
@@ -24,9 +20,6 @@ RUNS = int(os.environ.get("RSTREAM_RUNS") or 25)
 def test_each_letter_exists_once_whatever_breaks_and_an_entry_is_acknowledged_where_it_does(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letter, "LETTERS_A_TRANSACTION", 6)
-    monkeypatch.setattr(letter, "BYTES_A_TRANSACTION", 7_000)
-    monkeypatch.setattr(Backoff.__init__, "__defaults__", (LIMIT, Faults.pause, time.monotonic))
     chosen = os.environ.get("RSTREAM_SEED")
     first = int(chosen) if chosen else random.randrange(1 << 30)
     for seed in range(first, first + (1 if chosen else RUNS)):

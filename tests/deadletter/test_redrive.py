@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
-from spark_streams.deadletter import moving as module
 from spark_streams.deadletter.criteria import Criteria
-from spark_streams.deadletter.envelope import MARK, Mark, letter_of
-from spark_streams.deadletter.fence import fence_key
-from spark_streams.deadletter.letter import Letter, post
-from spark_streams.deadletter.orders import Orders
+from spark_streams.deadletter.envelope import MARK, Mark, dead_letter_fields
+from spark_streams.deadletter.mover import WATCHED_TRIES
+from spark_streams.deadletter.post import FailedEntry, post
 from spark_streams.deadletter.redrive import Redrive, Report
+from spark_streams.deadletter.redrive_lock import RedriveLease, redrive_key
+from spark_streams.deadletter.redrive_plan import RedriveOptions
 from spark_streams.errors import (
     IdsExhaustedError,
     InvalidOptionError,
@@ -27,7 +30,8 @@ from spark_streams.errors import (
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
-from tests.deadletter.making import DEAD, envelopes, fill, marks, numbers, redrive, words
+from tests.deadletter.making import DEAD, SMALL, envelopes, fill, marks, numbers, redrive, words
+from tests.sending import before_sending, in_turn, lost, reply_lost
 from tests.servers import Server
 
 
@@ -37,7 +41,7 @@ def test_letters_become_the_entries_that_they_were_with_a_mark_and_are_gone(serv
     assert (report.moved, report.parked, report.left, report.looked_at) == (130, 0, 0, 130)
     with server.client() as client:
         assert client.xlen(DEAD) == 0
-        assert not client.keys("rstream:*")  # neither lease nor fence
+        assert not client.keys("rstream:*")  # neither lease nor state
         entries = words(client, "s")
     assert [fields[:4] for _, fields in entries] == [[b"n", b"%d" % n, b"raw", b"\xff\r\n"] for n in range(130)]
     assert [fields[4:] for _, fields in entries] == [
@@ -56,7 +60,7 @@ def test_an_entry_that_dies_again_tells_its_past_and_is_parked_when_it_was_sent_
             entry, fields = words(client, "s")[-1]
             client.xgroup_create("s", f"g{times}", "0")
             told = {"stream": "s", "id": entry, "first-failed": "now", "last-failed": "now"}
-            post(connection, DEAD, f"g{times}", [Letter("s", entry.encode(), fields, told)])
+            post(connection, DEAD, f"g{times}", [FailedEntry("s", entry.encode(), fields, told)])
             names.append(words(client, DEAD)[0][0])
         (envelope,) = envelopes(server)
         assert (envelope["redrives"], envelope["id"]) == (str(times + 1), entry)
@@ -95,7 +99,7 @@ def test_only_letters_that_meet_all_criteria_go(server: Server, criteria: Criter
     assert looked.moved == len(expected)
     assert numbers(server) == []
     report = redrive(server, criteria=criteria)
-    assert report.tally.counts == looked.tally.counts
+    assert report.counts.counts == looked.counts.counts
     assert numbers(server) == expected
     assert sorted(numbers(server, DEAD)) == sorted(set(range(100)) - set(expected))
 
@@ -118,7 +122,7 @@ def test_a_dry_run_changes_nothing_and_counts_by_reason_and_destination(server: 
         before = words(client, DEAD), client.keys("*")
         report = redrive(server, dry_run=True, rate=5)
         assert (words(client, DEAD), client.keys("*")) == before
-    assert {kind: count.letters for kind, count in report.tally} == {
+    assert {kind: count.letters for kind, count in report.counts} == {
         ("move", "s", "read", "odd"): 66,
         ("move", "s", "read", "decode"): 34,
     }
@@ -139,7 +143,7 @@ def test_letters_that_come_after_the_start_stay(server: Server) -> None:
     def dies_again(report: Report) -> None:
         fill(server, 20, first=1000)
 
-    report = Redrive(Address.parse(server.url), Orders(DEAD), tell=dies_again).run()
+    report = Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=dies_again).run()
     assert report.moved == 100
     assert numbers(server) == list(range(100))
     assert set(numbers(server, DEAD)) == set(range(1000, 1020))
@@ -153,8 +157,8 @@ def test_it_keeps_to_the_rate(server: Server) -> None:
         slept.append(seconds)
         clock[0] += seconds
 
-    orders = Orders(DEAD, rate=40)
-    Redrive(Address.parse(server.url), orders, clock=lambda: clock[0], sleep=sleep).run()
+    options = RedriveOptions(DEAD, rate=40)
+    Redrive(Address.parse(server.url), options, limits=SMALL, clock=lambda: clock[0], sleep=sleep).run()
     assert sum(slept) == pytest.approx(120 / 40)
     assert max(slept) <= 0.11
 
@@ -212,9 +216,9 @@ def test_what_cannot_be_done_is_said_and_nothing_is_moved(server: Server) -> Non
         assert redrive(server).moved == 5
 
 
-@pytest.mark.parametrize("orders", [{}, {"max_redrives": 0, "parking": "s"}], ids=["move", "park"])
+@pytest.mark.parametrize("options", [{}, {"max_redrives": 0, "parking": "s"}], ids=["move", "park"])
 @pytest.mark.parametrize("left", [0, 3])
-def test_where_a_destination_has_no_ids_left_letters_stay(server: Server, orders: dict[str, Any], left: int) -> None:
+def test_where_a_destination_has_no_ids_left_letters_stay(server: Server, options: dict[str, Any], left: int) -> None:
     fill(server, 20)
     last = StreamId(MAX_ID.ms, MAX_ID.seq - left)
     with server.client() as client:
@@ -222,7 +226,7 @@ def test_where_a_destination_has_no_ids_left_letters_stay(server: Server, orders
         client.xadd(DEAD, {"no": "letter"})
         before = words(client, DEAD)
         with pytest.raises(IdsExhaustedError, match=f"stream 's' at .* cannot take 7 more: .*{last}"):
-            redrive(server, **orders)
+            redrive(server, **options)
         assert (words(client, DEAD), client.xlen("s")) == (before, 1)
         client.delete("s")
     assert redrive(server, to="s").moved == 20
@@ -243,7 +247,7 @@ def test_letters_that_name_no_stream_to_go_to_or_one_of_letters_stay_and_are_cou
         fill(server, 3, first=at, stream=stream)
         with server.client() as client:  # parked, wherever it came from
             entry = [b"n", b"%d" % (at + 3), MARK, bytes(Mark(3, "", ""))]
-            client.execute_command("XADD", DEAD, "*", *letter_of(entry, {"stream": stream, "id": "1-0"}))
+            client.execute_command("XADD", DEAD, "*", *dead_letter_fields(entry, {"stream": stream, "id": "1-0"}))
         at += 4
     fill(server, 2, first=at, stream="dead:parked")  # parked letters go elsewhere: a stream like any other
     expected = {"move": 11, "stay": 9, "park": 3}
@@ -252,10 +256,10 @@ def test_letters_that_name_no_stream_to_go_to_or_one_of_letters_stay_and_are_cou
         assert not client.exists("", "s", "parking")
         report = redrive(server, parking="parking")
         for one in (looked, report):
-            counts = {action: sum(c.letters for kind, c in one.tally if kind[0] == action) for action in expected}
+            counts = {action: sum(c.letters for kind, c in one.counts if kind[0] == action) for action in expected}
             assert counts == expected
             assert (one.moved, one.homeless, one.parked, one.looked_at) == (11, 9, 3, 23)
-            assert {kind[1] for kind, _ in one.tally if kind[0] == "stay"} == {"", DEAD, "parking"}
+            assert {kind[1] for kind, _ in one.counts if kind[0] == "stay"} == {"", DEAD, "parking"}
         assert not client.exists("")
         assert (client.xlen("s"), client.xlen("parking"), client.xlen("dead:parked")) == (9, 3, 2)
     assert sorted(numbers(server, DEAD)) == [9, 10, 11, 13, 14, 15, 17, 18, 19]
@@ -273,79 +277,68 @@ def test_a_limit_counts_what_goes_and_not_what_stays(server: Server) -> None:
     assert numbers(server) == list(range(1, 20, 2))
 
 
-def test_letters_whose_entry_is_refused_within_the_transaction_are_put_back(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextlib.contextmanager
+def destination_turns_to_text(client: redis.Redis) -> Iterator[None]:
+    """Stream `s` changes before each EXEC of a page; once it is not watched any more, it becomes a text."""
+    tries = 0
+
+    def change(*_: object) -> None:
+        nonlocal tries
+        tries += 1
+        if tries <= WATCHED_TRIES:
+            client.xadd("s", {"n": -1})
+        else:
+            client.delete("s")
+            client.set("s", "text")
+
+    with before_sending(b"XDEL", act=change):
+        yield
+    assert tries == WATCHED_TRIES + 1
+
+
+def test_letters_whose_entry_is_refused_within_the_transaction_are_put_back(server: Server) -> None:
     """A command that fails inside EXEC does not hold up the others: the letter would be lost."""
     fill(server, 3)
     with server.client() as client:
         before = [fields for _, fields in words(client, DEAD)]
-        honest = module.Mover._open
-
-        def turns_to_text(self: module.Mover, taken: module.Load, watch: bool) -> None:
-            honest(self, taken, False)
-            client.delete("s")
-            client.set("s", "text")
-
-        monkeypatch.setattr(module.Mover, "_open", turns_to_text)
-        with pytest.raises(ServerReplyError, match="3 dead letters .* were put back at its end: WRONGTYPE"):
+        refused = pytest.raises(ServerReplyError, match="3 dead letters .* were put back at its end: WRONGTYPE")
+        with destination_turns_to_text(client), refused:
             redrive(server)
         assert [fields for _, fields in words(client, DEAD)] == before
 
 
-def test_a_stream_that_is_written_to_all_the_time_is_redriven_all_the_same(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_is_written_to_all_the_time_is_redriven_all_the_same(server: Server) -> None:
     """Both the letters' stream and the destination change between WATCH and EXEC, each time."""
     fill(server, 60)
     with server.client() as client:
-        honest = module.Mover._open
 
-        def busy(self: module.Mover, taken: module.Load, watch: bool) -> None:
-            honest(self, taken, watch)
+        def busy(*_: object) -> None:
             client.xadd("s", {"n": -1})
             fill(server, 1, first=-1)
 
-        monkeypatch.setattr(module.Mover, "_open", busy)
-        assert redrive(server).moved == 60
+        with before_sending(b"XDEL", act=busy):
+            assert redrive(server).moved == 60
     assert [n for n in numbers(server) if n >= 0] == list(range(60))
     assert set(numbers(server, DEAD)) == {-1}
 
 
-def test_letters_that_somebody_deletes_meanwhile_are_not_moved(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_letters_that_somebody_deletes_meanwhile_are_not_moved(server: Server) -> None:
     ids = fill(server, 20)
     with server.client() as client:
-        honest = module.Mover._open
         doomed = iter([ids[2], ids[15]])
-
-        def deletes(self: module.Mover, taken: module.Load, watch: bool) -> None:
-            honest(self, taken, watch)
-            if gone := next(doomed, None):
-                client.xdel(DEAD, gone)
-
-        monkeypatch.setattr(module.Mover, "_open", deletes)
-        report = redrive(server)
+        with before_sending(b"XDEL", act=lambda *_: client.xdel(DEAD, next(doomed)), times=2):
+            report = redrive(server)
     assert (report.moved, report.vanished) == (18, 0)
     assert numbers(server) == [n for n in range(20) if n not in (2, 15)]
 
 
 def test_a_transaction_whose_reply_is_lost_is_counted_and_not_done_again(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server,
 ) -> None:
     fill(server, 60)
-    honest = Connection.replies
-    lost = []
-
-    def cut(self: Connection, count: int) -> list[object]:
-        found = honest(self, count)
-        if count > 4 and isinstance(found[-1], list) and len(lost) < 3:
-            lost.append(len(found))
-            raise self.lost(None)
-        return found
-
-    monkeypatch.setattr(Connection, "replies", cut)
-    report = redrive(server)
-    assert len(lost) == 3
+    with before_sending(b"XDEL", act=reply_lost, times=3) as broken:
+        report = redrive(server)
+    assert len(broken) == 3
     assert report.moved == 60
     assert numbers(server) == list(range(60))
 
@@ -376,13 +369,11 @@ def test_a_transaction_that_is_carried_out_late_is_counted_and_nobody_else_is_bl
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_a_fence_that_is_taken_late_is_not_taken(
-    server: Server, monkeypatch: pytest.MonkeyPatch, goes_on: bool
-) -> None:
+def test_a_run_that_is_begun_late_is_not_begun(server: Server, monkeypatch: pytest.MonkeyPatch, goes_on: bool) -> None:
     """The connection breaks while the run begins; the server comes to that request when pages have been moved."""
     fill(server, 40)
     if goes_on:
-        one = Redrive(Address.parse(server.url), Orders(DEAD), tell=lambda report: one.stop())
+        one = Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=lambda report: one.stop())
         one.run()
     there = len(numbers(server))
     lost: list[tuple[Connection, bytes]] = []
@@ -405,69 +396,34 @@ def test_a_fence_that_is_taken_late_is_not_taken(
     assert numbers(server) == list(range(40))
 
 
-def test_letters_that_are_put_back_are_put_back_once_however_often_the_connection_breaks(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_letters_that_are_put_back_are_put_back_once_however_often_the_connection_breaks(server: Server) -> None:
     fill(server, 3)
     with server.client() as client:
         before = [fields for _, fields in words(client, DEAD)]
-        honest_open, honest_ask = module.Mover._open, module.Mover._ask
-
-        def turns_to_text(self: module.Mover, taken: module.Load, watch: bool) -> None:
-            honest_open(self, taken, False)
-            client.delete("s")
-            client.set("s", "text")
-
-        lost: list[bool] = []
-
-        def breaks(self: module.Mover, commands: Any) -> Any:
-            if commands[0] == ("MULTI",) and len(lost) < 4:
-                lost.append(True)
-                if len(lost) in (1, 3):  # the request is lost; else the reply
-                    raise self.session.get().lost(None)
-                honest_ask(self, commands)
-                raise self.session.get().lost(None)
-            return honest_ask(self, commands)
-
-        monkeypatch.setattr(module.Mover, "_open", turns_to_text)
-        monkeypatch.setattr(module.Mover, "_ask", breaks)
-        with pytest.raises(ServerReplyError, match="3 dead letters .* were put back at its end: WRONGTYPE"):
+        refused = pytest.raises(ServerReplyError, match="3 dead letters .* were put back at its end: WRONGTYPE")
+        with (
+            destination_turns_to_text(client),
+            before_sending(b"MULTI", b"XADD", act=in_turn(lost, lost, reply_lost), times=3) as broken,
+            refused,
+        ):
             redrive(server)
+        assert len(broken) == 3
         assert [fields for _, fields in words(client, DEAD)] == before
 
 
-def test_a_connection_that_breaks_at_the_very_end_is_no_matter(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_breaks_at_the_very_end_is_no_matter(server: Server) -> None:
     fill(server, 20)
-    honest = module.Mover.end
-    lost: list[bool] = []
-
-    def breaks(self: module.Mover) -> None:
-        if len(lost) == 1:
-            honest(self)
-        lost.append(True)
-        if len(lost) < 3:
-            raise self.session.get().lost(None)
-        honest(self)
-
-    monkeypatch.setattr(module.Mover, "end", breaks)
-    assert redrive(server).moved == 20
+    with before_sending(b"MULTI", b"DEL", redrive_key(DEAD), act=in_turn(lost, reply_lost), times=2) as broken:
+        assert redrive(server).moved == 20
+    assert len(broken) == 2
     with server.client() as client:
-        assert not client.exists(fence_key(DEAD))
+        assert not client.exists(redrive_key(DEAD))
 
 
-def test_a_request_that_is_lost_is_sent_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_is_lost_is_sent_again(server: Server) -> None:
     fill(server, 60)
-    honest = Connection.send
-    lost = []
-
-    def cut(self: Connection, data: bytes) -> None:
-        if b"EXEC" in bytes(data) and len(lost) < 3:
-            lost.append(1)
-            raise self.lost(None)
-        honest(self, data)
-
-    monkeypatch.setattr(Connection, "send", cut)
-    assert redrive(server).moved == 60
+    with before_sending(b"EXEC", act=lost, times=3):
+        assert redrive(server).moved == 60
     assert numbers(server) == list(range(60))
 
 
@@ -480,49 +436,48 @@ def test_a_second_redrive_is_refused_while_the_first_one_runs(server: Server) ->
             redrive(server)
         refused.append(1)
 
-    Redrive(Address.parse(server.url), Orders(DEAD), tell=second).run()
+    Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=second).run()
     assert refused
     assert numbers(server) == list(range(60))
 
 
-def test_two_that_run_at_once_in_spite_of_the_lease_move_each_letter_once(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The one that stood still while its lease expired finds the fence changed, and moves nothing any more."""
-    monkeypatch.setattr("spark_streams.deadletter.fence.MovingLease.hold", lambda *_: None)
+def test_two_that_run_at_once_in_spite_of_the_lease_move_each_letter_once(server: Server) -> None:
+    """The one that stood still while its lease expired finds the state changed, and moves nothing any more."""
     fill(server, 100)
 
     def second(report: Report) -> None:
         if report.moved < 20:
+            with server.client() as client:
+                client.delete(RedriveLease(Address.parse(server.url)).key_of(DEAD))
             assert redrive(server, limit=30).moved == 30
 
     with pytest.raises(RedriveTakenError, match="has taken over the redrive of stream 'dead'"):
-        Redrive(Address.parse(server.url), Orders(DEAD), tell=second).run()
+        Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=second).run()
     redrive(server)
     assert numbers(server) == list(range(100))
 
 
 def test_one_that_was_stopped_goes_on_under_its_bound_when_it_is_started_again(server: Server) -> None:
     fill(server, 100)
-    orders = Orders(DEAD, limit=90)
-    first = Redrive(Address.parse(server.url), orders, tell=lambda report: first.stop())
+    options = RedriveOptions(DEAD, limit=90)
+    first = Redrive(Address.parse(server.url), options, limits=SMALL, tell=lambda report: first.stop())
     first.run()
     assert 0 < first.report.moved < 90
     assert first.report.stopped
     fill(server, 20, first=1000)  # they died after the first one had started
-    again = Redrive(Address.parse(server.url), orders).run()
+    again = Redrive(Address.parse(server.url), options, limits=SMALL).run()
     assert (again.goes_on, again.bound) == (True, first.report.bound)
     assert first.report.moved + again.moved == 90
     assert numbers(server) == list(range(90))
     with server.client() as client:
-        assert not client.exists(fence_key(DEAD))
+        assert not client.exists(redrive_key(DEAD))
     other = redrive(server)
     assert (other.goes_on, other.moved) == (False, 30)
 
 
-def test_other_orders_do_not_go_on_with_it(server: Server) -> None:
+def test_other_options_do_not_go_on_with_it(server: Server) -> None:
     fill(server, 50)
-    one = Redrive(Address.parse(server.url), Orders(DEAD), tell=lambda report: one.stop())
+    one = Redrive(Address.parse(server.url), RedriveOptions(DEAD), limits=SMALL, tell=lambda report: one.stop())
     one.run()
     fill(server, 10, first=50)
     report = redrive(server, to="elsewhere")
@@ -533,9 +488,9 @@ def test_other_orders_do_not_go_on_with_it(server: Server) -> None:
 def test_letters_as_other_writers_leave_them(server: Server) -> None:
     """Only dl.stream and dl.id are needed; a letter within a letter is unwrapped by one."""
     with server.client() as client:
-        inner = letter_of([b"n", b"1"], {"stream": "s", "id": "1-0"})
+        inner = dead_letter_fields([b"n", b"1"], {"stream": "s", "id": "1-0"})
         client.execute_command("XADD", DEAD, "*", "n", "0", "dl.stream", "s", "dl.id", "7-0")
-        client.execute_command("XADD", DEAD, "*", *letter_of(inner, {"stream": "letters", "id": "2-0"}))
+        client.execute_command("XADD", DEAD, "*", *dead_letter_fields(inner, {"stream": "letters", "id": "2-0"}))
         client.execute_command("XADD", DEAD, "*", "dl.stream", "s", "n", "2")
         report = redrive(server)
         assert (report.moved, report.looked_at) == (2, 3)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import redis
 
 from spark_streams.engine import EngineStartError, LocalEngine
-from spark_streams.engine.launch.embedded import locate
+from spark_streams.engine.launch.embedded import find, kept_bytes, locate
 from tests.engine.test_processes import ENVIRONMENT, alive, pid_of, shut_down, wait_for
 
 
@@ -124,6 +125,30 @@ def test_a_long_path_has_its_socket_elsewhere(folder: Path, monkeypatch: pytest.
     pid = pid_of(url)
     monkeypatch.setenv("RSTREAM_EMBEDDED_DIR", str(folder.parent / "elsewhere"))
     assert pid_of(locate(deep, idle=30)) == pid
+
+
+def test_finding_one_starts_and_makes_nothing(folder: Path, tmp_path: Path) -> None:
+    """Where none runs, and where one runs; also where its socket is elsewhere."""
+    deep = folder / ("d" * 120)
+    assert [find(), find(folder), find(deep)] == [None, None, None]
+    assert list(tmp_path.iterdir()) == []
+    for directory in (folder, deep):
+        url = locate(directory, idle=30)
+        assert find(directory) == url
+        pid = pid_of(url)
+        shut_down(Path(url.removeprefix("unix://")))
+        wait_for(lambda pid=pid: not alive(pid))  # type: ignore[misc]
+        assert find(directory) is None
+    assert kept_bytes(folder) == (folder / "appendonly.aof").stat().st_size
+    assert kept_bytes(tmp_path / "nowhere") == 0
+
+
+def test_an_engine_that_is_busy_is_found(folder: Path) -> None:
+    url = locate(folder, idle=30)
+    pid = pid_of(url)
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(1.5, os.kill, (pid, signal.SIGCONT)).start()
+    assert find(folder) == url
 
 
 def test_unusable_directories_are_refused(tmp_path: Path) -> None:

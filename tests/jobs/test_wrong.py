@@ -46,6 +46,9 @@ def work(tmp_path: Path, engine_server: Server) -> Work:
         ("load", ["load.rate=0"], 2, "load: [RSTREAM_CONFIG] load.rate must be at least 1"),
         ("load", ["input.schema="], 2, "load: [RSTREAM_CONFIG] input.schema is missing: csv files do not say"),
         ("load", ["sink.delivery=exactly-once"], 2, "load: [RSTREAM_CONFIG] sink.delivery has no meaning here"),
+        ("load", ["sink.streamcolumn=carrier"], 2, "load: [RSTREAM_CONFIG] sink.streamColumn has no meaning here: a"),
+        ("load", ["sink.idColumn=id"], 2, "load: [RSTREAM_CONFIG] sink.idColumn has no meaning here: a load"),
+        ("etl", ["dead_letters.idColumn=dl.id"], 2, "etl: [RSTREAM_CONFIG] dead_letters.idColumn has no meaning here"),
         ("aggregate", ["sink.delivery=exactly-twice"], 2, "aggregate: [RSTREAM_INVALID_OPTION] sink option delivery="),
         (
             "aggregate",

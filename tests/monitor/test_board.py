@@ -12,6 +12,7 @@ from spark_streams.commands.top import Watched
 from spark_streams.monitor.lag_survey import ConsumerStanding, GroupStanding, StreamStanding, Survey
 from spark_streams.monitor.rates import History, Rates, rates_between
 from spark_streams.monitor.terminal.board import Board, Title
+from spark_streams.monitor.terminal.names import shorten, widths
 from spark_streams.monitor.terminal.units import count, duration, rate, short, sparkline
 from tests.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
 from tests.servers import Server
@@ -78,6 +79,89 @@ def test_a_narrow_board_loses_columns_and_no_digits(width: int) -> None:
     assert ("lag over time" in text) == (width >= 112)
     assert ("added/s" in text) == (width >= 68)
     assert "lag grows by 500/s" in text or width < 70
+
+
+LONG = "company.payments.settlement.transactions.europe.v3"
+
+
+def shown(board: Board, width: int, height: int = 24) -> str:
+    """The board on a screen of this size."""
+    console = Console(width=width, height=height, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(board)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
+def test_long_names_give_way_to_numbers_and_keep_both_ends(width: int) -> None:
+    history = History()
+    consumers = (ConsumerStanding("executor-17.internal.example.com-4242", 12, 120, 864_000_000),)
+    for second in range(3):
+        groups = tuple(
+            GroupStanding(
+                f"{LONG}{end}", "spark-etl-settlement-enrichment-production", 5_123_456 + 100 * second, False,
+                864_000_000, 12, 864_000_000, "1-0", 0, consumers,
+            )
+            for end in "ab"
+        )  # fmt: skip
+        history.add(Survey(1000 * second, tuple(StreamStanding(f"{LONG}{end}", 9, 0, "1-0") for end in "ab"), groups))
+    text = shown(Board(Title(f"redis://{LONG}.example.com:6379/0", "Redis 7.2.4", 1000), history), width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("rstream top   00:00:02 UTC   every 1 s   Redis 7.2.4")
+    table = [line for line in lines if line.startswith("comp")]
+    assert len(table) == 4
+    for row, end in zip(table[:2], "ab", strict=True):
+        assert row.split()[0].endswith(f"v3{end}")
+        assert "5,123,656" in row
+        assert "10 d 0 h" in row
+    assert all(row.endswith("120 ms ago") for row in table[2:])
+    [behind] = [line for line in lines if line.startswith("furthest behind: ")]
+    assert ("10 d 0 h, neither better nor worse" in behind) == (width >= 80)
+
+
+@pytest.mark.parametrize(
+    ("names", "room", "given"),
+    [
+        ([("orders", "etl")], 40, [6, 6]),
+        ([("o" * 50, "etl")], 40, [34, 6]),
+        ([("o" * 50, "g" * 50)], 40, [20, 20]),
+        ([("o" * 50, "g" * 50)], 5, [6, 6]),
+        ([("o" * 10, "g" * 50), ("o" * 12, "g")], 40, [12, 28]),
+    ],
+)
+def test_narrow_columns_stay_and_wide_ones_share_what_is_left(
+    names: list[tuple[str, str]], room: int, given: list[int]
+) -> None:
+    assert widths(names, ("stream", "group"), room) == given
+
+
+def test_a_long_name_keeps_both_ends() -> None:
+    assert [shorten("abcdefghij", width) for width in (10, 7, 6, 2, 1)] == [
+        "abcdefghij", "abc…hij", "abc…ij", "a…", "…",
+    ]  # fmt: skip
+
+
+def test_a_server_that_is_away_is_said_within_the_screen_and_that_the_numbers_are_old() -> None:
+    history = History()
+    groups = tuple(GroupStanding(f"s{at}", "g", 9, False, at, 1, 0, "1-0", 0, ()) for at in range(50))
+    history.add(Survey(0, (), groups))
+    trouble = f"no stream server answers at redis://{LONG}:6379/0: Error 111 connecting; trying again"
+    text = shown(Board(Title("redis://h", "Redis 7", 1000, trouble), history), 60, 20)
+    assert len(text.splitlines()) <= 20
+    assert "what follows is how it was at 00:00:00 UTC" in " ".join(text.split())
+    assert "more groups" in text
+
+
+def test_without_groups_it_is_said_what_there_is() -> None:
+    history = History()
+    history.add(Survey(0, (), ()))
+    assert "the server holds no streams" in shown(Board(Title("redis://h", "Redis 7", 1000), history), 80)
+    history.add(Survey(1, (StreamStanding("s", 1, 1, "1-0"),), ()))
+    text = shown(Board(Title("redis://h", "Redis 7", 1000), history), 80)
+    assert "no consumer group reads from these streams" in text
+    assert "?" not in text
+    text = shown(Board(Title("redis://h", "Redis 7", 1000, group="billing"), history), 80)
+    assert "no consumer group 'billing' reads from these streams" in text
 
 
 @pytest.mark.parametrize("number", [1, 3, 5, 6, 7, 100])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import redis
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
+from tests.engine.test_processes import shut_down
 from tests.servers import Server
 
 
@@ -114,6 +117,127 @@ def test_looking_changes_nothing(server: Server, client: redis.Redis, orders: li
     ):
         assert rstream(server, *words).exit_code in (0, 3)
     assert state(client) == before
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder in which the bundled engine would be found, if it ran; one that was started is stopped at the end."""
+    folder = tmp_path / "meet"
+    monkeypatch.setenv("RSTREAM_EMBEDDED_DIR", str(folder))
+    yield folder
+    for path in (folder / "engine.sock", tmp_path / "kept" / "engine.sock"):
+        if path.exists():
+            shut_down(path)
+
+
+def embedded(*words: str, url: str = "embedded:") -> Result:
+    """Run a command against the bundled engine of this machine."""
+    return CliRunner().invoke(main, [*words, "--url", url], env={"COLUMNS": "200"})
+
+
+LOOKS = [
+    ("streams",), ("groups",), ("lag", "--max", "1"), ("pending",), ("top", "--once"), ("report", "-o", "-"), ("url",),
+    ("show", "s"), ("dead", "list"), ("dead", "list", "s"), ("dead", "show", "s"), ("dead", "export", "s"),
+    ("dead", "redrive", "s", "--dry-run"), ("dead", "purge", "s", "--dry-run"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", LOOKS, ids=" ".join)
+@pytest.mark.parametrize("where", ["", "//{kept}?idle=30"], ids=["in memory", "in a directory"])
+def test_looking_starts_no_engine_and_makes_no_folder(
+    nobody: Path, tmp_path: Path, words: tuple[str, ...], where: str
+) -> None:
+    said = embedded(*words, url="embedded:" + where.format(kept=tmp_path / "kept"))
+    assert said.exit_code == 1, said.output
+    assert said.output.startswith("Error: [RSTREAM_SERVER_UNREACHABLE] no bundled engine is running at embedded:")
+    assert "there is nothing to look at; a query or `rstream url --start" in said.output
+    assert said.output.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_streams_are_on_disk_it_is_said_how_to_start_their_engine(nobody: Path, tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path}/kept"
+    assert embedded("add", "s", "a=1", url=url).exit_code == 0
+    assert json.loads(embedded("streams", "--json", url=url).output)[0]["stream"] == "s"
+    shut_down(tmp_path / "kept" / "engine.sock")
+    said = embedded("streams", url=url)
+    assert (said.exit_code, "its streams are on disk (" in said.output) == (1, True)
+    assert f"`rstream url --start --url '{url}'` starts one" in said.output
+    assert embedded("url", "--start", url=url).output == f"unix://{tmp_path}/kept/engine.sock\n"
+    assert json.loads(embedded("show", "s", "--json", url=url).output)[0]["fields"] == {"a": "1"}
+
+
+def test_other_clients_find_the_bundled_engine(nobody: Path) -> None:
+    started = embedded("url", "--start")
+    assert (started.exit_code, started.output) == (0, f"unix://{nobody}/engine.sock\n")
+    with redis.Redis.from_url(started.output.strip()) as client:
+        client.xadd("s", {"a": 1})
+    assert embedded("url").output == started.output
+    assert "s" in embedded("streams").output
+
+
+def test_the_url_of_another_server_is_printed_as_it_was_given(server: Server) -> None:
+    assert rstream(server, "url").output == server.url + "\n"
+    refused = rstream(server, "url", "--start")
+    assert (refused.exit_code, "is another server: leave it out" in refused.output) == (2, True)
+
+
+def test_show_entries_for_people_and_for_programs(server: Server, client: redis.Redis) -> None:
+    for n in range(1, 13):
+        client.xadd("s", {"n": n}, id=f"{n}-1")
+    shown = rstream(server, "show", "s").output
+    assert [line.split()[1] for line in shown.splitlines() if line.startswith("entry")] == [
+        f"{n}-1" for n in range(3, 13)
+    ]
+    assert "\n  n  12\n" in shown
+    for words, ids in ((["--first", "2"], ["1-1", "2-1"]), (["--last", "1"], ["12-1"]), (["7"], ["7-1"])):
+        told = json.loads(rstream(server, "show", "s", *words, "--json").output)
+        assert [one["id"] for one in told] == ids
+    assert told == [{"id": "7-1", "fields": {"n": "7"}}]
+    before = client.xinfo_stream("s", full=True)
+    rstream(server, "show", "s")
+    assert client.xinfo_stream("s", full=True) == before
+
+
+def test_show_escapes_what_is_no_text_and_cuts_what_is_long(server: Server) -> None:
+    with server.client() as raw:
+        fields = [b"name", b"\xff\x00", b"\xfe", "é\x1b[31m".encode(), b"lines", b"a\nb", b"long", b"x" * 5_000]
+        raw.execute_command("XADD", "s", "*", *fields)
+    shown = rstream(server, "show", "s").output
+    assert "  name   \\xff\\x00\n  \\xfe   é\\x1b[31m\n  lines  a\\nb\n" in shown
+    assert " ms ago" in shown.splitlines()[0]
+    assert "x … (5,000 bytes; --json has all of them)" in shown
+    assert len(shown) < 1_000
+    [told] = json.loads(rstream(server, "show", "s", "--json").output)
+    assert told["fields"][0] == ["name", {"base64": "/wA="}]
+    assert told["fields"][3] == ["long", "x" * 5_000]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["show", "order"], 1, "no stream 'order' at {url}; did you mean 'orders'?"),
+        (["groups", "ordres", "nothing like it"], 1, "'ordres', 'nothing like it' at {url}; did you mean 'orders'?"),
+        (["show", "nothing"], 1, "no stream 'nothing' at {url}; rstream streams lists what is there"),
+        (["show", "orders", "4-0"], 1, "no entry 4-0 in stream 'orders' at {url}; 3-1 stands before it and 5-1 "),
+        (["show", "orders", "9"], 1, "no entry 9 in stream 'orders' at {url}; 5-1 stands before it\n"),
+        (["show", "empty", "9"], 1, "the stream is empty"),
+        (["show", "empty"], 0, "empty holds no entries"),
+        (["show", "text"], 1, "[RSTREAM_WRONG_KEY_TYPE] key 'text'"),
+        (["show", "orders", "x"], 2, "not a stream id: 'x'"),
+        (["show", "orders", "3-1", "--last", "2"], 2, "give one of ID, --first and --last"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_with_what_is_near(
+    server: Server, client: redis.Redis, words: list[str], code: int, said: str
+) -> None:
+    client.xadd("orders", {"n": 1}, id="3-1")
+    client.xadd("orders", {"n": 2}, id="5-1")
+    client.xgroup_create("empty", "g", mkstream=True)
+    client.set("text", "x")
+    told = rstream(server, *words)
+    assert told.exit_code == code, told.output
+    assert said.format(url=server.url) in told.output
 
 
 def test_add_one_entry(server: Server, client: redis.Redis) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ def offset(**more: Any) -> dict[str, Any]:
     return {**plain, "batch": {}, "claimed": {}, **more}
 
 
-def progress(run: str = "r1", batch: int = 0, **counts: dict[str, int]) -> Progress:
+def progress(run: str = "r1", batch: int = 0, **counts: dict[str, Any]) -> Progress:
     """A batch of three entries of s, two of which were claimed."""
     end = offset(batch={"s": {"count": 1, "owned": True}}, claimed={"s": [{"consumer": "c~1", "count": 2}]})
     ours = {"endOffset": end, "latestOffset": json.dumps(offset(**counts))}
@@ -32,13 +33,14 @@ def progress(run: str = "r1", batch: int = 0, **counts: dict[str, int]) -> Progr
 
 
 def test_what_a_batch_took_and_what_the_run_has_counted() -> None:
-    seen = progress(lost={"s": 4}, claimed={"s": 2}, dead={"t": 1})
+    seen = progress(lost={"s": 4}, claimed={"s": 2}, dead={"t": 1}, bad={"t": {"n": 6}})
     assert (seen.query, seen.batch_ms, seen.rows, seen.rows_per_second) == ("q1", 250, 3, 12.0)
     [source] = seen.sources
     assert [(o.stream, o.position, o.entries, o.lost, o.claimed, o.dead) for o in source.streams] == [
         ("s", "7-0", 3, 4, 2, 0),
         ("t", "0-0", 0, 0, 0, 1),
     ]
+    assert [one.bad for one in source.streams] == [{}, {"n": 6}]
 
 
 def test_counts_add_up_over_runs_also_where_events_come_late() -> None:
@@ -48,20 +50,21 @@ def test_counts_add_up_over_runs_also_where_events_come_late() -> None:
     query.started("r2")  # Spark tells of starts at once, of everything else later
     query.progressed(progress("r1", lost={"s": 3}))
     query.terminated("r1", failed=True)
-    query.progressed(progress("r2", lost={"s": 10}, dead={"s": 1}))
+    query.progressed(progress("r2", lost={"s": 10}, dead={"s": 1}, bad={"s": {"n": 2}}))
+    query.progressed(progress("r2", lost={"s": 10}, dead={"s": 1}, bad={"s": {"n": 5, "m": 1}}))
     assert query.running
-    assert query.totals["s", "g"] == Counts(lost=13, dead=1)
+    assert query.totals["s", "g"] == Counts(lost=13, dead=1, bad=Counter(n=5, m=1))
     for run in range(10):
         query.started(f"later{run}")
-        query.progressed(progress(f"later{run}", lost={"s": 1}))
+        query.progressed(progress(f"later{run}", lost={"s": 1}, bad={"s": {"n": 1}}))
     query.terminated("later9", failed=False)
-    assert query.totals["s", "g"] == Counts(lost=23, dead=1)
-    assert (query.running, query.failures, query.batches, query.rows) == (False, 1, 13, 39)
+    assert query.totals["s", "g"] == Counts(lost=23, dead=1, bad=Counter(n=15, m=1))
+    assert (query.running, query.failures, query.batches, query.rows) == (False, 1, 14, 42)
 
 
 def test_a_log_line_is_read_back_between_the_lines_of_others() -> None:
     standing = GroupStanding("s", "g", 12, True, 900, 3, 40, "7-0", 5)
-    line = text(progress_line("2026-01-01T00:00:01.000Z", progress(), {("s", "g"): standing}))
+    line = text(progress_line("2026-01-01T00:00:01.000Z", progress(bad={"s": {"n": 6}}), {("s", "g"): standing}))
     assert "\n" not in line
     log = io.StringIO(f"WARN something\n26/01/01 INFO spark_streams.monitor: {line}\n{line[:50]}\n{{}}\n")
     log.name = "log"
@@ -69,7 +72,7 @@ def test_a_log_line_is_read_back_between_the_lines_of_others() -> None:
     assert (back["at"], back["began"]) == ("2026-01-01T00:00:01.000Z", "2026-01-01T00:00:00.000Z")
     assert back["groups"][0] == {
         "stream": "s", "group": "g", "consumer": "c", "entries": 3, "position": "7-0", "lost": 0, "claimed": 0,
-        "dead": 0, "lag": 12, "lag_ms": 900, "pending": 3, "oldest_idle_ms": 40, "lag_at_least": True,
+        "dead": 0, "bad": {"n": 6}, "lag": 12, "lag_ms": 900, "pending": 3, "oldest_idle_ms": 40, "lag_at_least": True,
     }  # fmt: skip
     assert back["groups"][1]["lag"] is None
 

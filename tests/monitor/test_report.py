@@ -52,7 +52,7 @@ def line(at: str, query: str = "q", event: str = "progress", **more: Any) -> dic
     """A line of the listener."""
     group = {"stream": "s", "group": "g", "consumer": "c", "position": "5-0", "lag": 7, "lag_ms": 80, "pending": 9}
     group |= {"oldest_idle_ms": 11, "entries": 5, "lost": 0, "claimed": 0, "dead": 0}
-    group |= {name: more.pop(name) for name in list(more) if name in group}
+    group |= {name: more.pop(name) for name in list(more) if name in group or name == "bad"}
     told = {"batch": 1, "batch_ms": 250, "rows": 5, "rows_per_second": 20.0} if event == "progress" else {}
     groups = {"groups": [group]} if event in ("progress", "idle") else {}
     return {
@@ -106,7 +106,7 @@ def test_the_page_of_a_server_says_what_is_there_and_changes_nothing(
 def test_the_page_of_a_log(server: Server, tmp_path: Path) -> None:
     log = tmp_path / "billing.jsonl"
     said = [
-        line("10:00:00", event="started"), line("10:00:01"), line("10:00:09", lag=900, dead=2),
+        line("10:00:00", event="started"), line("10:00:01"), line("10:00:09", lag=900, dead=2, bad={"n": 6}),
         line("10:00:10", event="idle"), line("10:00:11", event="terminated", error="ValueError", message="no <number>"),
     ]  # fmt: skip
     log.write_text("\n".join(map(json.dumps, said)))
@@ -123,15 +123,16 @@ def test_a_log_adds_up_over_runs_and_keeps_to_what_was_asked_for() -> None:
     reading = LogReading(["s"])
     for one in (
         line("10:00:00", dead=1), line("10:00:01", dead=3, lag=None), line("10:00:02", dead=2, run="later", lost=4),
-        line("10:00:03", stream="other", dead=100),
+        line("10:00:03", bad={"n": 2, "m": 1}, dead=2, run="later", lost=4),
+        line("10:00:03", stream="other", dead=100, bad={"n": 100}),
     ):  # fmt: skip
         reading.add(one)
     report = reading.report("log")
     assert report.queries is not None
     [query] = report.queries
-    assert (query.batches, query.rows, query.dead, query.lost) == (4, 20, 5, 4)
+    assert (query.batches, query.rows, query.dead, query.lost, query.bad) == (5, 25, 5, 4, 3)
     lag, *_ = report.charts
-    assert [value for _, value in lag.lines[0].points] == [7, None, 7]
+    assert [value for _, value in lag.lines[0].points] == [7, None, 7, 7]
     assert [one.stream for one in report.groups] == ["s"]
 
 
@@ -158,6 +159,50 @@ def test_a_chart_is_well_formed_and_breaks_where_nothing_is_known() -> None:
     assert len(list(root.iter("circle"))) == 3
     assert "and 3 with less" in "".join(root.itertext())
     assert "nothing was measured" in draw(Chart("Lag", "entries", (Line("a", ((0, None),)),)), 0, 1)
+
+
+def drawn_height(path: str) -> float:
+    """How much of the chart's height a line takes."""
+    heights = [float(one) for one in re.findall(r"[ML][\d.]+ ([\d.]+)", path)]
+    return max(heights) - min(heights)
+
+
+@pytest.mark.parametrize("unit", ["entries", "ms"])
+def test_one_old_group_does_not_flatten_the_others(unit: str) -> None:
+    """Each has a scale of its own then, over the same time axis."""
+    old = Line("old of s", tuple((at * 1000, 5_000_000.0 + 100 * at) for at in range(60)), 0)
+    live = Line("live of s", tuple((at * 1000, float(at % 20 * 100)) for at in range(60)), 1)
+    idle = Line("idle of s", tuple((at * 1000, 0.0) for at in range(60)), 2)
+    root = ElementTree.fromstring(f"<div>{draw(Chart('Lag', unit, (old, live, idle), 4), 0, 59_000)}</div>")
+    paths = {group.attrib["class"]: path.attrib["d"] for group in root.iter("g") for path in group.iter("path")}
+    assert drawn_height(paths["c1"]) > 50
+    words = [" ".join("".join(text.itertext()).split()) for text in root.iter("text")]
+    heads = ["old of s 5,005,900", "live of s 1,900", "idle of s 0"]
+    if unit == "entries":
+        assert [word for word in words if " of s " in word] == heads
+        assert [word for word in words if word in ("0", "500k", "1k", "2k", "5M", "10M")] == [
+            "0", "5M", "10M", "0", "1k", "2k", "0",
+        ]  # fmt: skip
+    legend = "".join(next(root.iter("ul")).itertext())
+    assert "each on a scale of its own" in legend
+    assert "and 4 with less" in legend
+    [svg] = root.iter("svg")
+    height = float(svg.attrib["viewBox"].split()[3])
+    assert all(0 < float(y) <= height for y in re.findall(r' y\d?="([\d.]+)"', ElementTree.tostring(svg).decode()))
+
+
+def test_lines_of_like_size_share_a_scale_and_so_do_those_that_are_held_against_each_other() -> None:
+    small, large = (Line(name, ((0, peak), (1000, peak))) for name, peak in (("a", 10.0), ("b", 150.0)))
+    huge = Line("c", ((0, 1e6), (1000, 1e6)))
+    for chart in (Chart("Lag", "entries", (large, small)), Chart("Throughput", "per second", (huge, small), 0, True)):
+        drawn = str(draw(chart, 0, 1000))
+        assert "scale of its own" not in drawn
+        assert drawn.count('class="grid"') <= 6
+    reading = LogReading()
+    for at, lag in enumerate((5_000_000, 5_000_010)):
+        reading.add(line(f"10:00:0{at}", group="old", lag=lag))
+        reading.add(line(f"10:00:0{at}", group="live", lag=20 * at))
+    assert "each on a scale of its own" in page(reading.report("log"))
 
 
 @pytest.mark.parametrize(

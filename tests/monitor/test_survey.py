@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.monitor import lag_survey as module
 from spark_streams.monitor.lag_survey import GroupStanding, survey
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.scan import list_streams
@@ -82,9 +81,8 @@ def test_where_the_server_cannot_tell_the_lag_entries_are_counted_up_to_a_limit(
     client.xgroup_create("s", "g", id=ids[9])
     [told] = client.xinfo_groups("s")
     assert told["lag"] is None
-    monkeypatch.setattr(module, "_PAGE", 7)
-    assert (stand(connection).lag, stand(connection).at_least) == (49, False)
-    assert (stand(connection, counted=20).lag, stand(connection, counted=20).at_least) == (20, True)
+    assert (stand(connection, page=7).lag, stand(connection, page=7).at_least) == (49, False)
+    assert (stand(connection, counted=20, page=7).lag, stand(connection, counted=20, page=7).at_least) == (20, True)
 
 
 def test_what_was_trimmed_before_it_was_given_is_no_lag(client: redis.Redis, connection: Connection) -> None:

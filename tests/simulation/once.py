@@ -12,6 +12,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_streams.options import SINK, parse_options
 from spark_streams.sink.stream_writer import StreamWriter
 from tests.chaos.history import Row
+from tests.simulation.injected import PATIENCE
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class Once:
         if self.delivery == "exactly-once":
             given["chunkSize"] = str(self._world.setup.chunk)
         self._tasks = {}
-        self._writer = pickle.dumps(StreamWriter(parse_options(given, SINK, "sink"), _SCHEMA, False))
+        checked = parse_options(given, SINK, "sink").with_patience(PATIENCE)
+        self._writer = pickle.dumps(StreamWriter(checked, _SCHEMA, False))
 
     def write(self, batches: Iterator[pa.RecordBatch], number: int, partition: int, attempt: int) -> None:
         """One execution of a task; where it ends well, what it tells the driver counts."""

@@ -5,38 +5,28 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from spark_streams import lease, task_context
-from spark_streams.errors import RetriesExhaustedError, ServerUnreachableError
-from spark_streams.source import pending_list
-from spark_streams.source.group import subscription
-from spark_streams.source.microbatch import micro_batch_stream, prefetch, reserve
+from spark_streams import task_context
+from spark_streams.errors import ServerUnreachableError
+from spark_streams.source.microbatch import micro_batch_stream
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
-from spark_streams.wire.retry import Backoff
 from tests.chaos.wiretap import acknowledged_in
 from tests.simulation.actor import Actor
 from tests.simulation.beside import SimulatedBeside, world_of
 from tests.simulation.place import TaskPlace
 from tests.simulation.world import World
 
-_MOST_PAUSES = 40  # tries of one thing, then it is given up
-
 
 @contextlib.contextmanager
 def product() -> Iterator[None]:
     """The product patched, for any number of worlds one after the other."""
     with pytest.MonkeyPatch.context() as patch:
-        _small_steps(patch)
-        _processes(patch)
         _ticks(patch)
         patch.setattr(micro_batch_stream, "BackgroundWorker", SimulatedBeside)
         patch.setattr(task_context, "TaskContext", TaskPlace)
-        patch.setattr(subscription, "_LOOK_FOR_STREAMS", 0.0)
-        patch.setattr(Backoff, "wait", _pause)
         log = logging.getLogger("spark_streams")
         listener = _Losses()
         log.addHandler(listener)
@@ -52,32 +42,10 @@ def product() -> Iterator[None]:
 def in_world(world: World) -> Iterator[None]:
     """The product is in this world now."""
     world_of["now"] = world
-    honest, prefetch.LEAST = prefetch.LEAST, world.setup.ahead
     try:
         yield
     finally:
-        prefetch.LEAST = honest
         del world_of["now"]
-
-
-def _small_steps(patch: pytest.MonkeyPatch) -> None:
-    """So that a few entries cross every boundary."""
-    patch.setattr(pending_list, "PAGE", 7)
-    patch.setattr(prefetch, "STEP", 3)
-    patch.setattr(reserve, "_ROUND", 6)
-    patch.setattr("spark_streams.source.task.fetcher._FIRST_PAGE", 2)
-
-
-def _processes(patch: pytest.MonkeyPatch) -> None:
-    """The driver of a world is a process of its own, which can die."""
-
-    def this_process() -> dict[str, Any]:
-        return {"host": "here", "space": "simulated", "pid": world_of["now"].process, "born": "1"}
-
-    patch.setattr(lease, "_this_process", this_process)
-    patch.setattr(lease, "_process_space", lambda: "simulated")
-    patch.setattr(lease, "_born", lambda pid: "1" if pid == world_of["now"].process else "")
-    patch.setattr(lease.Lease, "_start", lambda self: None)
 
 
 def _ticks(patch: pytest.MonkeyPatch) -> None:
@@ -102,15 +70,6 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Connection, "__init__", init)
     patch.setattr(Connection, "send", send)
-
-
-def _pause(self: Backoff, what: str, why: str) -> None:
-    """Backoff.wait without waiting."""
-    world = world_of["now"]
-    world.pauses += 1
-    world.tick()
-    if world.pauses > _MOST_PAUSES:
-        raise RetriesExhaustedError(f"{what} was tried without success, at last: {why}; mend the server")
 
 
 class _Losses(logging.Handler):

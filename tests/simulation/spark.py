@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import json
 import traceback
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from spark_streams.errors import RStreamError
 from spark_streams.options import SOURCE, parse_options
+from spark_streams.source.limits import LIMITS
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
 from tests.chaos.history import id_key
+from tests.simulation.injected import PATIENCE, TERMS
 from tests.simulation.model import Entry
 from tests.simulation.tasks import SCHEMA, Tasks
 from tests.simulation.ticks import Killed
 from tests.simulation.world import CONSUMER, GROUP, World
 
 Json = dict[str, Any]
+# A few entries cross every boundary, and new streams are looked for at each trigger.
+SMALL = replace(LIMITS, first_page=2, pending_page=7, reserve_step=3, reserve_round=6, look_every=0.0)
 
 
 class Query:
@@ -139,10 +144,10 @@ class Query:
         self.was_lenient |= self.is_lenient
         self.was_no_ack |= self.options.get("noAck") == "true"
         self.world.tell(f"   start: {given}{' AvailableNow' if available_now else ''}")
-        checked = parse_options(given, SOURCE, "source")
-        self._reader = StreamReader(
-            checked, Columns(SCHEMA, True, checked["mode"], checked["columnNameOfCorruptRecord"])
-        )
+        checked = parse_options(given, SOURCE, "source").with_patience(PATIENCE)
+        columns = Columns(SCHEMA, True, checked["mode"], checked["columnNameOfCorruptRecord"])
+        limits = replace(SMALL, worth_ahead=self.world.setup.ahead, lease=TERMS)
+        self._reader = StreamReader(checked, columns, limits=limits)
         self._limit = self._reader.getDefaultReadLimit()
         self.until = len(self.world.model.entries) if available_now else None
         if available_now:

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_streams.datasource import RStreamDataSource
-from spark_streams.options import SINK, Options, parse_options
+from spark_streams.options import SINK, parse_options
 from spark_streams.sink.batch_writer import BatchWriter, Written
 from spark_streams.sink.stream_writer import StreamWriter
 
@@ -110,10 +110,7 @@ class FaultySource(RStreamDataSource):
         return "rstream-faulty"
 
     def writer(self, schema: StructType, overwrite: bool) -> FaultyBatchWriter:
-        return FaultyBatchWriter(*self._split(), schema, overwrite)
+        return FaultyBatchWriter(self._fault, parse_options(self.options, SINK, "sink"), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> FaultyStreamWriter:
-        return FaultyStreamWriter(*self._split(), schema, overwrite)
-
-    def _split(self) -> tuple[Fault, Options]:
-        return self._fault, parse_options(self.options, SINK, "sink")
+        return FaultyStreamWriter(self._fault, parse_options(self.options, SINK, "sink"), schema, overwrite)

@@ -59,7 +59,7 @@ def test_a_cut_batch_that_comes_to_nothing_leaves_its_rows_to_the_next_piece(ser
 
 
 def test_several_streams_wait_for_their_pieces(server: Server) -> None:
-    checked = options(server.url, chunkSize="16")
+    checked = options(server.url, chunkSize="16", streamColumn="to")
     streams = ["a" if n % 2 else "b" for n in range(80)]
     with pytest.raises(KilledError):
         write(dying([frame(range(64), streams[:64])]), checked, batch_of(0))

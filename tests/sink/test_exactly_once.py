@@ -6,14 +6,13 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from spark_streams.errors import LedgerError, ServerUnreachableError
-from spark_streams.sink.ledger_view import LedgerViews
+from spark_streams.errors import LedgerError
 from spark_streams.sink.write import Result, Task, append
 from tests.proxy import Proxy
+from tests.sending import before_sending, lost
 from tests.servers import Server
 from tests.sink.writing import KilledError, batch_of, close, dying, frame, ledger_keys, numbers, options, write
 
@@ -181,7 +180,7 @@ def test_a_checkpoint_that_was_set_back_is_an_error(server: Server) -> None:
 
 def test_marks_go_when_their_batch_is_done(server: Server) -> None:
     """What is left of a query is its record, and a head for each stream of its last batch."""
-    checked = options(server.url, chunkSize="10")
+    checked = options(server.url, chunkSize="10", streamColumn="to")
     names = ["a", "{b}c", "c}d", "d{}"]
     for number, wanted in enumerate((names, names[:2], [])):
         batch = batch_of(number)
@@ -234,11 +233,8 @@ def test_what_is_flushed_is_written_again(server: Server) -> None:
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 @pytest.mark.parametrize("seed", range(3))
-def test_connections_that_are_cut_lose_nothing(
-    server: Server, seed: int, delivery: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connections_that_are_cut_lose_nothing(server: Server, seed: int, delivery: str) -> None:
     """Cut at any byte of requests or replies, also between EXEC and its reply; once, where that was asked for."""
-    monkeypatch.setattr("spark_streams.wire.retry._FIRST_PAUSE", 0.001)
     chance = random.Random(seed)
     rows = list(range(1500))
     with Proxy(server.url) as proxy:
@@ -258,19 +254,14 @@ def test_connections_that_are_cut_lose_nothing(
 
 
 def test_a_connection_that_breaks_while_a_task_looks_at_an_earlier_run_counts_its_rows_once(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server,
 ) -> None:
     """A row that was written once is claimed once, of however many that are equal."""
     write([frame([1] * 10)], options(server.url), batch_of(0))
-    honest = LedgerViews.read_claims
-
-    def breaks(*given: Any) -> None:
-        monkeypatch.setattr(LedgerViews, "read_claims", honest)
-        raise ServerUnreachableError("it closed the connection")
-
-    monkeypatch.setattr(LedgerViews, "read_claims", breaks)
     checked, batch = options(server.url), batch_of(0)
-    close(checked, batch, write([frame([1] * 30)], checked, batch))
+    with before_sending(b"GETRANGE", act=lost, times=1) as broken:
+        close(checked, batch, write([frame([1] * 30)], checked, batch))
+    assert broken
     assert numbers(server) == Counter({1: 30})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator
 
@@ -9,12 +10,14 @@ import pytest
 import redis
 
 from spark_streams.errors import LedgerError
+from spark_streams.task_context import MicroBatchName
 from tests.servers import Server
 from tests.sink.writing import KilledError, batch_of, close, dying, frame, ledger_keys, numbers, options, write
 from tests.source.driving import ALL, add, forget_all, reader
 
 ROWS = list(range(100))
 LEFT = ROWS[30:]
+SEVENTH = functools.partial(MicroBatchName, "q", 7)  # what tasks are told of their micro-batch
 KEPT = {"rstream:sink:{out}:q", "rstream:sink:q", "rstream:lossy:q"}
 
 
@@ -105,15 +108,14 @@ def test_the_remedy_for_rows_that_differ_leaves_both_and_doubles_none(server: Se
 # -- what the source says -------------------------------------------------------------------------------------------
 
 
-def told(server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, trim: int, **given: str) -> str | None:
+def told(server: Server, client: redis.Redis, trim: int, **given: str) -> str | None:
     """What the tasks of a replay say when so many entries are gone."""
-    monkeypatch.setattr("spark_streams.source.stream_reader._task_names", lambda: ("q", "7"))
     add(client, 50)
-    first = reader(server, failOnDataLoss="false", **given)
+    first = reader(server, batch=SEVENTH, failOnDataLoss="false", **given)
     start = first.initialOffset()
     end = first.latestOffset(start, ALL)
     client.xtrim("s", maxlen=50 - trim, approximate=False)
-    again = reader(server, failOnDataLoss="false", **given)
+    again = reader(server, batch=SEVENTH, failOnDataLoss="false", **given)
     for partition in again.partitions(start, end):
         list(again.read(partition))
     found: str | None = client.get("rstream:lossy:q")  # type: ignore[assignment]
@@ -121,51 +123,41 @@ def told(server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.parametrize("given", [{}, {"noAck": "true"}])
-def test_a_replay_says_that_entries_are_gone(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
-) -> None:
-    assert told(server, client, monkeypatch, 0, **given) is None
+def test_a_replay_says_that_entries_are_gone(server: Server, client: redis.Redis, given: dict[str, str]) -> None:
+    assert told(server, client, 0, **given) is None
     client.flushall()
-    assert told(server, client, monkeypatch, 10, **given) == "7"
+    assert told(server, client, 10, **given) == "7"
 
 
-def test_a_replay_that_has_nothing_left_says_so_in_a_task_of_its_own(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_that_has_nothing_left_says_so_in_a_task_of_its_own(server: Server, client: redis.Redis) -> None:
     """Without a task nobody would say it, and nobody would close the batch."""
-    assert told(server, client, monkeypatch, 50) == "7"
+    assert told(server, client, 50) == "7"
 
 
-def test_a_replay_says_that_others_have_acknowledged_entries(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_says_that_others_have_acknowledged_entries(server: Server, client: redis.Redis) -> None:
     """The driver sees that; in a range that others read from, too, the stream cannot make up for it."""
-    monkeypatch.setattr("spark_streams.source.stream_reader._task_names", lambda: ("q", "7"))
     ids = add(client, 20)
     client.xgroup_create("s", "g", id="0")
     client.xreadgroup("g", "bob", {"s": ">"}, count=5)
-    first = reader(server, failOnDataLoss="false")
+    first = reader(server, batch=SEVENTH, failOnDataLoss="false")
     start = first.initialOffset()
     client.xreadgroup("g", "bob", {"s": ">"}, count=5)
     end = first.latestOffset(start, ALL)
     assert end["batch"]["s"]["count"] == 10
     client.xack("s", "g", *ids[12:15])
     end["batch"]["s"]["owned"] = False
-    again = reader(server, failOnDataLoss="false")
+    again = reader(server, batch=SEVENTH, failOnDataLoss="false")
     assert sum(len(batch) for part in again.partitions(start, end) for batch in again.read(part)) == 7
     assert client.get("rstream:lossy:q") == "7"
 
 
-def test_a_batch_that_is_given_up_at_most_once_says_so(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_is_given_up_at_most_once_says_so(server: Server, client: redis.Redis) -> None:
     """delivery=at-most-once: what a crash interrupted is not read again, and what is written of it stays."""
-    monkeypatch.setattr("spark_streams.source.stream_reader._task_names", lambda: ("q", "7"))
     add(client, 20)
-    first = reader(server, delivery="at-most-once")
+    first = reader(server, batch=SEVENTH, delivery="at-most-once")
     start = first.initialOffset()
     end = first.latestOffset(start, ALL)
-    again = reader(server, delivery="at-most-once")
+    again = reader(server, batch=SEVENTH, delivery="at-most-once")
     assert [list(again.read(part)) for part in again.partitions(start, end)] == [[]]
     assert client.get("rstream:lossy:q") == "7"
     assert again.partitions(end, end) == []

@@ -14,8 +14,9 @@ from spark_streams.sink.loading import append_in_order
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.proxy import Proxy
+from tests.sending import KilledError, before_sending
 from tests.servers import Server
-from tests.sink.writing import KilledError, dying, frame, options
+from tests.sink.writing import dying, frame, options
 
 ROWS = list(range(500))
 FLIGHTS = Load("flights", "a.csv")
@@ -90,9 +91,8 @@ def test_loads_side_by_side_append_each_row_once(server: Server) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_connections_that_are_cut_double_nothing(server: Server, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_that_are_cut_double_nothing(server: Server, seed: int) -> None:
     """Cut at any byte, also between EXEC and its reply."""
-    monkeypatch.setattr("spark_streams.wire.retry._FIRST_PAUSE", 0.001)
     chance = random.Random(seed)
     rows = list(range(1500))
     with Proxy(server.url) as proxy:
@@ -135,16 +135,16 @@ def test_rows_that_the_server_refuses_are_not_counted(server: Server) -> None:
         assert counts_of(connection, "out", "flights")["a.csv"].rows == 3
 
 
-def test_a_key_of_another_type_is_seen_before_a_row_is_counted(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_of_another_type_is_seen_before_a_row_is_counted(server: Server) -> None:
     """A load that is killed when its rows are refused has not counted them."""
 
-    def killed(*_: object) -> None:
-        raise KilledError
+    def killed(connection: Connection, request: bytes) -> None:
+        if b"MULTI" not in request:  # the count is corrected
+            raise KilledError
 
-    monkeypatch.setattr("spark_streams.sink.loading._OrderedSender._take_back", killed)
     with server.client() as client:
         client.set("out", "text")
-        with pytest.raises(WrongKeyTypeError):
+        with before_sending(b"HSET", act=killed), pytest.raises(WrongKeyTypeError):
             append_in_order([frame(ROWS)], options(server.url), FLIGHTS)
         client.delete("out")
     append_in_order([frame(ROWS)], options(server.url), FLIGHTS)

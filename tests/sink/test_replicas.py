@@ -77,7 +77,6 @@ def failing_over(masters: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
         honest(self, data)
 
     monkeypatch.setattr(Connection, "send", send)
-    monkeypatch.setattr("spark_streams.wire.retry._FIRST_PAUSE", 0.001)
     with Proxy(old.url) as proxy:
         yield proxy
 

@@ -20,19 +20,19 @@ import redis
 
 from spark_streams.errors import (
     EntryIdError,
-    InvalidOptionError,
     ReplicationError,
     RStreamError,
     SchemaError,
     ServerUnreachableError,
     WrongKeyTypeError,
 )
-from spark_streams.sink.resolving import Resolver
+from spark_streams.options import SINK, parse_options
 from spark_streams.sink.write import Result, Task, append
-from spark_streams.wire.retry import LIMIT
+from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 from tests.proxy import Proxy
+from tests.sending import before_sending, killed
 from tests.servers import Server, free_port, running_redis, skip_without_redis
-from tests.sink.writing import KilledError, batch_of, close, frame, ledger_keys, numbers, options, write
+from tests.sink.writing import batch_of, close, frame, ledger_keys, numbers, options, write
 
 
 def started(kind: str, arguments: list[str]) -> subprocess.Popen[bytes]:
@@ -82,43 +82,31 @@ def put(server: Server, rows: dict[str, Any] | pa.RecordBatch, delivery: str, **
 def test_each_row_goes_to_the_stream_that_it_names(server: Server, delivery: str) -> None:
     """Many streams in one batch, each in the order of its rows; nulls go to the option's stream."""
     streams = [None if n % 10 == 0 else f"s{n % 7}" for n in range(700)]
-    put(server, frame(list(range(700)), streams), delivery, chunkSize="100")
+    put(server, frame(list(range(700)), streams), delivery, chunkSize="100", streamColumn="to")
     with server.client() as client:
         for name in [*{stream for stream in streams if stream}, "out"]:
             mine = [int(fields[b"n"]) for _, fields in client.xrange(name)]
             assert mine == [n for n in range(700) if (streams[n] or "out") == name]
-            assert b"_stream" not in client.xrange(name)[0][1]
+            assert b"to" not in client.xrange(name)[0][1]
 
 
 def test_each_stream_of_a_batch_is_trimmed(server: Server, delivery: str) -> None:
     streams = [f"s{n % 3}" for n in range(900)]
-    put(server, frame(list(range(900)), streams), delivery, maxlen="20", approximate="false", chunkSize="300")
+    given = {"maxlen": "20", "approximate": "false", "chunkSize": "300", "streamColumn": "to"}
+    put(server, frame(list(range(900)), streams), delivery, **given)
     with server.client() as client:
         assert [client.xlen(f"s{n}") for n in range(3)] == [20] * 3
 
 
 def test_a_row_without_a_stream_is_named(server: Server, delivery: str) -> None:
     rows = frame([1, 2, 3], ["a", None, "b"])
-    checked = options(server.url)
-    checked._values["stream"] = None
-    with pytest.raises(SchemaError, match="row 1 of this task names no stream in column '_stream'"):
+    checked = parse_options({"url": server.url, "streamColumn": "to"}, SINK, "sink")
+    with pytest.raises(SchemaError, match="row 1 of this task names no stream in column 'to'; fill it"):
         append([rows], checked, Task(batch_of(0)) if delivery == "exactly-once" else None)
 
 
-def test_a_sink_that_knows_no_stream_is_refused() -> None:
-    from pyspark.sql.types import LongType, StringType, StructType
-
-    from spark_streams.options import SINK, parse_options
-    from spark_streams.sink.batch_writer import BatchWriter
-
-    checked = parse_options({"url": "redis://h", "delivery": "at-least-once"}, SINK, "sink")
-    with pytest.raises(InvalidOptionError, match="sink option stream is missing"):
-        BatchWriter(checked, StructType().add("n", LongType()), False)
-    BatchWriter(checked, StructType().add("n", LongType()).add("_stream", StringType()), False)
-
-
 def test_explicit_ids_are_the_entries_ids(server: Server, delivery: str) -> None:
-    put(server, {"n": [1, 2, 3, 4], "_id": ["5", "5-7", "6-*", None]}, delivery)
+    put(server, {"n": [1, 2, 3, 4], "_id": ["5", "5-7", "6-*", None]}, delivery, idColumn="_id")
     with server.client(decode_responses=True) as client:
         entries = client.xrange("out")
     assert [entry for entry, _ in entries][:3] == ["5-0", "5-7", "6-0"]
@@ -134,13 +122,15 @@ def test_an_id_that_is_not_above_the_top_is_named_with_its_row(
 ) -> None:
     with server.client() as client:
         client.xadd("out", {"n": 0}, id="5-0")
-    with pytest.raises(EntryIdError, match=f"row {row} of this task has the id '{ids[row]}', which is not above"):
-        put(server, {"n": list(range(len(ids))), "_id": ids}, delivery)
+    expected = f"row {row} of this task has the id '{ids[row]}', which is not above .* or leave column 'key' null"
+    with pytest.raises(EntryIdError, match=expected):
+        put(server, {"n": list(range(len(ids))), "key": ids}, delivery, idColumn="key")
 
 
 def test_a_row_that_is_refused_within_a_transaction_is_not_marked_as_written(server: Server) -> None:
     """A null among explicit ids makes the rest fall below the clock: the retry meets the same error, not silence."""
-    rows, checked, batch = {"n": [1, 2, 3], "_id": [None, "6-6", None]}, options(server.url), batch_of(0)
+    rows = {"n": [1, 2, 3], "key": [None, "6-6", None]}
+    checked, batch = options(server.url, idColumn="key"), batch_of(0)
     for _ in range(2):
         with pytest.raises(EntryIdError, match="row 1 of this task has the id '6-6'"):
             write([pa.RecordBatch.from_pydict(rows)], checked, batch)
@@ -164,41 +154,32 @@ def test_a_row_that_is_refused_within_a_transaction_is_not_marked_as_written(ser
     ],
 )
 def test_a_task_that_is_killed_when_a_row_is_refused_has_marked_none_that_is_not_there(
-    server: Server, monkeypatch: pytest.MonkeyPatch, ids: list[str | None], row: int | None
+    server: Server, ids: list[str | None], row: int | None
 ) -> None:
     """Whatever is refused for its id is known before it is sent: nothing is to be taken back from a mark."""
 
-    def killed(*_: Any) -> None:
-        raise KilledError
-
-    monkeypatch.setattr(Resolver, "_take_back", killed)
     with server.client() as client:
         client.xadd("out", {"n": -1}, id="5-0")
-    whole = pa.RecordBatch.from_pydict({"n": list(range(len(ids))), "_id": ids})
-    checked, batch = options(server.url), batch_of(0)
+    whole = pa.RecordBatch.from_pydict({"n": list(range(len(ids))), "key": ids})
+    checked, batch = options(server.url, idColumn="key"), batch_of(0)
     if row is None:
-        close(checked, batch, write([whole], checked, batch))
+        with before_sending(b"DECRBY", act=killed):
+            close(checked, batch, write([whole], checked, batch))
         assert numbers(server) == Counter(range(-1, len(ids)))
         return
     for _ in range(2):
-        with pytest.raises(RStreamError, match=f"row {row} of this task"):
+        with before_sending(b"DECRBY", act=killed), pytest.raises(RStreamError, match=f"row {row} of this task"):
             write([whole], checked, batch)
     assert set(numbers(server)) <= set(range(-1, row))
 
 
 @pytest.mark.parametrize("ids", [None, ["6-1", "6-2"]])
-def test_a_key_of_another_type_is_seen_before_a_row_is_marked(
-    server: Server, monkeypatch: pytest.MonkeyPatch, ids: list[str] | None
-) -> None:
-    def killed(*_: Any) -> None:
-        raise KilledError
-
-    monkeypatch.setattr(Resolver, "_take_back", killed)
-    rows = {"n": [1, 2]} if ids is None else {"n": [1, 2], "_id": ids}
-    checked, batch = options(server.url), batch_of(0)
+def test_a_key_of_another_type_is_seen_before_a_row_is_marked(server: Server, ids: list[str] | None) -> None:
+    rows, given = ({"n": [1, 2]}, {}) if ids is None else ({"n": [1, 2], "key": ids}, {"idColumn": "key"})
+    checked, batch = options(server.url, **given), batch_of(0)
     with server.client() as client:
         client.set("out", "text")
-        with pytest.raises(WrongKeyTypeError):
+        with before_sending(b"DECRBY", act=killed), pytest.raises(WrongKeyTypeError):
             write([pa.RecordBatch.from_pydict(rows)], checked, batch)
         client.delete("out")
     close(checked, batch, write([pa.RecordBatch.from_pydict(rows)], checked, batch))
@@ -207,16 +188,16 @@ def test_a_key_of_another_type_is_seen_before_a_row_is_marked(
 
 @pytest.mark.parametrize("bad", ["x", "1-2-3", "-1", "5-", "1" * 30])
 def test_what_is_no_id_is_named(server: Server, delivery: str, bad: str) -> None:
-    with pytest.raises(EntryIdError, match="row 1 of this task has the id"):
-        put(server, {"n": [1, 2], "_id": ["1-1", bad]}, delivery)
+    with pytest.raises(EntryIdError, match="row 1 of this task has the id .* in column 'key': write"):
+        put(server, {"n": [1, 2], "key": ["1-1", bad]}, delivery, idColumn="key")
     assert not numbers(server)
 
 
 def test_a_retry_with_explicit_ids_goes_on_where_it_was(server: Server) -> None:
     """Rows that are marked are not sent again, so their ids are not refused."""
-    rows = {"n": list(range(50)), "_id": [f"{n + 1}-0" for n in range(50)]}
+    rows = {"n": list(range(50)), "key": [f"{n + 1}-0" for n in range(50)]}
     whole = pa.RecordBatch.from_pydict(rows)
-    checked, batch = options(server.url, chunkSize="10"), batch_of(0)
+    checked, batch = options(server.url, chunkSize="10", idColumn="key"), batch_of(0)
     write([whole.slice(0, 30)], checked, batch)
     write([whole], checked, batch)
     assert numbers(server) == Counter(range(50))
@@ -243,10 +224,9 @@ def test_a_key_that_becomes_something_else_meanwhile_is_named_each_time(server: 
 
 
 def test_fewer_replicas_than_asked_for_is_an_error_and_a_retry_does_not_double(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server,
 ) -> None:
-    monkeypatch.setattr("spark_streams.sink.replicas.WAIT_MS", 50)
-    checked, batch = options(server.url, waitReplicas="1"), batch_of(0)
+    checked, batch = options(server.url, Patience(replicas=0.05), waitReplicas="1"), batch_of(0)
     for _ in range(2):
         with pytest.raises(ReplicationError, match="0 of 1 replicas"):
             write([frame([1, 2])], checked, batch)
@@ -263,24 +243,22 @@ def test_a_replica_that_has_everything_lets_the_task_end(redis_server: Server) -
         assert numbers(replica) == Counter([1, 2])
 
 
-def test_a_server_that_is_gone_is_waited_for_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_streams.wire.session.FIRST_CONNECT_LIMIT", 0.3)
+def test_a_server_that_is_gone_is_waited_for_and_then_named() -> None:
     url = f"redis://:secret@127.0.0.1:{free_port()}"
     begun = time.monotonic()
     with pytest.raises(ServerUnreachableError, match="no stream server answers at redis://\\*\\*\\*@") as caught:
-        append([frame([1])], options(url), None)
-    assert 0.3 <= time.monotonic() - begun < LIMIT / 2
+        append([frame([1])], options(url, Patience(first_connection=0.3)), None)
+    assert 0.3 <= time.monotonic() - begun < DEFAULT_PATIENCE.limit / 2
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["engine", "redis"])
-def test_a_server_that_stands_still_is_waited_for(kind: str, delivery: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stands_still_is_waited_for(kind: str, delivery: str) -> None:
     """SIGSTOP for longer than a reply may take: the connection is given up, the outcome is in the marks."""
-    monkeypatch.setattr("spark_streams.wire.connection.REPLY_TIMEOUT", 0.2)
     if kind == "redis":
         skip_without_redis()
     with running_process(kind) as (server, pid):
-        checked, batch = options(server.url, chunkSize="40"), batch_of(0)
+        checked, batch = options(server.url, Patience(reply=0.2), chunkSize="40"), batch_of(0)
         stops = 0
 
         def stopping():  # type: ignore[no-untyped-def]
@@ -332,8 +310,8 @@ def test_a_server_that_is_killed_and_started_again_is_gone_on_with(kind: str, tm
 def test_rows_that_are_there_under_their_ids_are_passed_over_when_a_batch_is_replayed(server: Server, cut: int) -> None:
     """At least once: they are written; what is missing above them is added."""
     ids = [f"{n + 1}-{n % 3}" if n % 3 else f"{n + 1}" for n in range(40)]
-    whole = pa.RecordBatch.from_pydict({"n": list(range(40)), "text": ["ü\r\n"] * 40, "_id": ids})
-    checked = options(server.url, chunkSize="7")
+    whole = pa.RecordBatch.from_pydict({"n": list(range(40)), "text": ["ü\r\n"] * 40, "key": ids})
+    checked = options(server.url, chunkSize="7", idColumn="key")
     append([whole.slice(0, cut)], checked, None)
     append([whole], checked, None)
     assert numbers(server) == Counter(range(40))
@@ -343,34 +321,33 @@ def test_rows_of_many_streams_are_looked_for_each_in_its_own(server: Server) -> 
     streams = ["a" if n % 2 else "b" for n in range(20)]
     rows = {"n": list(range(20)), "_id": [f"{n // 2 + 1}-0" for n in range(20)], "_stream": streams}
     for _ in range(2):
-        put(server, rows, "at-least-once", chunkSize="6")
+        put(server, rows, "at-least-once", chunkSize="6", streamColumn="_stream", idColumn="_id")
     assert numbers(server, "a") + numbers(server, "b") == Counter(range(20))
 
 
 @pytest.mark.parametrize("changed", ["fields", "trimmed", "partial"])
 def test_a_row_whose_id_holds_something_else_is_named(server: Server, changed: str) -> None:
     """Other fields, or nothing any more, or an id that the server has completed."""
-    rows = {"n": [1, 2, 3], "_id": ["1-1", "2-1", "3-1"]}
-    put(server, rows, "at-least-once")
+    rows = {"n": [1, 2, 3], "key": ["1-1", "2-1", "3-1"]}
+    put(server, rows, "at-least-once", idColumn="key")
     again: dict[str, Any] = {**rows, "n": [1, 9, 3]} if changed == "fields" else dict(rows)
     if changed == "partial":
-        again["_id"] = ["1-1", "2-*", "3-1"]
+        again["key"] = ["1-1", "2-*", "3-1"]
     if changed == "trimmed":
         with server.client() as client:
             client.xdel("out", "2-1")
     with pytest.raises(EntryIdError, match="row 1 of this task has the id '2-[1*]', which is not above"):
-        put(server, again, "at-least-once")
+        put(server, again, "at-least-once", idColumn="key")
 
 
 def test_a_connection_that_is_cut_does_not_make_rows_with_ids_an_error(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server,
 ) -> None:
     """What arrived before the cut is sent again, and found."""
-    monkeypatch.setattr("spark_streams.wire.retry._FIRST_PAUSE", 0.001)
-    rows = pa.RecordBatch.from_pydict({"n": list(range(200)), "_id": [f"{n + 1}-0" for n in range(200)]})
+    rows = pa.RecordBatch.from_pydict({"n": list(range(200)), "key": [f"{n + 1}-0" for n in range(200)]})
     with Proxy(server.url) as proxy:
         for after in (300, 900, 2000, 2500):
             proxy.cut("down", after)
-        append([rows], options(proxy.url, chunkSize="20"), None)
+        append([rows], options(proxy.url, chunkSize="20", idColumn="key"), None)
         assert proxy.cut_so_far >= 3
     assert numbers(server) == Counter(range(200))

@@ -84,9 +84,9 @@ class Driver:
         if dies_after == parts:
             return False
         if dies_after == parts + 1:
-            self._stand_still(lambda: close(self._options(), batch, *results), 8)
+            self._stand_still(lambda: close(self._options(), batch, *results, together=2), 8)
             return False
-        close(self._options(), batch, *results)
+        close(self._options(), batch, *results, together=2)
         return self.chance.random() < 0.8  # or it is killed before the commit log
 
     def _task(self, batch: Batch, part: int, rows: Sequence[Row]) -> Result:
@@ -129,7 +129,7 @@ class Driver:
         """Through the proxy, whose next connections may be cut."""
         if self.chance.random() < 0.1:
             self.proxy.cut(self.chance.choice(["up", "down"]), self.chance.randrange(1, 6000))
-        return options(self.proxy.url, chunkSize=str(self.chance.choice([5, 20, 1000])))
+        return options(self.proxy.url, streamColumn="to", chunkSize=str(self.chance.choice([5, 20, 1000])))
 
     def _address(self) -> Address:
         return options(self.server.url).address
@@ -182,10 +182,8 @@ class Unlucky(Driver):
 
 @pytest.fixture(autouse=True)
 def no_clock_counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every driver's clock tells another time; and nobody waits long."""
+    """Every driver's clock tells another time."""
     monkeypatch.setattr(time, "time_ns", lambda: random.randrange(2**62))
-    monkeypatch.setattr("spark_streams.wire.retry._FIRST_PAUSE", 0.001)
-    monkeypatch.setattr("spark_streams.sink.batch_commit._TOGETHER", 2)
     with watched():
         yield
 

@@ -12,9 +12,10 @@ import pytest
 from spark_streams.errors import RowTooLargeError, SchemaError
 from spark_streams.options import Options
 from spark_streams.sink.chunks import chunks
+from spark_streams.sink.destination import Destination
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.write import Result, Task, append
-from spark_streams.wire.retry import LIMIT
+from spark_streams.wire.patience import DEFAULT_PATIENCE
 from tests.servers import Server
 from tests.sink.writing import batch_of, close, numbers, options
 
@@ -73,7 +74,7 @@ def test_a_value_beyond_the_limit_is_named_with_its_row_size_and_limit(limited: 
     with pytest.raises(RowTooLargeError, match=expected) as error:
         put(options(limited.url, chunkSize="2"), sizes(10, 10, MB + MB // 2, 10), delivery)
     assert isinstance(error.value, SchemaError)
-    assert time.monotonic() - begun < LIMIT / 2
+    assert time.monotonic() - begun < DEFAULT_PATIENCE.limit / 2
 
 
 def test_a_value_at_the_limit_is_written(limited: Server, delivery: str) -> None:
@@ -92,7 +93,7 @@ def test_a_chunk_beyond_what_a_request_may_be_is_sent_in_pieces(limited: Server,
     """Many rows, none of them large: what waits in a transaction counts, too, on newer servers."""
     rows = sizes(*[50_000] * 160)
     checked = options(limited.url)
-    pieces = list(Limits(checked.address).fitting(chunks([rows], "out", "omit", 5000, True)))
+    pieces = list(Limits(checked.address).fitting(chunks([rows], Destination("out"), "omit", 5000, True)))
     assert [row for piece in pieces for row in piece.rows.tolist()] == list(range(160))
     assert max(int(piece.requests.offsets[-1] - piece.requests.offsets[0]) for piece in pieces) <= MB
     put(checked, rows, delivery)
@@ -106,7 +107,7 @@ def test_where_the_limit_may_not_be_asked_for_the_row_is_named_all_the_same(unas
     with pytest.raises(RowTooLargeError, match=expected) as error:
         put(options(unasked.url), sizes(10, 3 * MB, 10), delivery)
     assert "takes" not in error.value.message
-    assert time.monotonic() - begun < LIMIT / 2
+    assert time.monotonic() - begun < DEFAULT_PATIENCE.limit / 2
 
 
 def test_where_the_limit_may_not_be_asked_for_what_is_not_beyond_it_is_written(unasked: Server, delivery: str) -> None:
@@ -124,4 +125,4 @@ def test_a_row_for_which_a_server_that_is_not_asked_closes_the_connection_again_
     begun = time.monotonic()
     with pytest.raises(RowTooLargeError, match=r"row 1 of this task has 3145\d{3} bytes, .* closes the connection"):
         put(options(unasked.url), sizes(10, 3 * MB, 10), delivery)
-    assert time.monotonic() - begun < LIMIT / 2
+    assert time.monotonic() - begun < DEFAULT_PATIENCE.limit / 2

@@ -8,8 +8,8 @@ import time
 import pytest
 import redis
 
-from spark_streams.sink import trim
 from spark_streams.sink.write import append
+from tests.proxy import Proxy
 from tests.servers import Server
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
 
@@ -87,16 +87,15 @@ def test_nothing_goes_that_a_slow_group_still_needs(server: Server, seed: int, t
     assert left <= max(bound, 1) if "approximate" in threshold else left <= max(bound, 1) + 200
 
 
-def test_the_server_is_asked_whether_it_knows_acked(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_is_asked_whether_it_knows_acked(server: Server) -> None:
     """Not its number: the bundled engine knows ACKED, redis-server 7.0 does not, and only there it is worked out."""
-    asked: list[bool | None] = []
-    needed = trim.AckedTrimmer._needed
-    monkeypatch.setattr(trim.AckedTrimmer, "_needed", lambda self, *given: asked.append(True) or needed(self, *given))
     with server.client() as client:
         client.xgroup_create("out", "g", "0", mkstream=True)
         knows = _knows_acked(client)
-    append([frame(ROWS[:100])], options(server.url, trim="acked", chunkSize="20"), None)
-    assert bool(asked) is not knows
+    with Proxy(server.url) as proxy:  # the newest connection is the one that trims
+        append([frame(ROWS[:100])], options(proxy.url, trim="acked", chunkSize="20"), None)
+        asked, trimmed = proxy.requests.count(b"ACKED"), proxy.requests.count(b"XTRIM")
+    assert (asked, trimmed) == ((5, 5) if knows else (1, 6))
 
 
 def _knows_acked(client: redis.Redis) -> bool:

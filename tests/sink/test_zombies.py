@@ -130,10 +130,9 @@ def test_a_job_that_is_done_is_not_written_again_and_leaves_no_key(server: Serve
 
 
 def test_a_driver_that_loses_its_connection_while_it_closes_a_job_closes_it(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server,
 ) -> None:
     """Cut at any byte of what it sends: what it has done already it does not miss."""
-    monkeypatch.setattr("spark_streams.wire.retry._FIRST_PAUSE", 0.001)
     for after in range(40, 1400, 50):
         direct, batch = options(server.url), begin_job(options(server.url).address)
         result = write([frame(ROWS)], direct, batch)
@@ -147,7 +146,7 @@ def test_a_driver_that_loses_its_connection_while_it_closes_a_job_closes_it(
 def test_the_ledger_does_not_grow_with_the_names_of_streams(server: Server) -> None:
     """Each batch writes to other streams: what is left is the record, and the heads of the last batch."""
     for number in range(12):
-        checked, batch = options(server.url), batch_of(number)
+        checked, batch = options(server.url, streamColumn="to"), batch_of(number)
         names = [f"user{100 * number + at}" for at in range(100)]
         zombie = batch_of(number)
         close(checked, batch, write([frame(range(100), names)], checked, batch))

@@ -11,18 +11,18 @@ import pyarrow as pa
 from spark_streams.options import SINK, Options, parse_options
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.batch_commit import close_batch
+from spark_streams.sink.batch_commit import TOGETHER, close_batch
 from spark_streams.sink.runs import run_name
 from spark_streams.sink.write import Result, Task, append
+from spark_streams.wire.patience import Patience
+from tests.sending import KilledError
 from tests.servers import Server
 
-
-class KilledError(Exception):
-    """Something outside has ended the attempt."""
+HASTY = Patience(first_pause=0.001)
 
 
-def options(url: str, **given: str) -> Options:
-    return parse_options({"url": url, "stream": "out", **given}, SINK, "sink")
+def options(url: str, patience: Patience = HASTY, **given: str) -> Options:
+    return parse_options({"url": url, "stream": "out", **given}, SINK, "sink").with_patience(patience)
 
 
 _RUNS = itertools.count(1)
@@ -34,10 +34,10 @@ def batch_of(number: int, query: str = "q") -> Batch:
 
 
 def frame(numbers: Sequence[int], streams: Sequence[str] | None = None) -> pa.RecordBatch:
-    """Rows of one number and some text."""
+    """Rows of one number and some text; streams: column `to`, for option streamColumn."""
     columns = {"n": pa.array(numbers, pa.int64()), "text": pa.array([f"row {n}" for n in numbers])}
     if streams is not None:
-        columns["_stream"] = pa.array(streams)
+        columns["to"] = pa.array(streams)
     return pa.RecordBatch.from_pydict(columns)
 
 
@@ -52,13 +52,13 @@ def write(batches: Iterable[pa.RecordBatch], checked: Options, batch: Batch, par
     return append(batches, checked, Task(batch, partition))
 
 
-def close(checked: Options, batch: Batch, *results: Result) -> None:
+def close(checked: Options, batch: Batch, *results: Result, together: int = TOGETHER) -> None:
     """What the driver does when all tasks have ended."""
     totals: dict[bytes, Total] = {}
     for result in results:
         for stream, total in result.totals.items():
             totals[stream] = totals.get(stream, Total()) + total
-    close_batch(checked.address, batch, totals)
+    close_batch(checked.address, batch, totals, together)
 
 
 def numbers(server: Server, stream: str = "out") -> Counter[int]:

@@ -6,6 +6,7 @@ import contextlib
 import pickle
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,36 +15,56 @@ import redis
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.options import SOURCE, parse_options
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.microbatch import prefetch
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
+from spark_streams.task_context import MicroBatchName, micro_batch
+from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 from tests.servers import Server
 
 ALL = ReadMaxRows(UNLIMITED)
 SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
+# Small steps and pages, so that a few hundred entries cross every boundary; however little is left, it is reserved
+# ahead of its batch.
+SMALL = replace(LIMITS, first_page=7, pending_page=70, reserve_step=30, reserve_round=100, worth_ahead=1)
+NEVER_AHEAD = replace(SMALL, worth_ahead=1 << 62)  # a batch is reserved when it is made
+LOOK_EACH_TIME = replace(SMALL, look_every=0.0)  # streams that match a pattern are looked for at every trigger
 _running: list[StreamReader] = []
 
 
 def reader(
-    server: Server, schema: pa.Schema = SCHEMA, now: Callable[[], float] = time.monotonic, **options: str
+    server: Server,
+    schema: pa.Schema = SCHEMA,
+    now: Callable[[], float] = time.monotonic,
+    limits: Limits = SMALL,
+    batch: Callable[[], MicroBatchName | None] = micro_batch,
+    patience: Patience = DEFAULT_PATIENCE,
+    **options: str,
 ) -> StreamReader:
     """A query's reader. Those before it have died: their leases are free, and what they reserved is still pending."""
     stop_all()
-    return another_reader(server, schema, now, **options)
+    return another_reader(server, schema, now, limits, batch, patience, **options)
 
 
 def another_reader(
-    server: Server, schema: pa.Schema = SCHEMA, now: Callable[[], float] = time.monotonic, **options: str
+    server: Server,
+    schema: pa.Schema = SCHEMA,
+    now: Callable[[], float] = time.monotonic,
+    limits: Limits = SMALL,
+    batch: Callable[[], MicroBatchName | None] = micro_batch,
+    patience: Patience = DEFAULT_PATIENCE,
+    **options: str,
 ) -> StreamReader:
-    """One more reader beside those that run. now: seconds that only go up."""
+    """One more reader beside those that run. now: seconds that only go up; batch: the one that its tasks are in."""
     given = {"url": server.url, "streams": "s", "group": "g", "startingOffsets": "earliest", **options}
     if "streamsPattern" in options:
         del given["streams"]
     if "startingTimestamp" in options:
         del given["startingOffsets"]
-    checked = parse_options(given, SOURCE, "source")
+    checked = parse_options(given, SOURCE, "source").with_patience(patience)
     columns = Columns(schema, True, checked["mode"], checked["columnNameOfCorruptRecord"])
-    _running.append(StreamReader(checked, columns, now))
+    _running.append(StreamReader(checked, columns, now, limits, batch))
     return _running[-1]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,26 +14,19 @@ from spark_streams.errors import (
     DecodeError,
     SchemaError,
     ServerReplyError,
-    StreamStateError,
+    StreamMissingError,
     WrongKeyTypeError,
 )
 from spark_streams.options import BATCH_SOURCE, parse_options
-from spark_streams.source import partitioning
 from spark_streams.source.batch import plan
 from spark_streams.source.batch_reader import BatchReader
+from spark_streams.source.limits import LIMITS
 from spark_streams.source.rows.columns import Columns
-from spark_streams.source.task import fetcher
 from tests.servers import Server
 
 SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
-
-
-@pytest.fixture(autouse=True)
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small pages and tasks, so that a few hundred entries cross every boundary."""
-    monkeypatch.setattr(fetcher, "_FIRST_PAGE", 20)
-    monkeypatch.setattr(fetcher, "_LARGEST_PAGE", 50)
-    monkeypatch.setattr(partitioning, "_LEAST", 1_000_000)
+# Small pages, so that a few hundred entries cross every boundary, and no task is smaller than it was told to be.
+SMALL = replace(LIMITS, first_page=20, largest_page=50, smallest_task=1_000_000)
 
 
 @pytest.fixture
@@ -42,7 +36,7 @@ def client(server: Server) -> redis.Redis:
 
 def reader(server: Server, schema: pa.Schema = SCHEMA, **options: str) -> BatchReader:
     checked = parse_options({"url": server.url, **options}, BATCH_SOURCE, "source")
-    return BatchReader(checked, Columns(schema, True, checked["mode"], checked["columnNameOfCorruptRecord"]))
+    return BatchReader(checked, Columns(schema, True, checked["mode"], checked["columnNameOfCorruptRecord"]), SMALL)
 
 
 def add(client: redis.Redis, ids: list[str], stream: str = "s") -> None:
@@ -229,12 +223,35 @@ def test_the_plan_takes_a_handful_of_round_trips_whatever_the_bursts(
 
 def test_a_missing_stream_is_named(server: Server, client: redis.Redis) -> None:
     add(client, times(1))
-    with pytest.raises(StreamStateError, match="stream 'order' does not exist at .*check its name"):
-        reader(server, streams="s,order").partitions()
+    add(client, times(1), "orders")
+    with pytest.raises(
+        StreamMissingError, match="stream 'odrers' does not exist at .* \\(did you mean 'orders'\\?\\); check its name"
+    ):
+        reader(server, streams="s,odrers").partitions()
+    assert sorted(client.keys()) == ["orders", "s"]
 
 
-def test_a_pattern_that_matches_nothing_reads_nothing(server: Server) -> None:
-    assert rows(server, streamsPattern="no*") == []
+def test_a_stream_that_has_never_had_an_entry_is_said(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A query that waited for a misspelt name has made it."""
+    add(client, times(2), "emptied")
+    client.xtrim("emptied", maxlen=0, approximate=False)
+    add(client, times(1), "orders")
+    client.xgroup_create("odrers", "g", mkstream=True)
+    assert rows(server, streams="emptied,odrers") == []
+    assert caplog.messages == [
+        f"stream 'odrers' at {server.url} has never had an entry; nothing is read of it (did you mean 'orders'?)"
+    ]
+
+
+def test_a_pattern_that_matches_nothing_reads_nothing(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(client, times(1), "orders:1")
+    assert rows(server, streamsPattern="odrers:*") == []
+    [line] = caplog.messages
+    assert line.endswith("matches 'odrers:*' (did you mean 'orders:1'?); nothing is read")
 
 
 def test_a_pattern_finds_streams_only(server: Server, client: redis.Redis) -> None:

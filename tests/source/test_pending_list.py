@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import redis
 
 from spark_streams.errors import GroupMissingError, ServerReplyError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.source import pending_list
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import LIMITS
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending_list import PendingRange, acknowledge, pending_ranges
 from spark_streams.wire.address import Address
@@ -74,31 +75,30 @@ def test_a_thousand_small_streams_are_settled_in_two_round_trips(client: redis.R
 
 
 def test_a_long_pending_list_is_settled_page_by_page_up_to_its_end_and_no_further(
-    client: redis.Redis, connection: Counting, monkeypatch: pytest.MonkeyPatch
+    client: redis.Redis, connection: Counting
 ) -> None:
-    monkeypatch.setattr(pending_list, "PAGE", 70)
+    limits = replace(LIMITS, pending_page=70)
     deliver(client, "s", 300)
-    assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(5, 0), StreamId(2, 0))]) == 3
-    assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(250, 0))]) == 247
+    assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(5, 0), StreamId(2, 0))], limits) == 3
+    connection.trips = 0
+    assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(250, 0))], limits) == 247
+    assert connection.trips == 5
     assert pending_ids(client, "s") == [f"{n}-0" for n in range(251, 301)]
-    assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(250, 0))]) == 0
-    assert acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID, most=20)]) == 20
+    assert acknowledge(connection, MEMBER, [PendingRange("s", StreamId(250, 0))], limits) == 0
+    assert acknowledge(connection, MEMBER, [PendingRange("s", MAX_ID, most=20)], limits) == 20
     assert pending_ids(client, "s")[0] == "271-0"
 
 
-def test_more_streams_than_a_round_takes_are_settled_in_several(
-    client: redis.Redis, connection: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pending_list, "_STREAMS", 7)
-    monkeypatch.setattr(pending_list, "_ROUND", 20)
+def test_more_streams_than_a_round_takes_are_settled_in_several(client: redis.Redis, connection: Counting) -> None:
+    limits = replace(LIMITS, pending_streams=7, pending_round=20)
     lengths = {f"s{n}": n for n in range(40)}
     for stream, count in lengths.items():
         deliver(client, stream, count)
     ranges = [PendingRange(stream, MAX_ID) for stream in lengths]
-    runs = pending_ranges(connection, MEMBER, ranges, 1000)
+    runs = pending_ranges(connection, MEMBER, ranges, 1000, limits=limits)
     for stream, count in lengths.items():
         assert sum(run.count for run in runs if run.stream == stream) == count
-    assert acknowledge(connection, MEMBER, ranges) == sum(lengths.values())
+    assert acknowledge(connection, MEMBER, ranges, limits) == sum(lengths.values())
     assert not any(pending_ids(client, stream) for stream in lengths)
 
 

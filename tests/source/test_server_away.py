@@ -7,6 +7,7 @@ import logging
 import pickle
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,23 @@ from spark_streams.errors import RetriesExhaustedError, ServerUnreachableError
 from spark_streams.options import BATCH_SOURCE, parse_options
 from spark_streams.source.batch_reader import BatchReader, infer_schema
 from spark_streams.source.rows.columns import Columns
-from spark_streams.source.stream_reader import EntriesPartition
+from spark_streams.source.stream_reader import EntriesPartition, StreamReader
 from spark_streams.source.task.fetcher import Fetch
-from spark_streams.wire.retry import LIMIT, Backoff
+from spark_streams.wire.patience import Patience
 from tests.proxy import Proxy
 from tests.servers import Server
-from tests.source.driving import ALL, SCHEMA, add, drain, read, reader
+from tests.source import driving
+from tests.source.driving import ALL, SCHEMA, add, drain, read
 
 SHORT = 0.2  # seconds that a first connection is waited for here
 LONG = 0.5  # that the server is away
-FIRST_CONNECT_LIMIT = "spark_streams.wire.session.FIRST_CONNECT_LIMIT"
+# A first connection is not waited for as long as the server is away, and nobody sleeps long when it is back.
+HASTY = Patience(first_connection=SHORT, longest_pause=0.05)
+PATIENT = replace(HASTY, first_connection=30.0)
 
 
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first connection is not waited for as long as the server is away, and nobody sleeps long when it is back."""
-    monkeypatch.setattr(FIRST_CONNECT_LIMIT, SHORT)
-    monkeypatch.setattr("spark_streams.wire.retry._LONGEST_PAUSE", 0.05)
+def reader(server: Server, patience: Patience = HASTY, **options: str) -> StreamReader:
+    return driving.reader(server, patience=patience, **options)
 
 
 @pytest.fixture
@@ -48,8 +49,8 @@ def behind(server: Server, proxy: Proxy) -> Server:
     return Server(server.kind, proxy.url)
 
 
-def batch_reader(server: Server, **options: str) -> BatchReader:
-    checked = parse_options({"url": server.url, "streams": "s", **options}, BATCH_SOURCE, "source")
+def batch_reader(server: Server, patience: Patience = HASTY) -> BatchReader:
+    checked = parse_options({"url": server.url, "streams": "s"}, BATCH_SOURCE, "source").with_patience(patience)
     return BatchReader(checked, Columns(SCHEMA, True, checked["mode"]))
 
 
@@ -65,9 +66,10 @@ def test_a_task_that_begins_while_the_server_is_away_waits_for_it(
     proxy.away(LONG)
     assert [row["n"] for share in shares for batch in one.read(share) for row in batch.to_pylist()] == list(range(50))
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(told) == 1, "one line, however often it was tried"
+    assert len(told) == 2, "one line, however often it was tried, and one when it is back"
+    assert told[1].startswith(f"the stream server at {behind.url} is back after ")
     assert told[0].startswith(f"reading for group 'g' at {behind.url}: no stream server answers")
-    narrowed = [EntriesPartition(share.task, share.token, narrowed=True, lossy=False) for share in shares]
+    narrowed = [EntriesPartition(share.task, replace(share.batch, narrowed=True)) for share in shares]
     proxy.away(LONG)
     assert [row["n"] for share in narrowed for batch in one.read(share) for row in batch.to_pylist()] == list(range(50))
 
@@ -134,13 +136,11 @@ def test_a_run_to_the_end_that_is_started_again_while_the_server_is_away_waits_f
 
 
 def test_a_first_start_waits_for_a_moment_and_then_says_that_nobody_answers(
-    behind: Server, proxy: Proxy, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    behind: Server, proxy: Proxy, client: redis.Redis
 ) -> None:
     add(client, 5)
-    with monkeypatch.context() as patched:
-        patched.setattr(FIRST_CONNECT_LIMIT, 30.0)
-        proxy.away(SHORT)
-        assert drain(reader(behind)) == [[0, 1, 2, 3, 4]]
+    proxy.away(SHORT)
+    assert drain(reader(behind, PATIENT)) == [[0, 1, 2, 3, 4]]
     proxy.away(60)
     for begin in (
         lambda: reader(behind, group="h").initialOffset(),
@@ -150,7 +150,7 @@ def test_a_first_start_waits_for_a_moment_and_then_says_that_nobody_answers(
         begun = time.monotonic()
         with pytest.raises(ServerUnreachableError, match=f"no stream server answers at {behind.url}"):
             begin()
-        assert SHORT <= time.monotonic() - begun < LIMIT / 2
+        assert SHORT <= time.monotonic() - begun < HASTY.limit / 2
     again = reader(behind, group="h")
     again.prepareForTriggerAvailableNow()
     with pytest.raises(ServerUnreachableError):
@@ -158,45 +158,39 @@ def test_a_first_start_waits_for_a_moment_and_then_says_that_nobody_answers(
 
 
 def test_a_server_that_stays_away_from_a_query_that_knew_it_ends_it_after_a_minute(
-    behind: Server, proxy: Proxy, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    behind: Server, proxy: Proxy, client: redis.Redis
 ) -> None:
     add(client, 5)
-    one = reader(behind)
+    one = reader(behind, replace(HASTY, limit=2 * SHORT))
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     shares = one.partitions(start, end)
-    monkeypatch.setattr("spark_streams.source.stream_reader.LIMIT", 2 * SHORT)
     proxy.away(60)
     with pytest.raises(RetriesExhaustedError, match="reading for group 'g' at .* was tried for [01] s without success"):
         list(one.read(shares[0]))
 
 
-def test_what_cannot_pass_is_not_waited_for(
-    client: redis.Redis, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_pass_is_not_waited_for(client: redis.Redis, server: Server, tmp_path: Path) -> None:
     """An engine that cannot be started stays so."""
     file = tmp_path / "file"
     file.write_text("in the way")
     add(client, 5)
     one = reader(server)
     start = one.initialOffset()
-    waited: list[str] = []
-    monkeypatch.setattr(Backoff, "wait", lambda self, what, why: waited.append(why))
-    other = reader(Server("engine", f"embedded://{file}"))
+    waited: list[float] = []
+    other = reader(Server("engine", f"embedded://{file}"), replace(HASTY, sleep=waited.append))
     with pytest.raises(ServerUnreachableError, match="the bundled engine at .* cannot be used: cannot use"):
         other.latestOffset(start, ALL)
     assert waited == []
 
 
 def test_a_batch_read_waits_for_a_server_that_was_there_when_it_was_planned(
-    behind: Server, proxy: Proxy, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    behind: Server, proxy: Proxy, client: redis.Redis
 ) -> None:
     add(client, 50)
-    one = batch_reader(behind)
-    with monkeypatch.context() as patched:
-        patched.setattr(FIRST_CONNECT_LIMIT, 30.0)
-        proxy.away(SHORT)
-        shares = one.partitions()
+    one = batch_reader(behind, PATIENT)
+    proxy.away(SHORT)
+    shares = one.partitions()
     proxy.away(LONG)
     copy, share = pickle.loads(pickle.dumps((one, shares[0])))
     assert [row["n"] for batch in copy.read(share) for row in batch.to_pylist()] == list(range(50))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from spark_streams.ids import StreamId
 from spark_streams.source.task_notes import Writer, notes_key
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
-from tests.source.driving import ALL, add, drain, pending_count, read, reader, rows
+from tests.source.driving import ALL, SMALL, add, drain, pending_count, read, reader, rows
 
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "dead"}
 
@@ -110,8 +111,8 @@ def test_a_driver_that_dies_while_it_takes_notes_misses_none_afterwards(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some_bad(client, 60)
-    monkeypatch.setattr("spark_streams.source.task_notes.LETTERS_A_TRANSACTION", 5)
-    one = reader(server, **LETTERS)
+    limits = replace(SMALL, note_page=5)
+    one = reader(server, limits=limits, **LETTERS)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     read(one, start, end)
@@ -130,8 +131,8 @@ def test_a_driver_that_dies_while_it_takes_notes_misses_none_afterwards(
             patched.setattr(Connection, "execute", dying)
             left = 3
             with contextlib.suppress(KeyboardInterrupt):
-                reader(server, **LETTERS).latestOffset(end, ALL)
-    assert reader(server, **LETTERS).latestOffset(end, ALL) == end
+                reader(server, limits=limits, **LETTERS).latestOffset(end, ALL)
+    assert reader(server, limits=limits, **LETTERS).latestOffset(end, ALL) == end
     assert client.xlen("dead") == 20
     assert not receipts(client)
     assert not notes(client)
@@ -190,10 +191,10 @@ def test_a_crash_between_two_pages_of_letters(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each page of letters is one transaction; those that follow are posted by the next run."""
-    monkeypatch.setattr("spark_streams.source.task_notes.LETTERS_A_TRANSACTION", 200)
     for n in range(600):
         client.xadd("s", {"n": "x" * 70 + str(n)})  # too large for a hash in one piece
-    one = reader(server, **LETTERS)
+    limits = replace(SMALL, note_page=200)
+    one = reader(server, limits=limits, **LETTERS)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     assert read(one, start, end) == []
@@ -222,7 +223,7 @@ def test_notes_of_a_batch_that_no_checkpoint_knows_are_void(server: Server, clie
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     read(one, start, end)
-    assert client.hlen(notes_key("s", one.batches.member)) == 3, "two, and a receipt for them"
+    assert client.hlen(notes_key("s", one.batches.member)) == 4, "two, a receipt for them, one on columns"
     # The checkpoint was deleted: a new query takes the pending entries first, in a batch of its own.
     fresh = reader(server, **LETTERS)
     assert drain(fresh) == [[1, 2, 4, 5]]

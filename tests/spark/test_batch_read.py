@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -55,7 +58,7 @@ def test_a_frame_equals_itself_after_a_stream(spark: SparkSession, server: Serve
     made.write.format("rstream").mode("append").options(url=server.url, stream="s").save()
     back = load(spark, server, "n BIGINT, quarter DOUBLE, third BOOLEAN, name STRING, at TIMESTAMP, day DATE")
     assert_df_equality(back, made, ignore_row_order=True, ignore_nullable=True)
-    inferred = load(spark, server, inferSchema="true").drop("_stream", "_id", "_timestamp")
+    inferred = load(spark, server, inferSchema="true")
     assert_df_equality(inferred, made, ignore_row_order=True, ignore_nullable=True)
 
 
@@ -72,14 +75,20 @@ def test_rows_without_a_schema(spark: SparkSession, server: Server, client: redi
     assert found.collect() == expected.collect()
 
 
-def test_an_inferred_schema_ends_in_metadata_columns(spark: SparkSession, server: Server, client: redis.Redis) -> None:
-    add(client, 3)
-    client.xadd("s", {"new": "2026-11-20"})
-    found = load(spark, server, inferSchema="true")
-    assert found.schema.simpleString() == (
-        "struct<n:bigint,half:double,new:date,_stream:string,_id:string,_timestamp:timestamp>"
-    )
-    assert found.where("half = 1").select("n", "_stream", "_id").collect() == [(2, "s", "1700000000002-0")]
+def test_an_inferred_schema_has_the_fields_and_metadata_columns_are_added_as_the_docs_say(
+    spark: SparkSession, server: Server, client: redis.Redis
+) -> None:
+    add(client, 3, "orders")
+    client.xadd("orders", {"new": "2026-11-20"})
+    found = load(spark, server, streams="orders", inferSchema="true")
+    assert found.schema.simpleString() == "struct<n:bigint,half:double,new:date>"
+    docs = (Path(__file__).parents[2] / "docs" / "options.md").read_text(encoding="utf-8")
+    (example,) = [code for code in re.findall(r"```python\n(.*?)```", docs, re.DOTALL) if "inferSchema" in code]
+    names: dict[str, Any] = {"spark": spark, "url": server.url}
+    exec(example, names)
+    orders = names["orders"].where("half = 1")
+    assert orders.columns == ["n", "half", "new", "_id"]
+    assert [tuple(row) for row in orders.collect()] == [(2, 1.0, None, "1700000000002-0")]
 
 
 def test_a_streaming_query_does_not_infer(spark: SparkSession, server: Server, client: redis.Redis) -> None:

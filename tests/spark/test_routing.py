@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams import route_dead_letters
-from spark_streams.deadletter.envelope import MARK, NAMES, Mark, letter_of, opened
+from spark_streams.deadletter.envelope import MARK, NAMES, Mark, dead_letter_fields, opened
 from spark_streams.errors import SchemaError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
@@ -79,9 +79,9 @@ def test_letters_of_a_streaming_query_go_through_the_sink(spark: SparkSession, s
 def test_a_letter_that_becomes_a_letter_keeps_its_past(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     """A query over a dead-letter stream."""
     told = {"stream": "s", "id": "5-0", "first-failed": "t1", "last-failed": "t1"}
-    sent_back = letter_of([b"n", b"3", MARK, bytes(Mark(2, "2026-01-01T00:00:00.000000Z", "old/7-0"))], told)
+    sent_back = dead_letter_fields([b"n", b"3", MARK, bytes(Mark(2, "2026-01-01T00:00:00.000000Z", "old/7-0"))], told)
     server.client().execute_command("XADD", "letters", "*", *sent_back)
-    server.client().execute_command("XADD", "letters", "*", *letter_of([b"n", b"5"], told))
+    server.client().execute_command("XADD", "letters", "*", *dead_letter_fields([b"n", b"5"], told))
     server.client().execute_command("XADD", "letters", "*", "n", "7", "dl.redrives", "9", "dl.previous", "mine")
     query = (
         route(read_stream(spark, server, SCHEMA, streams="letters"))[1]

@@ -72,6 +72,12 @@ class Program:
         """As a terminal does it: the process and all that it has started."""
         os.killpg(self.process.pid, signal.SIGINT)
 
+    def interrupt_as_timeout_does(self) -> None:
+        """`timeout -s INT`: the process, and its group, to which it belongs."""
+        self.process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+        self.interrupt()
+
 
 @pytest.fixture
 def both(engine_server: Server, request: pytest.FixtureRequest) -> list[Server]:
@@ -119,12 +125,13 @@ def test_an_error_is_one_line(both: list[Server], tmp_path: Path, request: pytes
 def test_a_query_that_is_told_to_stop_finishes_its_batch(
     both: list[Server], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Ctrl-C, SIGTERM; a batch that takes too long is cut; a second Ctrl-C ends the program at once. Each time a query
+    """Ctrl-C (that comes twice at once, too), SIGTERM; a batch that takes too long is cut; a second Ctrl-C, a second
+    later, ends the program at once. Each time a query
     has a batch in a function of foreachBatch, and nothing is said but lines of ours."""
     program = started("signals", tmp_path, both, request)
     stopping = "own_program.py: stopping; the batch in flight is finished first ({} at most; Ctrl-C again: at once)"
     for at in range(len(both)):
-        for name, ask in (("INT", program.interrupt), ("TERM", program.process.terminate)):
+        for name, ask in (("INT", program.interrupt_as_timeout_does), ("TERM", program.process.terminate)):
             program.wait_for(program.has(f"{name}{at}.begun"))
             ask()
             program.wait_for(program.says("stopping"))
@@ -134,6 +141,7 @@ def test_a_query_that_is_told_to_stop_finishes_its_batch(
     program.wait_for(program.has("twice.begun"))
     program.interrupt()
     program.wait_for(program.says("stopping"))
+    time.sleep(1.2)  # two within a second are one request
     program.interrupt()
     assert program.process.wait(PATIENCE) == -signal.SIGINT
     finished = [stopping.format("10m"), "# batch of 1 finished", "# pending 0"]

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import redis
 from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -185,13 +186,73 @@ def test_every_write_of_a_foreach_batch_is_written(spark: SparkSession, server: 
 
 
 def test_rows_name_their_stream(spark: SparkSession, server: Server) -> None:
-    rows = spark.range(40).selectExpr("id AS n", "concat('s', id % 4) AS _stream")
-    rows.write.format("rstream").mode("append").options(url=server.url).save()
+    rows = (
+        spark.range(40)
+        .selectExpr("id AS n", "concat('s', id % 4) AS target", "concat(id + 1, '-7') AS key")
+        .coalesce(1)
+    )
+    writer = rows.write.format("rstream").mode("append").options(url=server.url)
+    with pytest.raises(PySparkException, match="RSTREAM_INVALID_OPTION.*neither option stream nor streamColumn says"):
+        writer.save()
+    writer.options(streamColumn="target", idColumn="key").save()
     assert [sum(_numbers(server, f"s{at}").values()) for at in range(4)] == [10] * 4
-    with server.client() as client:
+    with server.client(decode_responses=True) as client:
         assert client.keys("rstream:*") == []  # nothing is left of a job that has ended
-    with pytest.raises(Exception, match="RSTREAM_INVALID_OPTION.*sink option stream is missing"):
-        rows.drop("_stream").write.format("rstream").mode("append").options(url=server.url).save()
+        assert client.xrange("s3", count=1) == [("4-7", {"n": "3"})]
+
+
+WAY_OUT = r'RSTREAM_SCHEMA.*"_id"\)`\), rename them, or say `.option\("streamColumn", "_stream"\)`.*"idColumn", "_id"'
+
+
+def _filled(client: redis.Redis) -> str:
+    """Two streams of three entries, whose ids do not rise from the one to the other."""
+    for stream in ("in", "in2"):
+        for n in range(3):
+            client.xadd(stream, {"n": n}, id=f"{n + 1}-0")
+    return "in,in2"
+
+
+def _lengths(client: redis.Redis) -> list[int]:
+    return [client.xlen(stream) for stream in ("in", "in2", "out")]
+
+
+def test_a_query_does_not_send_rows_back_to_where_it_read_them(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    """It is refused before it has written; mended as the message says, it goes on from the same checkpoint."""
+    client = server.client()
+    frame = read_stream(spark, server, "n INT, _stream STRING, _id STRING", streams=_filled(client))
+
+    def run(rows: DataFrame) -> None:
+        query = rows.writeStream.format("rstream").options(url=server.url, stream="out")
+        query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(PySparkException, match=WAY_OUT):
+        run(frame)
+    assert _lengths(client) == [3, 3, 0]
+    run(frame.drop("_stream", "_id"))
+    assert _lengths(client) == [3, 3, 6]
+    assert _numbers(server, "out") == Counter({0: 2, 1: 2, 2: 2})
+    assert client.xpending("in", "g")["pending"] == client.xpending("in2", "g")["pending"] == 0
+
+
+def test_a_table_goes_where_its_column_says_only_where_an_option_names_that(
+    spark: SparkSession, server: Server
+) -> None:
+    client = server.client()
+    table = spark.read.format("rstream").schema("n INT, _stream STRING, _id STRING")
+    rows = table.options(url=server.url, streams=_filled(client)).load()
+    with pytest.raises(PySparkException, match=WAY_OUT):
+        append(rows, server, "out")
+    with pytest.raises(
+        PySparkException, match="RSTREAM_INVALID_OPTION.*neither option stream nor streamColumn.*or say"
+    ):
+        rows.write.format("rstream").mode("append").options(url=server.url).save()
+    assert _lengths(client) == [3, 3, 0]
+    append(rows.drop("_stream", "_id"), server, "out")
+    assert _lengths(client) == [3, 3, 6]
+    append(rows.drop("_id"), server, "out", streamColumn="_stream")
+    assert _lengths(client) == [6, 6, 6]
 
 
 def test_an_error_names_the_row(spark: SparkSession, server: Server) -> None:

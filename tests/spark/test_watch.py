@@ -53,8 +53,8 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 
 
 def metrics(text: str) -> dict[tuple[str, ...], float]:
-    """(name, values of the labels stream, group, query that it has …) → value."""
-    labels = ("stream", "group", "query")
+    """(name, values of the labels stream, group, query, column that it has …) → value."""
+    labels = ("stream", "group", "query", "column")
     return {
         (sample.name, *[sample.labels[name] for name in labels if name in sample.labels]): sample.value
         for family in text_string_to_metric_families(text)
@@ -73,7 +73,6 @@ def test_lines_and_metrics_say_what_happened(
     client: redis.Redis,
     watching: Callable[..., Watch],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for n in range(30):
         client.xadd("s", {"n": n if n != 7 else "seven"})
@@ -86,9 +85,11 @@ def test_lines_and_metrics_say_what_happened(
     watch.catch_up()
     for n in range(4):
         client.xadd("s", {"n": n})
-    monkeypatch.setattr("spark_streams.monitor.watch.lag_cache._FRESH", 0.0)  # or what was seen a second ago serves it
     address = f"http://127.0.0.1:{watch.metrics_port}/metrics"
-    served = urllib.request.urlopen(address, timeout=60).read().decode()
+    served, until = "", time.monotonic() + 60
+    while metrics(served).get(("rstream_lag_entries", "s", "g")) != 4 and time.monotonic() < until:
+        time.sleep(0.05)  # what was seen a second ago may serve
+        served = urllib.request.urlopen(address, timeout=60).read().decode()
     watch.close()
     lines = logged(tmp_path)
     assert [one["event"] for one in lines] == ["started", "progress", "progress", "terminated"]
@@ -101,6 +102,8 @@ def test_lines_and_metrics_say_what_happened(
     # Spark tells of a batch when it likes to: the next one may have been made.
     assert all(one["lag"] in (10, 0) for one in batches)
     assert all(one["lag_ms"] is not None and one["pending"] is not None for one in batches)
+    # What did not fit in a batch is known with the next one.
+    assert [one["bad"] for one in batches] == [{}, {"n": 1}]
     assert "error" not in lines[-1]
     told, written = metrics(served), metrics(file.read_text())
     query = lines[0]["query"]
@@ -112,6 +115,7 @@ def test_lines_and_metrics_say_what_happened(
         assert found["rstream_batches_total", query] == 2
         assert found["rstream_claimed_entries_total", "s", "g", query] == 5
         assert found["rstream_lost_entries_total", "s", "g", query] == 0
+        assert found["rstream_bad_values_total", "s", "g", query, "n"] == 1
         assert found["rstream_server_up",] == 1
     assert written["rstream_query_running", query] == 0
 

@@ -39,12 +39,14 @@ BELOW = {
     # Streams they read and write by format("rstream"): source and sink are not among these.
     "running": {"errors", "monitor", "option_values"},
     "jobs": {"__init__", "deadletter", "errors", "monitor", "option_values", "options", "running", "wire"},
+    "installation": {"_version"},
+    "__main__": {"installation"},
     "__init__": {"_version", "datasource", "deadletter", "monitor", "running"},
 }
 # Within the source: from what is known of entries and groups up to what Spark asks.
 SOURCE = [
-    {"entry_count", "entry_range", "membership", "offset", "pending_list", "partitioning", "run_counters"},
-    {"rows", "note_receipts", "task_notes", "group"},
+    {"entry_count", "entry_range", "limits", "membership", "offset", "pending_list", "partitioning", "run_counters"},
+    {"column_report", "column_warnings", "rows", "note_receipts", "task_notes", "group"},
     {"task", "recovery"},
     {"batch", "microbatch"},
     {"batch_reader", "refused_reader", "stream_reader"},

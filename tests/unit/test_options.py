@@ -177,6 +177,12 @@ def test_options_that_contradict_or_lack_each_other_are_named(given: dict[str, s
         parse_options({**GOOD, **given}, SOURCE, "source")
 
 
+def test_a_pattern_makes_no_streams() -> None:
+    given = {"url": GOOD["url"], "group": "g", "streamsPattern": "o*", "createStreams": "false"}
+    with pytest.raises(InvalidOptionError, match="streamsPattern and createStreams contradict"):
+        parse_options(given, SOURCE, "source")
+
+
 def test_options_at_their_harmless_value_contradict_nothing() -> None:
     given = {"ordered": "false", "minPartitions": "4", "noAck": "false", "claimIdle": "5m", "delivery": "at-least-once"}
     assert parse_options({**GOOD, **given}, SOURCE, "source")["claimIdle"] == 300_000

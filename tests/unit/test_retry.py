@@ -8,6 +8,8 @@ import pytest
 
 from spark_streams.errors import RetriesExhaustedError, ServerReplyError, ServerUnreachableError, WrongKeyTypeError
 from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.outages import Outages
+from spark_streams.wire.patience import Patience
 from spark_streams.wire.retry import Backoff, is_transient, wants_new_connection
 
 
@@ -43,13 +45,13 @@ class Clock:
 
 def test_pauses_grow_to_a_bound_and_the_limit_ends_them() -> None:
     clock = Clock()
-    backoff = Backoff(30, clock.sleep, lambda: clock.now)
+    backoff = Backoff(30, Patience(sleep=clock.sleep), lambda: clock.now)
 
     def for_ever() -> None:
         while True:
-            backoff.wait("the server", "OOM")
+            backoff.wait("writing", "redis://h", "OOM", lost=False)
 
-    with pytest.raises(RetriesExhaustedError, match="the server was tried for 3[0-9] s without success, at last: OOM"):
+    with pytest.raises(RetriesExhaustedError, match="writing at redis://h was tried for 3[0-9] s .* at last: OOM"):
         for_ever()
     assert clock.pauses[0] <= 0.05
     assert 1 <= max(clock.pauses) <= 2
@@ -58,9 +60,9 @@ def test_pauses_grow_to_a_bound_and_the_limit_ends_them() -> None:
 
 def test_success_starts_anew() -> None:
     clock = Clock()
-    backoff = Backoff(1, clock.sleep, lambda: clock.now)
+    backoff = Backoff(1, Patience(sleep=clock.sleep), lambda: clock.now)
     for _ in range(50):
-        backoff.wait("x", "y")
+        backoff.wait("x", "redis://h", "y", lost=True)
         backoff.succeeded()
     assert max(clock.pauses) <= 0.05
 
@@ -72,13 +74,74 @@ def test_an_error_says_what_it_is_in_another_process_too() -> None:
     assert not is_transient(pickle.loads(pickle.dumps(ServerUnreachableError("x", passes=False))))
 
 
-def test_the_log_is_told_when_waiting_begins_and_then_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
-    backoff = Backoff(200, clock.sleep, lambda: clock.now)
-    while clock.now < 130:
-        backoff.wait("reading at redis://h", "it closed the connection")
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
-    assert caplog.messages[0] == "reading at redis://h: it closed the connection; trying again for up to 200 s"
-    backoff.succeeded()
-    backoff.wait("reading at redis://h", "it closed the connection again")
-    assert len(caplog.records) == 3, "a connection that breaks every few seconds is one line a minute, too"
+class Waiting:
+    """Sessions of one process that wait for servers, and the clock that all of them see."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.outages = Outages(lambda: self.clock.now)
+
+    def session(self, limit: float = 200) -> Backoff:
+        return Backoff(limit, Patience(sleep=self.clock.sleep), lambda: self.clock.now, self.outages)
+
+    def until(self, second: float, *sessions: Backoff, where: str = "redis://h", lost: bool = True) -> None:
+        while self.clock.now < second:
+            for number, session in enumerate(sessions):
+                session.wait(f"session {number}", where, "it closed the connection", lost)
+
+
+def test_an_outage_is_a_line_at_once_then_one_a_minute_and_one_when_it_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    waiting = Waiting()
+    one, other = waiting.session(), waiting.session()
+    waiting.until(130, one, other)
+    assert caplog.messages[0] == "session 0 at redis://h: it closed the connection; trying again for up to 200 s"
+    assert len(caplog.messages) == 3, "however many sessions wait"
+    waiting.outages.connected("redis://h")
+    one.succeeded()
+    other.succeeded()
+    assert len(caplog.messages) == 4
+    assert caplog.messages[3].startswith("the stream server at redis://h is back after 13")
+
+
+def test_a_server_that_comes_and_goes_is_one_line_a_minute_too(caplog: pytest.LogCaptureFixture) -> None:
+    waiting = Waiting()
+    one = waiting.session()
+    for second in range(5, 60, 5):
+        waiting.until(second, one)
+        one.succeeded()
+    assert len(caplog.messages) == 2
+    assert "it closed the connection; trying again" in caplog.messages[0]
+    assert "the stream server at redis://h is back after" in caplog.messages[1]
+
+
+def test_a_server_that_cannot_serve_is_not_back_because_somebody_was_connected(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    waiting = Waiting()
+    one = waiting.session()
+    waiting.until(10, one, lost=False)
+    waiting.outages.connected("redis://h")
+    assert len(caplog.messages) == 1
+    one.succeeded()
+    assert "is back after 1" in caplog.messages[1]
+
+
+def test_who_gives_up_does_not_say_that_the_server_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    waiting = Waiting()
+    one = waiting.session(limit=5)
+    with pytest.raises(RetriesExhaustedError):
+        waiting.until(30, one)
+    one.given_up()
+    one.succeeded()
+    assert len(caplog.messages) == 1
+
+
+def test_each_server_has_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    waiting = Waiting()
+    waiting.until(1, waiting.session())
+    waiting.until(30, waiting.session(), where="redis://other")
+    waiting.outages.connected("redis://nobody-waits-for-this-one")
+    assert ["redis://h" in caplog.messages[0], "redis://other" in caplog.messages[1]] == [True, True]
+    assert len(caplog.messages) == 2

@@ -9,14 +9,14 @@ import pytest
 from spark_streams.errors import RetriesExhaustedError, ServerUnreachableError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.patience import Patience
 from spark_streams.wire.session import Session
 from tests.servers import Server
 
 
 @pytest.fixture
-def session(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    monkeypatch.setattr("spark_streams.wire.retry._FIRST_PAUSE", 0.001)
-    with Session(Address.parse(server.url)) as made:
+def session(server: Server) -> Iterator[Session]:
+    with Session(Address(server.url, Patience(limit=0.2, first_pause=0.001))) as made:
         yield made
 
 
@@ -52,9 +52,8 @@ def test_an_answer_that_would_be_the_same_again_is_raised(session: Session) -> N
         connections_of(session, [ReplyError("ERR syntax error")])
 
 
-def test_parts_that_succeed_do_not_begin_the_limit_anew(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_succeed_do_not_begin_the_limit_anew(session: Session) -> None:
     """Otherwise two parts, of which the second always fails, would be tried for ever."""
-    monkeypatch.setattr("spark_streams.wire.session.LIMIT", 0.2)
 
     def never_done() -> None:
         while True:

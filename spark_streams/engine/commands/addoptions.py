@@ -65,15 +65,8 @@ def parse_add_or_trim(engine: Engine, args: list[bytes], adding: bool) -> tuple[
             found.policy, policy = POLICIES[option], True
         elif adding and option == b"nomkstream":
             found.make = False
-        elif adding and option == b"idmpauto" and more:
-            _producer(found, args[at + 1], "IDMPAUTO")
-            at += 1
-        elif adding and option == b"idmp" and more >= 2:
-            _producer(found, args[at + 1], "IDMP")
-            found.message = args[at + 2]
-            if not found.message:
-                raise CommandError("ERR syntax error, IDMP requires a non-empty idempotent ID")
-            at += 2
+        elif adding and ((option == b"idmpauto" and more) or (option == b"idmp" and more >= 2)):
+            at = _producer(found, args, at)
         elif adding:
             found.ms, found.seq = _new_id(args[at])
             if found.producer is not None:
@@ -111,12 +104,20 @@ def _threshold(found: AddOptions, args: list[bytes], at: int) -> int:
     return at + 1
 
 
-def _producer(found: AddOptions, name: bytes, option: str) -> None:
+def _producer(found: AddOptions, args: list[bytes], at: int) -> int:
+    """`IDMPAUTO producer` or `IDMP producer message` at `at`; where its last word stands."""
+    option = args[at].upper()
     if found.producer is not None:
         raise CommandError(_IDMP + "specified multiple times")
-    if not name:
-        raise CommandError(f"ERR syntax error, {option} requires a non-empty producer ID")
-    found.producer = name
+    found.producer = args[at + 1]
+    if not found.producer:
+        raise CommandError(b"ERR syntax error, %b requires a non-empty producer ID" % option)
+    if option == b"IDMPAUTO":
+        return at + 1
+    found.message = args[at + 2]
+    if not found.message:
+        raise CommandError("ERR syntax error, IDMP requires a non-empty idempotent ID")
+    return at + 2
 
 
 def _new_id(text: bytes) -> tuple[int, int | None]:

@@ -22,26 +22,26 @@ from spark_streams.engine.resp.replies import (
 )
 
 
-@command("client|id", 2)
+@command("client|id", 2, "loading")
 def client_id(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT ID"""
     return integer(client.id)
 
 
-@command("client|setname", 3)
+@command("client|setname", 3, "loading")
 def client_setname(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT SETNAME name"""
     client.name = name_of(args[2])
     return OK
 
 
-@command("client|getname", 2)
+@command("client|getname", 2, "loading")
 def client_getname(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT GETNAME"""
     return bulk(client.name) if client.name else NIL
 
 
-@command("client|setinfo", 4)
+@command("client|setinfo", 4, "loading")
 def client_setinfo(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT SETINFO LIB-NAME|LIB-VER value"""
     option = args[2].lower()
@@ -75,13 +75,13 @@ def _describe(engine: Engine, client: Client) -> str:
     )
 
 
-@command("client|info", 2)
+@command("client|info", 2, "loading")
 def client_info(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT INFO"""
     return Verbatim(_describe(engine, client).encode() + b"\n")
 
 
-@command("client|list", -2)
+@command("client|list", -2, "loading")
 def client_list(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT LIST [TYPE type] [ID id …]"""
     chosen = list(engine.clients.values())
@@ -103,7 +103,7 @@ def _is_normal(kind: bytes) -> bool:
     return kind.lower() == b"normal"
 
 
-@command("client|reply", 3)
+@command("client|reply", 3, "loading")
 def client_reply(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT REPLY ON|OFF|SKIP"""
     mode = args[2].lower()
@@ -131,19 +131,19 @@ def _switch(client: Client, args: list[bytes], flag: str) -> Reply:
     return OK
 
 
-@command("client|no-evict", 3)
+@command("client|no-evict", 3, "loading")
 def client_no_evict(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT NO-EVICT ON|OFF: nothing is ever evicted here; the flag is kept for CLIENT LIST."""
     return _switch(client, args, "no-evict")
 
 
-@command("client|no-touch", 3)
+@command("client|no-touch", 3, "loading")
 def client_no_touch(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT NO-TOUCH ON|OFF: there is no access time to touch; the flag is kept for CLIENT LIST."""
     return _switch(client, args, "no-touch")
 
 
-@command("client|unblock", -3)
+@command("client|unblock", -3, "loading")
 def client_unblock(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT UNBLOCK id [TIMEOUT|ERROR]"""
     how = args[3].lower() if len(args) == 4 else b"timeout"
@@ -157,52 +157,70 @@ def client_unblock(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return integer(1)
 
 
-@command("client|kill", -3)
+@command("client|kill", -3, "loading")
 def client_kill(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT KILL address | [ID id] [ADDR a] [LADDR a] [USER u] [TYPE t] [MAXAGE s] [SKIPME yes|no] …"""
     if len(args) == 3:
-        wanted = args[2].decode("utf-8", "replace")
-        for other in list(engine.clients.values()):
-            if other.address == wanted:
-                _kill(engine, client, other)
-                return OK
-        raise CommandError("ERR No such client")
+        return _kill_address(engine, client, args[2])
     if len(args) % 2:
         raise syntax_error()
     tests: list[Callable[[Client], bool]] = []
     skip_me = True
-    for option, value in zip(args[2::2], args[3::2], strict=True):
-        text = value.decode("utf-8", "replace")
-        match option.lower():
-            case b"id":
-                number = integer_of(value, "ERR client-id should be greater than 0")
-                if number < 1:
-                    raise CommandError("ERR client-id should be greater than 0")
-                tests.append(lambda other, number=number: other.id == number)  # type: ignore[misc]
-            case b"addr":
-                tests.append(lambda other, text=text: other.address == text)  # type: ignore[misc]
-            case b"laddr":
-                tests.append(lambda other, text=text: other.laddr == text)  # type: ignore[misc]
-            case b"user":
-                if value != b"default":
-                    raise CommandError(b"ERR No such user '%b'" % value)
-            case b"type":
-                normal = _is_normal(value)
-                tests.append(lambda other, normal=normal: normal)  # type: ignore[misc]
-            case b"maxage":
-                age = integer_of(value, "ERR maxage is not an integer or out of range")
-                if age < 1:
-                    raise CommandError("ERR maxage should be greater than 0")
-                tests.append(lambda other, age=age: engine.now - other.created >= age * 1000)  # type: ignore[misc]
-            case b"skipme" if value.lower() in (b"yes", b"no"):
-                skip_me = value.lower() == b"yes"
-            case _:
-                raise syntax_error()
+    for option, value in zip(map(bytes.lower, args[2::2]), args[3::2], strict=True):
+        if option == b"skipme":
+            skip_me = _yes_or_no(value)
+        else:
+            tests.append(_kill_test(engine, option, value))
     chosen = [other for other in engine.clients.values() if all(test(other) for test in tests)]
     chosen = [other for other in chosen if other is not client or not skip_me]
     for other in chosen:
         _kill(engine, client, other)
     return integer(len(chosen))
+
+
+def _kill_address(engine: Engine, client: Client, address: bytes) -> Reply:
+    """CLIENT KILL address"""
+    wanted = address.decode("utf-8", "replace")
+    for other in list(engine.clients.values()):
+        if other.address == wanted:
+            _kill(engine, client, other)
+            return OK
+    raise CommandError("ERR No such client")
+
+
+def _yes_or_no(value: bytes) -> bool:
+    if value.lower() not in (b"yes", b"no"):
+        raise syntax_error()
+    return value.lower() == b"yes"
+
+
+def _kill_test(engine: Engine, option: bytes, value: bytes) -> Callable[[Client], bool]:
+    """What one option of CLIENT KILL asks of a client. Raises CommandError."""
+    text = value.decode("utf-8", "replace")
+    match option:
+        case b"id":
+            number = integer_of(value, "ERR client-id should be greater than 0")
+            if number < 1:
+                raise CommandError("ERR client-id should be greater than 0")
+            return lambda other: other.id == number
+        case b"addr":
+            return lambda other: other.address == text
+        case b"laddr":
+            return lambda other: other.laddr == text
+        case b"user" if value != b"default":
+            raise CommandError(b"ERR No such user '%b'" % value)
+        case b"user":
+            return lambda other: True
+        case b"type":
+            normal = _is_normal(value)
+            return lambda other: normal
+        case b"maxage":
+            age = integer_of(value, "ERR maxage is not an integer or out of range")
+            if age < 1:
+                raise CommandError("ERR maxage should be greater than 0")
+            return lambda other: engine.now - other.created >= age * 1000
+        case _:
+            raise syntax_error()
 
 
 def _kill(engine: Engine, client: Client, target: Client) -> None:
@@ -212,7 +230,7 @@ def _kill(engine: Engine, client: Client, target: Client) -> None:
         engine.disconnect(target)
 
 
-@command("client|pause", -3)
+@command("client|pause", -3, "loading")
 def client_pause(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT PAUSE milliseconds [WRITE|ALL]: commands wait; a longer or stricter pause is not cut short."""
     mode = args[3].lower() if len(args) == 4 else b"all"
@@ -228,7 +246,7 @@ def client_pause(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return OK
 
 
-@command("client|unpause", 2)
+@command("client|unpause", 2, "loading")
 def client_unpause(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT UNPAUSE"""
     if engine.paused_until:
@@ -236,13 +254,13 @@ def client_unpause(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return OK
 
 
-@command("client|getredir", 2)
+@command("client|getredir", 2, "loading")
 def client_getredir(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT GETREDIR: -1, because nobody is tracked."""
     return integer(-1)
 
 
-@command("client|tracking", -3)
+@command("client|tracking", -3, "loading")
 def client_tracking(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT TRACKING OFF; ON is refused: this engine tells nobody of changed keys."""
     if args[2].lower() == b"off" and len(args) == 3:
@@ -275,7 +293,7 @@ UNBLOCK <id> [TIMEOUT|ERROR]
 """
 
 
-@command("client|help", 2)
+@command("client|help", 2, "loading")
 def client_help(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLIENT HELP"""
     return Array([simple(line) for line in help_lines("CLIENT", _HELP)])

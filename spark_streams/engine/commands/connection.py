@@ -17,13 +17,13 @@ def ping(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return PONG if len(args) == 1 else bulk(args[1])
 
 
-@command("echo", 2, "fast")
+@command("echo", 2, "fast loading")
 def echo(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """ECHO message"""
     return bulk(args[1])
 
 
-@command("hello", -1, "fast noauth")
+@command("hello", -1, "fast noauth loading")
 def hello(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """HELLO [2|3 [AUTH user password] [SETNAME name]]"""
     resp = client.resp
@@ -67,7 +67,7 @@ def hello(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     )
 
 
-@command("auth", -2, "fast noauth")
+@command("auth", -2, "fast noauth loading")
 def auth(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """AUTH [user] password"""
     if len(args) > 3:
@@ -81,7 +81,7 @@ def auth(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return OK
 
 
-@command("select", 2, "fast")
+@command("select", 2, "fast loading")
 def select(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """SELECT index"""
     number = integer_of(args[1])
@@ -91,14 +91,14 @@ def select(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return OK
 
 
-@command("quit", -1, "fast noauth intransaction")
+@command("quit", -1, "fast noauth intransaction loading")
 def quit_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """QUIT"""
     client.closing = True
     return OK
 
 
-@command("reset", 1, "fast noauth intransaction")
+@command("reset", 1, "fast noauth intransaction loading")
 def reset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """RESET"""
     client.leave_transaction()

@@ -27,7 +27,7 @@ def _database(engine: Engine, text: bytes, problem: str = "ERR value is not an i
 
 
 def _put(db: Database, key: bytes, value: Value, due: int | None) -> None:
-    db.remove(key)
+    db.remove(key, changes=0)
     db.set(key, value)
     if due is not None:
         db.expires[key] = due
@@ -74,7 +74,7 @@ def move(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if value is None or target.get(key) is not None:
         return integer(0)
     due = source.expires.get(key)
-    source.remove(key)
+    source.remove(key, changes=0)
     _put(target, key, value, due)
     return integer(1)
 
@@ -90,8 +90,8 @@ def swapdb(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         for db in (first, other):
             for key in {*db.watched, *db.waiting}:
                 if key in first.values or key in other.values:
-                    db.touch(key)
-            db.changes += 1
+                    db.touch(key, 0)
+        client.db.changes += 1
     return OK
 
 
@@ -140,7 +140,7 @@ def object_freq(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     )
 
 
-@command("object|help", 2)
+@command("object|help", 2, "loading")
 def object_help(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """OBJECT HELP"""
     lines = "ENCODING <key>\n    The encoding that Redis would use.\nREFCOUNT <key>\n    Always 1."

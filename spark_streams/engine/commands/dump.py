@@ -11,18 +11,45 @@ from spark_streams.engine.persistence.dump import dump as payload_of
 from spark_streams.engine.persistence.rdb_encodings import BadDataError
 from spark_streams.engine.persistence.restore import WrongVersionError, load
 from spark_streams.engine.resp.replies import NIL, OK, CommandError, Reply, bulk
+from spark_streams.engine.store.keyspace import Value
 
 
 @command("dump", 2, "readonly", (1, 1, 1))
 def dump(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """DUMP key"""
     value = client.db.get(args[1])
-    return NIL if value is None else bulk(payload_of(value))
+    return NIL if value is None else bulk(payload_of(value, engine.now))
 
 
 @command("restore", -4, "write denyoom effect", (1, 1, 1))
 def restore(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """RESTORE key ttl payload [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]"""
+    replace, absolute = _restore_options(args)
+    db, key = client.db, args[1]
+    if not replace and db.get(key) is not None:
+        raise CommandError("BUSYKEY Target key name already exists.")
+    ttl = integer_of(args[2])
+    if ttl < 0:
+        raise CommandError("ERR Invalid TTL value, must be >= 0")
+    value = _value_of(args[3], engine)
+    due = ttl + (0 if absolute or not ttl else engine.now)
+    existed = replace and db.remove(key, changes=0)
+    journal = engine.journal
+    if due and due <= engine.now:
+        db.changes += existed
+        if existed and journal is not None:
+            journal.write(db, b"DEL", key)
+        return OK
+    db.set(key, value)
+    if due:
+        db.expires[key] = due
+    if journal is not None:
+        journal.restored(db, key, existed, snapshot.value(key, value, db.expires.get(key)))
+    return OK
+
+
+def _restore_options(args: list[bytes]) -> tuple[bool, bool]:
+    """REPLACE and ABSTTL; IDLETIME and FREQ, by which Redis evicts, are only checked. Raises CommandError."""
     replace = absolute = False
     idle = frequency = -1
     at = 4
@@ -45,28 +72,14 @@ def restore(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         else:
             raise syntax_error()
         at += 1
-    db, key = client.db, args[1]
-    if not replace and db.get(key) is not None:
-        raise CommandError("BUSYKEY Target key name already exists.")
-    ttl = integer_of(args[2])
-    if ttl < 0:
-        raise CommandError("ERR Invalid TTL value, must be >= 0")
+    return replace, absolute
+
+
+def _value_of(payload: bytes, engine: Engine) -> Value:
+    """Raises CommandError where the payload cannot be read."""
     try:
-        value = load(args[3], engine.node_limits, engine.now)
+        return load(payload, engine.node_limits, engine.now)
     except WrongVersionError:
         raise CommandError("ERR DUMP payload version or checksum are wrong") from None
     except BadDataError:
         raise CommandError("ERR Bad data format") from None
-    due = ttl + (0 if absolute or not ttl else engine.now)
-    existed = replace and db.remove(key)
-    journal = engine.journal
-    if due and due <= engine.now:
-        if existed and journal is not None:
-            journal.write(db, b"DEL", key)
-        return OK
-    db.set(key, value)
-    if due:
-        db.expires[key] = due
-    if journal is not None:
-        journal.restored(db, key, existed, snapshot.value(key, value, db.expires.get(key)))
-    return OK

@@ -70,7 +70,7 @@ def create(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     last = (stream.last_id if stream is not None else 0) if args[4] == b"$" else entry_id(args[4])
     if stream is None:
         stream = Stream(engine.node_limits)
-        client.db.set(args[2], stream)
+        client.db.set(args[2], stream, changes=0)
     elif args[3] in stream.groups:
         raise CommandError("BUSYGROUP Consumer Group name already exists")
     stream.groups[args[3]] = Group(last, _capped(entries_read, stream, args))
@@ -156,5 +156,5 @@ def xack(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     except entryid.EntryIdError:
         raise CommandError(BAD_ID) from None
     if dropped:
-        client.db.touch_groups(args[1])
+        client.db.touch_groups(args[1], dropped)
     return integer(dropped)

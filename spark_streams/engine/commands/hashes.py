@@ -22,7 +22,7 @@ def _set(client: Client, args: list[bytes]) -> int:
     value = _hash(client, args[1])
     before = len(value)
     value.update(zip(args[2::2], args[3::2], strict=True))
-    client.db.set(args[1], value, keep_ttl=True)
+    client.db.set(args[1], value, keep_ttl=True, changes=len(args) // 2 - 1)
     return len(value) - before
 
 
@@ -118,7 +118,7 @@ def hdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     value = _hash(client, args[1])
     removed = sum(value.pop(name, None) is not None for name in args[2:])
     if removed:
-        client.db.shrunk(args[1])
+        client.db.shrunk(args[1], removed)
     return integer(removed)
 
 

@@ -47,6 +47,10 @@ def xidmprecord(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     if stream.find(message) is None:
         raise CommandError("ERR No such message in stream")
     known = stream.idempotence.find(args[2], args[3])
+    if engine.loading and known not in (None, message):
+        # It had run out when it came again; while a file is read nothing runs out.
+        stream.idempotence.forget(args[2], args[3])
+        known = None
     if known is None:
         stream.idempotence.remember(args[2], args[3], message)
         client.db.touch_groups(args[1])

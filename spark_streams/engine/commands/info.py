@@ -52,6 +52,13 @@ def _clients(engine: Engine) -> dict[str, object]:
         "connected_clients": len(engine.clients),
         "maxclients": engine.config.number("maxclients"),
         "blocked_clients": engine.waiters.count,
+        "watching_clients": sum(bool(client.watching) for client in engine.clients.values()),
+        "clients_in_timeout_table": engine.waiters.timed,
+        "total_watched_keys": sum(len(db.watched) for db in engine.databases),
+        "total_blocking_keys": sum(len(db.waiting) for db in engine.databases),
+        "total_blocking_keys_on_nokey": sum(
+            any(waiter.needs_key for waiter in queue) for db in engine.databases for queue in db.waiting.values()
+        ),
     }
 
 
@@ -238,14 +245,14 @@ def _get_keys(engine: Engine, args: list[bytes]) -> Reply:
 command("command", -1, "loading stale")(command_root)
 
 
-@command("config|get", -3)
+@command("config|get", -3, "loading")
 def config_get(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CONFIG GET pattern …"""
     settings = engine.config.get([arg.decode("utf-8", "replace") for arg in args[2:]])
     return Map([(bulk(name.encode()), bulk(value.encode())) for name, value in settings.items()])
 
 
-@command("config|set", -4)
+@command("config|set", -4, "loading")
 def config_set(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CONFIG SET name value …"""
     if len(args) % 2:
@@ -255,7 +262,7 @@ def config_set(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return OK
 
 
-@command("config|resetstat", 2)
+@command("config|resetstat", 2, "loading")
 def config_resetstat(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CONFIG RESETSTAT"""
     for spec in every_command():

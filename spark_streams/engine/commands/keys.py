@@ -125,8 +125,8 @@ def _rename(client: Client, args: list[bytes], only_new: bool) -> Reply:
         return integer(0)
     if old != new:
         due = db.expires.get(old)
-        db.remove(old)
-        db.remove(new)
+        db.remove(old, changes=0)
+        db.remove(new, changes=0)
         db.set(new, value)
         if due is not None:
             db.expires[new] = due

@@ -25,7 +25,7 @@ def _push(client: Client, args: list[bytes], left: bool, only_if_there: bool = F
         value[:0] = args[:1:-1]
     else:
         value += args[2:]
-    client.db.set(args[1], value, keep_ttl=True)
+    client.db.set(args[1], value, keep_ttl=True, changes=len(args) - 2)
     return integer(len(value))
 
 
@@ -61,7 +61,7 @@ def _take(db: Database, key: bytes, value: list[bytes], count: int, left: bool) 
         taken = value[: -count - 1 : -1] if count else []
         del value[len(value) - len(taken) :]
     if taken:
-        db.shrunk(key)
+        db.shrunk(key, len(taken))
     return taken
 
 
@@ -123,7 +123,7 @@ def _blocking_pop(engine: Engine, client: Client, args: list[bytes], left: bool)
         return reply
     if engine.in_transaction:
         return NIL_ARRAY
-    engine.waiters.add(Waiter(client, db, keys, engine.now + wait if wait else None, attempt, NIL_ARRAY))
+    engine.block(Waiter(client, db, keys, engine.now + wait if wait else None, attempt, NIL_ARRAY))
     return None
 
 

@@ -132,12 +132,7 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """XCLAIM key group consumer min-idle id … [IDLE ms] [TIME unix-ms] [RETRYCOUNT n] [FORCE] [JUSTID] [LASTID id]"""
     stream, group = existing_group(client, args)
     min_idle = max(integer_of(args[4], "ERR Invalid min-idle-time argument for XCLAIM"), 0)
-    ids: list[int] = []
-    for text in args[5:]:
-        try:
-            ids.append(entryid.parse(text))
-        except entryid.EntryIdError:
-            break
+    ids = _leading_ids(args[5:])
     claim = _claim_options(args, 5 + len(ids), min_idle, engine.now)
     moved = claim.last_id > group.last_id
     group.last_id = max(group.last_id, claim.last_id)
@@ -168,7 +163,9 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         taken.setdefault(deliveries, []).append(claimed_id)
         consumer.active = engine.now
         items.append(bulk(entryid.text(claimed_id)) if claim.just_id else entry.wire())
-    client.db.touch_groups(args[1])
+    changes = len(items) + len(dropped) or int(moved)
+    if changes:
+        client.db.touch_groups(args[1], changes)
     if engine.journal is not None:
         engine.journal.claimed(client.db, args[1], args[2], group, consumer, taken, claim.time, dropped, moved)
     return Array(items)
@@ -176,9 +173,22 @@ def xclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 def _consumer(engine: Engine, client: Client, group: Group, args: list[bytes]) -> Consumer:
     """The consumer that claims, made on first mention."""
-    if engine.journal is not None and args[3] not in group.consumers:
-        engine.journal.consumer(client.db, args[1], args[2], args[3])
+    if args[3] not in group.consumers:
+        client.db.changes += 1
+        if engine.journal is not None:
+            engine.journal.consumer(client.db, args[1], args[2], args[3])
     return group.consumer(args[3], engine.now)
+
+
+def _leading_ids(words: list[bytes]) -> list[int]:
+    """The ids up to the first word that is none: there the options begin."""
+    ids: list[int] = []
+    for word in words:
+        try:
+            ids.append(entryid.parse(word))
+        except entryid.EntryIdError:
+            break
+    return ids
 
 
 def _claim_options(args: list[bytes], at: int, min_idle: int, now: int) -> _Claim:
@@ -243,7 +253,7 @@ def xautoclaim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     for claimed_id in deleted:
         group.pending.take(claimed_id, stream)
     if wanted or deleted:
-        client.db.touch_groups(args[1])
+        client.db.touch_groups(args[1], len(wanted) + len(deleted))
         if engine.journal is not None:
             engine.journal.claimed(client.db, args[1], args[2], group, consumer, taken, engine.now, deleted)
     return Array([bulk(entryid.text(cursor)), Array(items), Array(bulks(map(entryid.text, deleted)))])

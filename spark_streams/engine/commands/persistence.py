@@ -15,9 +15,6 @@ from spark_streams.engine.persistence.aof_writer import PersistenceError
 from spark_streams.engine.persistence.dump import dump
 from spark_streams.engine.persistence.restore import load
 from spark_streams.engine.resp.replies import OK, CommandError, Reply, integer, simple
-from spark_streams.engine.store.keyspace import Value
-from spark_streams.engine.store.node_limits import NodeLimits
-from spark_streams.engine.store.stream import Stream
 
 _NO_FILE = "ERR this engine keeps everything in memory: start it with --appendonly yes, or CONFIG SET appendonly yes"
 
@@ -79,24 +76,8 @@ def debug_reload(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """DEBUG RELOAD [NOSAVE] …: every value goes through the form that DUMP gives, and comes back from it."""
     for db in engine.databases:
         for key, value in db.values.items():
-            db.values[key] = _reloaded(value, engine.node_limits, engine.now)
+            db.values[key] = load(dump(value, engine.now, newest=True), engine.node_limits, engine.now)
     return OK
-
-
-def _reloaded(value: Value, limits: NodeLimits, now: int) -> Value:
-    """The value as it comes back from its payload, with what a payload has no place for carried over."""
-    fresh = load(dump(value, active_times=True), limits, now)
-    if isinstance(value, Stream) and isinstance(fresh, Stream):
-        fresh.idempotence = value.idempotence
-        for name, group in fresh.groups.items():
-            before = value.groups[name]
-            for pel_range in before.nobody.pending.ranges:
-                for entry_id in pel_range.id_list(value):
-                    group.pending.take(entry_id, fresh)
-                    group.pending.put(entry_id, group.nobody, pel_range.time, pel_range.deliveries, fresh)
-            if b"" not in before.consumers:
-                group.consumers.pop(b"", None)
-    return fresh
 
 
 @command("debug|loadaof", 2)

@@ -39,7 +39,7 @@ _NEVER = 1 << 63  # later than any time
 
 def _wait(
     engine: Engine, client: Client, options: ReadOptions, attempt: Callable[[], Reply | None],
-    again: Callable[[], int] | None = None,
+    again: Callable[[], int] | None = None, needs_key: bool = False,
 ) -> Reply | None:  # fmt: skip
     """The reply of a first attempt; else block, or answer nil where blocking is not asked for or not possible."""
     reply = attempt()
@@ -48,7 +48,7 @@ def _wait(
     if options.block is None or engine.in_transaction:
         return NIL_ARRAY
     deadline = engine.now + options.block if options.block else None
-    engine.waiters.add(Waiter(client, client.db, options.keys, deadline, attempt, NIL_ARRAY, again))
+    engine.block(Waiter(client, client.db, options.keys, deadline, attempt, NIL_ARRAY, again, needs_key))
     return None
 
 
@@ -120,7 +120,7 @@ def xreadgroup(engine: Engine, client: Client, args: list[bytes]) -> Reply | Non
 
     # Redis forgets CLAIM as soon as it has come to a key whose history is asked for.
     claims = options.claim is not None and all(last is None for _, last in wanted)
-    return _wait(engine, client, options, attempt, again if claims else None)
+    return _wait(engine, client, options, attempt, again if claims else None, needs_key=True)
 
 
 def _read_from(db: Database, key: bytes, name: bytes, text: bytes) -> int | None:
@@ -167,8 +167,10 @@ def _read_groups(
         if room.full:
             break
         stream, group = _group(db, key, name)
-        if engine.journal is not None and options.consumer not in group.consumers:
-            engine.journal.consumer(db, key, name, options.consumer)
+        if options.consumer not in group.consumers:
+            db.changes += 1
+            if engine.journal is not None:
+                engine.journal.consumer(db, key, name, options.consumer)
         consumer = group.consumer(options.consumer, engine.now)
         reply: Reply | None
         if last is not None:

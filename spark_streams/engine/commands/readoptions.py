@@ -33,47 +33,27 @@ def parse(args: list[bytes], grouped: bool) -> ReadOptions:
     at = 1
     while at < len(args):
         option, more = args[at].lower(), len(args) - at - 1
-        if option == b"claim" and more:
-            _only_grouped("CLAIM", grouped)
-            options.claim = integer_of(args[at + 1], "ERR min-idle-time is not an integer or out of range")
-            if options.claim < 0:
-                raise CommandError("ERR min-idle-time must be a positive integer")
-            at += 1
-        elif option == b"block" and more:
-            options.block = integer_of(args[at + 1], "ERR timeout is not an integer or out of range")
-            if options.block < 0:
-                raise CommandError("ERR timeout is negative")
-            at += 1
-        elif option == b"count" and more:
-            options.count = max(integer_of(args[at + 1]), 0) or None
-            at += 1
-        elif option == b"maxcount" and more:
-            options.max_count = _positive("MAXCOUNT", args[at + 1])
-            at += 1
-        elif option == b"maxsize" and more:
-            options.max_size = _positive("MAXSIZE", args[at + 1])
-            at += 1
-        elif option == b"streams" and more:
+        if option == b"streams" and more:
             rest = args[at + 1 :]
             if len(rest) % 2:
-                name, wanted = ("xreadgroup", "ID or '>'") if grouped else ("xread", "ID, '+', or '$'")
-                raise CommandError(
-                    f"ERR Unbalanced '{name}' list of streams: for each stream key an {wanted} must be specified."
-                )
+                raise _unbalanced(grouped)
             half = len(rest) // 2
             options.keys, options.ids = rest[:half], rest[half:]
             break
-        elif option == b"group" and more >= 2:
+        if option == b"group" and more >= 2:
             _only_grouped("GROUP", grouped)
             has_group = True
             options.group, options.consumer = args[at + 1], args[at + 2]
-            at += 2
+            at += 3
         elif option == b"noack":
             _only_grouped("NOACK", grouped)
             options.no_ack = True
+            at += 1
+        elif more:
+            _take_number(options, option, args[at + 1], grouped)
+            at += 2
         else:
             raise syntax_error()
-        at += 1
     if not options.keys:
         raise syntax_error()
     if grouped and not has_group:
@@ -81,6 +61,32 @@ def parse(args: list[bytes], grouped: bool) -> ReadOptions:
     if options.max_count is not None and options.count is not None and options.max_count < options.count:
         raise CommandError("ERR MAXCOUNT must be greater than or equal to COUNT")
     return options
+
+
+def _take_number(options: ReadOptions, option: bytes, text: bytes, grouped: bool) -> None:
+    """An option that has a number behind it. Raises CommandError."""
+    if option == b"count":
+        options.count = max(integer_of(text), 0) or None
+    elif option == b"block":
+        options.block = integer_of(text, "ERR timeout is not an integer or out of range")
+        if options.block < 0:
+            raise CommandError("ERR timeout is negative")
+    elif option == b"maxcount":
+        options.max_count = _positive("MAXCOUNT", text)
+    elif option == b"maxsize":
+        options.max_size = _positive("MAXSIZE", text)
+    elif option == b"claim":
+        _only_grouped("CLAIM", grouped)
+        options.claim = integer_of(text, "ERR min-idle-time is not an integer or out of range")
+        if options.claim < 0:
+            raise CommandError("ERR min-idle-time must be a positive integer")
+    else:
+        raise syntax_error()
+
+
+def _unbalanced(grouped: bool) -> CommandError:
+    name, wanted = ("xreadgroup", "ID or '>'") if grouped else ("xread", "ID, '+', or '$'")
+    return CommandError(f"ERR Unbalanced '{name}' list of streams: for each stream key an {wanted} must be specified.")
 
 
 def _only_grouped(option: str, grouped: bool) -> None:

@@ -40,7 +40,7 @@ for _reason, _names in _REASONS.items():
     REFUSED.update(dict.fromkeys(_names.encode().split(), _reason.encode()))
 
 
-@command("cluster", -2)
+@command("cluster", -2, "loading")
 def cluster(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """CLUSTER …: this is no cluster."""
     raise CommandError("ERR This instance has cluster support disabled")
@@ -76,7 +76,7 @@ def function_list(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return EMPTY_ARRAY
 
 
-@command("slowlog|get", -2)
+@command("slowlog|get", -2, "loading")
 def slowlog_get(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """SLOWLOG GET [n]: slowlog-log-slower-than is -1, so it is empty."""
     if len(args) > 3 or (len(args) == 3 and integer_of(args[2]) < -1):
@@ -84,49 +84,49 @@ def slowlog_get(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return EMPTY_ARRAY
 
 
-@command("slowlog|len", 2)
+@command("slowlog|len", 2, "loading")
 def slowlog_len(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """SLOWLOG LEN"""
     return integer(0)
 
 
-@command("slowlog|reset", 2)
+@command("slowlog|reset", 2, "loading")
 def slowlog_reset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """SLOWLOG RESET"""
     return OK
 
 
-@command("latency|latest", 2)
+@command("latency|latest", 2, "loading")
 def latency_latest(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """LATENCY LATEST: latency-monitor-threshold is 0, so there are no events."""
     return EMPTY_ARRAY
 
 
-@command("latency|history", 3)
+@command("latency|history", 3, "loading")
 def latency_history(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """LATENCY HISTORY event"""
     return EMPTY_ARRAY
 
 
-@command("latency|reset", -2)
+@command("latency|reset", -2, "loading")
 def latency_reset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """LATENCY RESET [event …]"""
     return integer(0)
 
 
-@command("acl|whoami", 2)
+@command("acl|whoami", 2, "loading")
 def acl_whoami(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """ACL WHOAMI: there is one user."""
     return bulk(b"default")
 
 
-@command("acl|users", 2)
+@command("acl|users", 2, "loading")
 def acl_users(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """ACL USERS"""
     return Array([bulk(b"default")])
 
 
-@command("acl|list", 2)
+@command("acl|list", 2, "loading")
 def acl_list(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """ACL LIST: the default user, who may do everything; its password as a hash."""
     password = engine.config.text("requirepass")
@@ -139,7 +139,7 @@ _CATEGORIES = ("keyspace", "read", "write", "set", "list", "hash", "string", "st
 _BY_FLAG = {"read": "readonly", "write": "write", "fast": "fast", "blocking": "blocking"}
 
 
-@command("acl|cat", -2)
+@command("acl|cat", -2, "loading")
 def acl_cat(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """ACL CAT [category]: of the categories, those that the command table knows can be listed."""
     if len(args) == 2:

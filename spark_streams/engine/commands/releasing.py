@@ -38,7 +38,7 @@ def xnack(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         raise CommandError(BAD_ID) from None
     released = sum(_release(stream, group, *range_, count_of, force) for range_ in ranges)
     if released:
-        client.db.touch_groups(args[1])
+        client.db.touch_groups(args[1], released)
     return integer(released)
 
 

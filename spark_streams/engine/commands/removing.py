@@ -22,7 +22,7 @@ def xdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         return integer(0)
     removed = references.remove(stream, [entry_id(text) for text in args[2:]], Policy.KEEPREF).count(GONE)
     if removed:
-        client.db.touch(args[1])
+        client.db.touch(args[1], removed)
     return integer(removed)
 
 
@@ -65,7 +65,7 @@ def xdelex(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     pending = sum(len(group.pending) for group in stream.groups.values())
     codes = references.remove(stream, ids, policy)
     if GONE in codes:
-        client.db.touch(args[1])
+        client.db.touch(args[1], codes.count(GONE))
     elif pending != sum(len(group.pending) for group in stream.groups.values()):
         client.db.touch_groups(args[1])
     return _codes(codes)
@@ -79,7 +79,7 @@ def xackdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     group = stream.groups.get(args[2]) if stream is not None else None
     if stream is None or group is None:
         return _codes([UNKNOWN] * len(texts))
-    length, pending = stream.length, len(group.pending)
+    length = stream.length
     try:
         ranges = group.ranges(texts, stream)
     except entryid.EntryIdError:
@@ -88,10 +88,11 @@ def xackdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     for first, last, count in ranges:
         here = texts[len(codes) : len(codes) + count]
         codes += _acknowledge_and_remove(stream, group, first, last, here, policy)
+    acknowledged = len(codes) - codes.count(UNKNOWN)
     if stream.length != length:
-        client.db.touch(args[1])
-    elif len(group.pending) != pending:
-        client.db.touch_groups(args[1])
+        client.db.touch(args[1], acknowledged)
+    elif acknowledged:
+        client.db.touch_groups(args[1], acknowledged)
     return _codes(codes)
 
 

@@ -12,7 +12,7 @@ from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulks, integer
 
 
-@command("time", 1, "fast")
+@command("time", 1, "fast loading")
 def time(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """TIME: seconds and microseconds; the clock is read in milliseconds."""
     return Array(bulks([b"%d" % (engine.now // 1000), b"%d" % (engine.now % 1000 * 1000)]))
@@ -27,7 +27,7 @@ def wait(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return integer(0)
 
 
-@command("shutdown", -1)
+@command("shutdown", -1, "loading")
 def shutdown(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """SHUTDOWN [SAVE|NOSAVE] [NOW] [FORCE]: an append-only file is complete on disk either way."""
     options = {arg.lower() for arg in args[1:]}
@@ -40,14 +40,14 @@ def shutdown(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return b""
 
 
-@command("debug|sleep", 3)
+@command("debug|sleep", 3, "loading")
 def debug_sleep(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """DEBUG SLEEP seconds: nobody is served meanwhile, which is the purpose."""
     sleep(seconds_of(args[2]) / 1000)
     return OK
 
 
-@command("debug|set-active-expire", 3)
+@command("debug|set-active-expire", 3, "loading")
 def debug_set_active_expire(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """DEBUG SET-ACTIVE-EXPIRE 0|1: whether expired keys go before somebody asks for them."""
     engine.active_expire = integer_of(args[2]) != 0

@@ -18,9 +18,10 @@ def sadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     value = _set(client, args[1])
     before = len(value)
     value.update(args[2:])
-    if len(value) != before:
-        client.db.set(args[1], value, keep_ttl=True)
-    return integer(len(value) - before)
+    added = len(value) - before
+    if added:
+        client.db.set(args[1], value, keep_ttl=True, changes=added)
+    return integer(added)
 
 
 @command("srem", -3, "write fast", (1, 1, 1))
@@ -29,9 +30,10 @@ def srem(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     value = _set(client, args[1])
     before = len(value)
     value.difference_update(args[2:])
-    if len(value) != before:
-        client.db.shrunk(args[1])
-    return integer(before - len(value))
+    removed = before - len(value)
+    if removed:
+        client.db.shrunk(args[1], removed)
+    return integer(removed)
 
 
 @command("sismember", 3, "readonly fast", (1, 1, 1))

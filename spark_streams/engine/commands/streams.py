@@ -30,6 +30,8 @@ from spark_streams.engine.store.references import Policy
 from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 
+_NO_OPTIONS = AddOptions()
+
 
 class Entries(Typed):
     """Stored entries: an array whose bytes are taken from the nodes only when it is sent."""
@@ -53,63 +55,65 @@ def xadd(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     Options: NOMKSTREAM, KEEPREF|DELREF|ACKED, IDMPAUTO producer|IDMP producer message,
     MAXLEN|MINID [=|~] threshold [LIMIT n].
     """
-    options: AddOptions | None = None
-    id_at = 2
+    options, id_at = _NO_OPTIONS, 2
     if args[2] != b"*":
         options, id_at = parse_add_or_trim(engine, args, adding=True)
-    count = len(args) - id_at - 1
-    if count < 2 or count % 2:
+    pairs = args[id_at + 1 :]
+    if len(pairs) < 2 or len(pairs) % 2:
         raise CommandError("ERR wrong number of arguments for 'xadd' command")
-    if options is not None and options.ms == 0 and options.seq == 0:
+    if options.ms == 0 and options.seq == 0:
         raise CommandError("ERR The ID specified in XADD must be greater than 0-0")
     db, key = client.db, args[1]
-    stream = db.stream(key)
-    if stream is None and options is not None and not options.make:
+    found = db.stream(key)
+    if found is None and not options.make:
         return NIL
-    message: bytes | None = None
-    if options is not None and options.producer is not None:
-        message = options.message if options.message is not None else message_of(args[id_at + 1 :])
-        if stream is None:
-            stream = db.values[key] = Stream(engine.node_limits)
-        stream.idempotence.forget_old(engine.now)
-        known = stream.idempotence.find(options.producer, message)
+    stream = found if found is not None else Stream(engine.node_limits)
+    if options.producer is not None:
+        known = _known(stream, options, options.producer, pairs, engine.now)
         if known is not None:
-            stream.idempotence.duplicates += 1
+            db.changes += 1
             return bulk(entryid.text(known))
-    last = stream.last_id if stream is not None else 0
+    last = stream.last_id
     if last == entryid.HIGHEST:
         raise CommandError("ERR The stream has exhausted the last possible ID, unable to add more items")
-    if options is None or options.ms is None:
-        new = engine.now << 64
-        if new <= last:
-            new = last + 1
-    else:
-        new = _explicit(options.ms, options.seq, last)
-    pairs = args[id_at + 1 :]
+    new = engine.now << 64 if options.ms is None else _explicit(options.ms, options.seq, last)
+    if new <= last:
+        new = last + 1
     fields = fields_wire(pairs)
     if len(fields) > MAX_NODE_BYTES and sum(map(len, pairs)) > MAX_NODE_BYTES:
         raise CommandError("ERR Elements are too large to be stored")
-    if stream is None:
-        stream = db.values[key] = Stream(engine.node_limits)
+    if found is None:
+        db.values[key] = stream
     text = b"%d-%d" % (new >> 64, new & U64_MAX)
     answer = b"$%d\r\n%b\r\n" % (len(text), text)
     stream.append(new, b"*2\r\n%b%b" % (answer, fields), pairs)
-    if options is None:
-        if engine.journal is not None:
-            engine.journal.added(db, key, answer, fields)
-    else:
-        _after_add(engine, db, key, stream, options, message, new, answer, fields)
+    if options is not _NO_OPTIONS:
+        _after_add(engine, db, key, stream, options, new, answer, fields)
+    elif engine.journal is not None:
+        engine.journal.added(db, key, answer, fields)
     db.touch(key)
     return answer
 
 
+def _known(stream: Stream, options: AddOptions, producer: bytes, pairs: list[bytes], now: int) -> int | None:
+    """The entry that this producer's message has become already; an IDMPAUTO gets its message id."""
+    if options.message is None:
+        options.message = message_of(pairs)
+    memory = stream.idempotence
+    memory.forget_old(now)
+    known = memory.find(producer, options.message)
+    memory.duplicates += known is not None
+    return known
+
+
 def _after_add(
-    engine: Engine, db: Database, key: bytes, stream: Stream, options: AddOptions, message: bytes | None, new: int,
-    answer: bytes, fields: bytes,
+    engine: Engine, db: Database, key: bytes, stream: Stream, options: AddOptions, new: int, answer: bytes,
+    fields: bytes,
 ) -> None:  # fmt: skip
     """Remember the message, trim, and write down what was done."""
-    if options.producer is not None and message is not None:
-        stream.idempotence.remember(options.producer, message, new)
+    producer, message = options.producer, options.message
+    if producer is not None and message is not None:
+        stream.idempotence.remember(producer, message, new)
     removed = options.trim(stream)
     journal = engine.journal
     if journal is None:
@@ -117,8 +121,8 @@ def _after_add(
     journal.begin()
     together = bool(removed) and message is None and options.policy is Policy.KEEPREF
     journal.added(db, key, answer, fields, stream.length if together else None)
-    if options.producer is not None and message is not None:
-        journal.write(db, b"XIDMPRECORD", key, options.producer, message, entryid.text(new))
+    if producer is not None and message is not None:
+        journal.write(db, b"XIDMPRECORD", key, producer, message, entryid.text(new))
     if removed and not together:
         journal.trimmed(db, key, stream.length, options.policy)
     journal.end()
@@ -143,7 +147,7 @@ def xtrim(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     stream = client.db.stream(args[1])
     removed = options.trim(stream) if stream is not None else 0
     if removed and stream is not None:
-        client.db.touch(args[1])
+        client.db.touch(args[1], removed)
         if engine.journal is not None:
             engine.journal.trimmed(client.db, args[1], stream.length, options.policy)
     return integer(removed)

@@ -9,7 +9,7 @@ from spark_streams.engine.resp.replies import NIL_ARRAY, OK, CommandError, Piece
 from spark_streams.engine.resp.xadd_batch import XaddBatch
 
 
-@command("multi", 1, "fast intransaction")
+@command("multi", 1, "fast intransaction loading")
 def multi(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """MULTI"""
     if client.queue is not None:
@@ -18,7 +18,7 @@ def multi(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return OK
 
 
-@command("discard", 1, "fast intransaction")
+@command("discard", 1, "fast intransaction loading")
 def discard(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """DISCARD"""
     if client.queue is None:
@@ -27,7 +27,7 @@ def discard(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return OK
 
 
-@command("exec", 1, "intransaction")
+@command("exec", 1, "intransaction loading")
 def exec_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """EXEC"""
     if client.queue is None:
@@ -70,7 +70,7 @@ def exec_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return Pieces(count, replies)
 
 
-@command("watch", -2, "fast intransaction", (1, -1, 1))
+@command("watch", -2, "fast intransaction loading", (1, -1, 1))
 def watch(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """WATCH key …"""
     if client.queue is not None:
@@ -84,7 +84,7 @@ def watch(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return OK
 
 
-@command("unwatch", 1, "fast")
+@command("unwatch", 1, "fast loading")
 def unwatch(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """UNWATCH"""
     client.unwatch()

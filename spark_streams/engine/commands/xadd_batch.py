@@ -54,8 +54,7 @@ def add_batch(engine: Engine, client: Client, batch: XaddBatch) -> bytes | None:
         removed = stream.trim_approximately(shape.keep, count)
         if removed and engine.journal is not None:
             engine.journal.trimmed(db, key, stream.length)
-    db.touch(key)
-    db.changes += count - 1
+    db.touch(key, count)
     return b"".join(replies)
 
 

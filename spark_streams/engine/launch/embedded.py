@@ -17,7 +17,8 @@ session of its own and ends some time after its last client has gone.
       engine.address          then says where it is: not every process has the same XDG_RUNTIME_DIR
       engine.lock, engine.log as above
 
-If it dies, the next one to ask starts it again from its file.
+If it dies, the next one to ask starts it again from its file. Who only looks (`find`) starts nothing, and makes
+neither folder nor file.
 """
 
 from __future__ import annotations
@@ -41,12 +42,11 @@ from spark_streams.engine.launch.process import (
     wait_until_ready,
 )
 
-__all__ = ["IDLE_SECONDS", "EngineStartError", "locate"]
+__all__ = ["IDLE_SECONDS", "EngineStartError", "find", "kept_bytes", "locate"]
 
 _LOG_LIMIT = 1 << 20
 IDLE_SECONDS = 600.0  # how long an engine outlives its last client, if nobody says otherwise
 BUSY_SECONDS = 5.0  # how long an engine may be busy and not answer, before another one is started
-_LOADED_PER_SECOND = 5 << 20  # bytes of a file that the slowest machine reads back
 
 
 def locate(
@@ -62,21 +62,35 @@ def locate(
         folder = _folder()
         path = check_length(folder / "engine.sock")
         settings: list[str] = []
-        seconds = 15.0
     else:
         folder = _keeping_folder(directory)
-        path = _socket_of(folder)
+        path = _socket_of(folder) or _agree_on_socket(folder)
         settings = ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", fsync or "everysec"]
-        size = (folder / "appendonly.aof").stat().st_size if (folder / "appendonly.aof").exists() else 0
-        seconds = 30 + size / _LOADED_PER_SECOND
     if not answers(path):
-        _start_once(folder, path, ["--idle", str(idle), *settings], seconds, busy, keeping=directory is not None)
+        _start_once(folder, path, ["--idle", str(idle), *settings], busy, keeping=directory is not None)
     if directory is not None and fsync is not None and ask(path, "CONFIG", "SET", "appendfsync", fsync) != b"+OK":
         raise EngineStartError(f"the stream engine of {folder} does not take appendfsync {fsync}")
     return unix_url(path)
 
 
-def _start_once(folder: Path, path: Path, settings: list[str], seconds: float, busy: float, keeping: bool) -> None:
+def find(directory: Path | None = None, busy: float = BUSY_SECONDS) -> str | None:
+    """The URL of the engine that `locate` would find running; None where it would start one. `busy` as there.
+
+    Raises EngineStartError where the folder cannot be trusted.
+    """
+    if not (_rendezvous() if directory is None else directory).is_dir():
+        return None
+    path = _folder() / "engine.sock" if directory is None else _socket_of(_keeping_folder(directory))
+    return unix_url(path) if path is not None and answers(path, busy) else None
+
+
+def kept_bytes(directory: Path) -> int:
+    """The size of the file that a directory's engine is started from; 0 where there is none."""
+    file = directory / "appendonly.aof"
+    return file.stat().st_size if file.exists() else 0
+
+
+def _start_once(folder: Path, path: Path, settings: list[str], busy: float, keeping: bool) -> None:
     """Start it, unless another process is faster."""
     log = folder / "engine.log"
     with (folder / "engine.lock").open("ab") as lock:
@@ -89,7 +103,7 @@ def _start_once(folder: Path, path: Path, settings: list[str], seconds: float, b
         if log.exists() and log.stat().st_size > _LOG_LIMIT:
             log.unlink()
         process = start(["--port", "0", "--unixsocket", str(path), *settings], log, detached=True)
-        wait_until_ready(process, path, log, seconds)
+        wait_until_ready(process, path, log)
         # It outlives us by design: Python must not warn about a child that still runs.
         process.returncode = 0
 
@@ -109,17 +123,22 @@ def _keeping_folder(directory: Path) -> Path:
     return folder
 
 
-def _socket_of(folder: Path) -> Path:
-    """Where the engine of a directory listens."""
+def _socket_of(folder: Path) -> Path | None:
+    """Where the engine of a directory listens; None where that is not agreed on yet."""
     path = folder / "engine.sock"
     if fits(path):
         return path
-    note = folder / "engine.address"
     try:
-        return Path(note.read_text())
+        return Path((folder / "engine.address").read_text())
     except FileNotFoundError:
-        name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-        path = check_length(_folder() / f"{name}.sock")
+        return None
+
+
+def _agree_on_socket(folder: Path) -> Path:
+    """A socket elsewhere for the engine of a directory with a long name, told to all."""
+    note = folder / "engine.address"
+    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    path = check_length(_folder() / f"{name}.sock")
     # Whole or not at all, and the first one counts.
     fresh = folder / f"engine.address.{os.getpid()}"
     fresh.write_text(str(path))
@@ -129,15 +148,19 @@ def _socket_of(folder: Path) -> Path:
     return Path(note.read_text())
 
 
-def _folder() -> Path:
-    """The rendezvous folder, made if need be; only ours, only for us."""
+def _rendezvous() -> Path:
+    """Where all processes of the user meet."""
     chosen = os.environ.get("RSTREAM_EMBEDDED_DIR")
     if chosen:
-        folder = Path(chosen).absolute()
-    else:
-        folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"rstream-{os.getuid()}"
+        return Path(chosen).absolute()
+    return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"rstream-{os.getuid()}"
+
+
+def _folder() -> Path:
+    """The rendezvous folder, made if need be; only ours, only for us."""
+    folder = _rendezvous()
     try:
-        folder.mkdir(mode=0o700, parents=bool(chosen), exist_ok=True)
+        folder.mkdir(mode=0o700, parents=bool(os.environ.get("RSTREAM_EMBEDDED_DIR")), exist_ok=True)
         status = folder.lstat()
     except OSError as problem:
         raise EngineStartError(f"cannot use {folder} for the shared engine: {problem.strerror or problem}") from None

@@ -47,7 +47,7 @@ class LocalEngine:
                 self._keeps.mkdir(parents=True, exist_ok=True)
                 arguments += ["--appendonly", "yes", "--appendfsync", self._fsync, "--dir", str(self._keeps)]
             self._process = start(arguments, log, detached=False)
-            wait_until_ready(self._process, path, log, 15.0 if self._keeps is None else 120.0)
+            wait_until_ready(self._process, path, log)
         except BaseException:
             self.stop()
             raise

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _SOCKET_PATH_LIMIT = 100  # sun_path holds 104 bytes on macOS, 108 on Linux
+_READY = b"+PONG"
+_LOADING = b"-LOADING"  # it reads its file back
+_START_SECONDS = 15.0  # that an engine may take to say the first word, or the next while it reads its file back
 
 
 class EngineStartError(RuntimeError):
@@ -37,15 +40,10 @@ def check_length(path: Path) -> Path:
 
 
 def answers(path: Path, timeout: float = 1.0) -> bool:
-    """Whether an engine behind this socket answers PING."""
-    try:
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(timeout)
-            probe.connect(str(path))
-            probe.sendall(b"*1\r\n$4\r\nPING\r\n")
-            return probe.recv(16).startswith(b"+PONG")
-    except OSError:
-        return False
+    """Whether an engine behind this socket answers PING. One that reads its file back is waited for."""
+    while (answer := ask(path, "PING", timeout=timeout)).startswith(_LOADING):
+        time.sleep(0.05)
+    return answer == _READY
 
 
 def ask(path: Path, *words: str, timeout: float = 5.0) -> bytes:
@@ -81,14 +79,16 @@ def start(arguments: Sequence[str], log: Path, detached: bool) -> subprocess.Pop
         )
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], path: Path, log: Path, seconds: float = 15.0) -> None:
-    """Return once the engine answers. Raises EngineStartError with the end of its log."""
-    deadline = time.monotonic() + seconds
+def wait_until_ready(process: subprocess.Popen[bytes], path: Path, log: Path) -> None:
+    """Return once the engine answers and has read its file back. Raises EngineStartError with the end of its log."""
+    deadline = time.monotonic() + _START_SECONDS
     pause = 0.005
-    while not answers(path):
+    while (answer := ask(path, "PING", timeout=1.0)) != _READY:
+        if answer.startswith(_LOADING):
+            deadline = time.monotonic() + _START_SECONDS
         ended = process.poll()
         if ended is not None or time.monotonic() > deadline:
-            reason = f"ended with code {ended}" if ended is not None else f"did not answer within {seconds:g} s"
+            reason = f"ended with code {ended}" if ended is not None else f"did not answer within {_START_SECONDS:g} s"
             raise EngineStartError(f"the stream engine {reason}: {tail(log)}")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)

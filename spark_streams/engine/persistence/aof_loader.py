@@ -3,6 +3,8 @@
 hiredis parses, the commands run without a client, and nothing is looked at twice as long as all goes well. hiredis
 does not say at which byte a command began; only when something is wrong the file is read again, byte by byte, to tell.
 
+When an engine starts, clients are served between two pieces of the file: with LOADING, where a command needs data.
+
 What may be wrong, and what happens:
 
     the file ends within a command, or within MULTI … EXEC      a torn write: cut off there, or refused if so configured
@@ -35,6 +37,7 @@ from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 
 _CHUNK = 1 << 20
+_QUEUED = 10_000  # commands of a transaction from one breath to the next
 _MAX_COUNT = 1 << 20  # arguments of a command, as in Redis
 _MAX_BULK = 1 << 29
 _LINE = re.compile(rb"([*$])(0|[1-9][0-9]{0,9})\r\n")
@@ -56,6 +59,10 @@ class TornFileError(CorruptFileError):
     """The file ends within a command: what a crash leaves behind."""
 
 
+class LoadingStoppedError(Exception):
+    """The engine is to end before its file is read."""
+
+
 class _RefusedError(Exception):
     """The command behind so many sound ones cannot be taken."""
 
@@ -63,23 +70,28 @@ class _RefusedError(Exception):
 class Loader:
     """Runs the commands of one file on an engine that writes nothing down meanwhile."""
 
-    def __init__(self, engine: KeptEngine, path: Path) -> None:
+    def __init__(self, engine: KeptEngine, path: Path, breathes: bool) -> None:
+        """`breathes`: clients are served meanwhile."""
         self._engine = engine
         self._path = path
+        self._breathes = breathes
+        self.began = engine.now  # Unix milliseconds
+        self.size = path.stat().st_size
+        self.read = 0  # bytes so far
         self._client = Client(0, engine.databases[0], "", "", engine.now)
         self._queue: list[list[bytes]] | None = None  # since MULTI
         self.commands = 0  # sound ones so far
         self._before_multi = 0
 
     def load(self) -> None:
-        """Run all. Raises TornFileError, CorruptFileError, OSError."""
+        """Run all. Raises TornFileError, CorruptFileError, LoadingStoppedError, OSError."""
         collecting = gc.isenabled()
         gc.disable()  # millions of lists, none of them in a circle
-        self._engine.loading = True
+        self._engine.set_loading(True)
         try:
             self._load()
         finally:
-            self._engine.loading = False
+            self._engine.set_loading(False)
             if collecting:
                 gc.enable()
 
@@ -90,6 +102,8 @@ class Loader:
                 while chunk := file.read(_CHUNK):
                     reader.feed(chunk)
                     self._take(reader.gets)
+                    self.read += len(chunk)
+                    self._breathe()
         except _RefusedError as problem:
             at, reason = self._offset(self.commands)
             if self._is_zero(at):
@@ -102,6 +116,12 @@ class Loader:
         elif not _is_at_an_end(reader):
             at, reason = self._offset(self.commands)
             self._judge_end(at, at, reason)
+
+    def _breathe(self) -> None:
+        if self._breathes:
+            self._engine.breathe()
+            if self._engine.stopping:
+                raise LoadingStoppedError
 
     def _take(self, gets: Callable[[], object]) -> None:
         """Run what the reader has complete."""
@@ -138,9 +158,11 @@ class Loader:
         elif name == b"EXEC":
             queue, self._queue = self._queue, None
             count, self.commands = self.commands, self._before_multi + 1
-            for command in queue:
+            for number, command in enumerate(queue, 1):
                 self._run(command)
                 self.commands += 1
+                if not number % _QUEUED:
+                    self._breathe()
             self.commands = count
         else:
             self._check(args)

@@ -40,6 +40,7 @@ class Persistence:
         self.saved_changes = 0
         self.load_seconds = 0.0
         self._lock: FolderLock | None = None
+        self._loader: Loader | None = None  # while the file is read back
         self._save_wanted = False  # BGSAVE
 
     @property
@@ -74,9 +75,8 @@ class Persistence:
 
     # Beginning and end
 
-    def start(self) -> None:
-        """Lock the file, read it back, and keep what changes from now on. Raises PersistenceError, CorruptFileError."""
-        self.ready = True
+    def take_hold(self) -> None:
+        """Lock the file: it, and the sockets that stand for it, are this engine's. Raises PersistenceError."""
         if not self._config.flag("appendonly"):
             return
         deadline = time.monotonic() + _LOCK_PATIENCE
@@ -89,11 +89,25 @@ class Persistence:
                 time.sleep(0.05)
             except OSError as problem:
                 raise PersistenceError(f"cannot use {self.directory}: {problem.strerror or problem}") from None
+
+    def start(self) -> None:
+        """Read the file back, locked already or not, and keep what changes from now on.
+
+        Raises PersistenceError, CorruptFileError, LoadingStoppedError.
+        """
+        self.ready = True
+        if not self._config.flag("appendonly"):
+            return
+        if self._lock is None:
+            self.take_hold()
         try:
             for leftover in self.directory.glob(f"{TEMPORARY}*.aof"):
                 leftover.unlink(missing_ok=True)
             if self.path.exists():
-                self.load()
+                self.load(breathes=True)
+            if not self._config.flag("appendonly"):  # said while it was read
+                self.stop()
+                return
             file = self.writer.file = AppendFile(self.path)
         except OSError as problem:
             raise PersistenceError(f"cannot use {self.path}: {problem.strerror or problem}") from None
@@ -101,10 +115,13 @@ class Persistence:
         self._engine.journal = Journal()
         self.saved_changes = self._changes()
 
-    def load(self) -> None:
-        """Read the file into an empty key space; a torn end is cut off. Raises CorruptFileError, OSError."""
+    def load(self, breathes: bool = False) -> None:
+        """Read the file into an empty key space; a torn end is cut off. `breathes`: clients are served meanwhile.
+
+        Raises CorruptFileError, LoadingStoppedError, OSError.
+        """
         began = time.monotonic()
-        loader = Loader(self._engine, self.path)
+        loader = self._loader = Loader(self._engine, self.path, breathes)
         try:
             loader.load()
         except TornFileError as torn:
@@ -116,6 +133,8 @@ class Persistence:
                 size - torn.offset,
             )  # fmt: skip
             os.truncate(self.path, torn.offset)
+        finally:
+            self._loader = None
         self.load_seconds = time.monotonic() - began
         log.info("%d commands read back from %s in %.3f s", loader.commands, self.path, self.load_seconds)
 
@@ -132,6 +151,7 @@ class Persistence:
             raise PersistenceError(f"cannot read {self.path}: {problem.strerror or problem}") from None
         finally:
             self._engine.journal = journal
+        self.saved_changes = self._changes()
         if journal is not None:
             journal.selected = -1
 
@@ -203,14 +223,14 @@ class Persistence:
                 "aof_last_load_seconds": f"{self.load_seconds:.3f}",
                 "aof_last_rewrite_pause_ms": f"{self.rewriter.pause * 1000:.1f}",
             }
-        return fields
+        return fields | (_progress(self._loader, self._engine.now) if self._loader is not None else {})
 
     # Settings
 
     def _switch(self) -> None:
         """CONFIG SET appendonly. Raises SettingError."""
         wanted = self._config.flag("appendonly")
-        if not self.ready or wanted == self.enabled:
+        if not self.ready or self._engine.loading or wanted == self.enabled:
             return
         try:
             if wanted:
@@ -243,3 +263,16 @@ class Persistence:
         self.rewriter.base_size = new.size
         self._engine.journal = Journal()
         self.saved()
+
+
+def _progress(loader: Loader, now: int) -> dict[str, object]:
+    """How far the file is read."""
+    passed = (now - loader.began) / 1000
+    left = (loader.size - loader.read) * passed / loader.read if loader.read else -1
+    return {
+        "loading_start_time": loader.began // 1000,
+        "loading_total_bytes": loader.size,
+        "loading_loaded_bytes": loader.read,
+        "loading_loaded_perc": f"{100 * loader.read / max(loader.size, 1):.2f}",
+        "loading_eta_seconds": round(left),
+    }

@@ -1,6 +1,8 @@
-"""A value's payload, as DUMP gives it (rdb.py), for Redis 7.0 or newer."""
+"""A value's payload, as DUMP gives it (rdb.py), for the oldest Redis that can hold all of it: 7.0, 8.6 or 8.8."""
 
 from __future__ import annotations
+
+from itertools import dropwhile
 
 from spark_streams.engine.persistence.crc64 import crc64
 from spark_streams.engine.persistence.rdb import (
@@ -10,6 +12,8 @@ from spark_streams.engine.persistence.rdb import (
     SET,
     STREAM_2,
     STREAM_3,
+    STREAM_4,
+    STREAM_5,
     STRING,
     put_id,
     put_length,
@@ -18,21 +22,29 @@ from spark_streams.engine.persistence.rdb import (
 from spark_streams.engine.persistence.rdb_encodings import pack
 from spark_streams.engine.store.entry import fields_of
 from spark_streams.engine.store.group import Group
+from spark_streams.engine.store.idempotence import Idempotence
 from spark_streams.engine.store.keyspace import Value
 from spark_streams.engine.store.node import Node
-from spark_streams.engine.store.pel_range import Consumer, PelRange
+from spark_streams.engine.store.pel_range import Consumer
 from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 
-WRITTEN_VERSION = 10  # Redis 7.0
+_VERSIONS = {STREAM_2: 10, STREAM_4: 13, STREAM_5: 14}  # of the format that brought a type of stream
+_VERSION = 10  # of all other types: Redis 7.0
 
 
-def dump(value: Value, active_times: bool = False) -> bytes:
-    """The payload of a value. With `active_times` consumers keep theirs, and Redis before 7.2 cannot read it."""
+def dump(value: Value, now: int, newest: bool = False) -> bytes:
+    """The payload of a value at this time in Unix milliseconds.
+
+    `newest`: a stream is written with all that the newest Redis has a place for, as when consumers were last active.
+    """
     out = bytearray()
+    version = _VERSION
     if isinstance(value, Stream):
-        out.append(STREAM_3 if active_times else STREAM_2)
-        _put_stream(out, value, active_times)
+        kind = STREAM_5 if newest else _kind_of(value)
+        version = _VERSIONS[kind]
+        out.append(kind)
+        _put_stream(out, value, kind, now)
     elif isinstance(value, bytes):
         out.append(STRING)
         put_string(out, value)
@@ -42,12 +54,19 @@ def dump(value: Value, active_times: bool = False) -> bytes:
         put_length(out, len(value))
         for item in items:
             put_string(out, item)
-    out += (11 if active_times else WRITTEN_VERSION).to_bytes(2, "little")
+    out += version.to_bytes(2, "little")
     out += crc64(bytes(out)).to_bytes(8, "little")
     return bytes(out)
 
 
-def _put_stream(out: bytearray, stream: Stream, active_times: bool) -> None:
+def _kind_of(stream: Stream) -> int:
+    """The oldest type that has a place for all that a user of this stream has asked for."""
+    if any(group.nobody.pending.count for group in stream.groups.values()):
+        return STREAM_5
+    return STREAM_4 if stream.idempotence.used else STREAM_2
+
+
+def _put_stream(out: bytearray, stream: Stream, kind: int, now: int) -> None:
     put_length(out, len(stream.nodes))
     for node in stream.nodes:
         first, listpack = _packed_node(node)
@@ -60,35 +79,58 @@ def _put_stream(out: bytearray, stream: Stream, active_times: bool) -> None:
     put_length(out, len(stream.groups))
     for name, group in stream.groups.items():
         put_string(out, name)
-        put_id(out, group.last_id)
-        put_length(out, U64_MAX if group.entries_read is None else group.entries_read)
-        put_length(out, len(group.pending))
-        for pel_range in group.pending.index.ranges:
-            tail = bytearray(_time(pel_range.time))
-            put_length(tail, pel_range.deliveries)
-            for entry_id in pel_range.id_list(stream):
-                out += entry_id.to_bytes(16, "big")
-                out += tail
-        owners = _owners(group)
-        put_length(out, len(owners))
-        for consumer, pel_ranges in owners:
-            put_string(out, consumer.name)
-            out += _time(consumer.seen)
-            if active_times:
-                out += _time(consumer.active)
-            put_length(out, sum(pel_range.count for pel_range in pel_ranges))
-            for pel_range in pel_ranges:
-                out += b"".join([entry_id.to_bytes(16, "big") for entry_id in pel_range.id_list(stream)])
+        _put_group(out, stream, group, kind)
+    if kind >= STREAM_4:
+        _put_idempotence(out, stream.idempotence, now)
 
 
-def _owners(group: Group) -> list[tuple[Consumer, list[PelRange]]]:
-    """Consumers and their ranges. What XNACK has released goes under the empty name, which is how XPENDING shows it."""
-    released = group.nobody.pending.ranges
-    owners = [
-        (consumer, consumer.pending.ranges if consumer.name else consumer.pending.ranges + released)
-        for consumer in group.consumers.values()
+def _put_group(out: bytearray, stream: Stream, group: Group, kind: int) -> None:
+    put_id(out, group.last_id)
+    put_length(out, U64_MAX if group.entries_read is None else group.entries_read)
+    put_length(out, len(group.pending))
+    for pel_range in group.pending.index.ranges:
+        tail = bytearray(_time(pel_range.time))
+        put_length(tail, pel_range.deliveries)
+        for entry_id in pel_range.id_list(stream):
+            out += entry_id.to_bytes(16, "big")
+            out += tail
+    put_length(out, len(group.consumers))
+    for consumer in group.consumers.values():
+        put_string(out, consumer.name)
+        out += _time(consumer.seen)
+        if kind >= STREAM_3:
+            out += _time(consumer.active)
+        _put_ids(out, stream, consumer)
+    if kind >= STREAM_5:
+        _put_ids(out, stream, group.nobody)
+
+
+def _put_ids(out: bytearray, stream: Stream, owner: Consumer) -> None:
+    """What is pending for this consumer, or for nobody."""
+    put_length(out, owner.pending.count)
+    for pel_range in owner.pending.ranges:
+        out += b"".join([entry_id.to_bytes(16, "big") for entry_id in pel_range.id_list(stream)])
+
+
+def _put_idempotence(out: bytearray, memory: Idempotence, now: int) -> None:
+    """What is remembered of idempotent adds, without what has run out."""
+    put_length(out, memory.duration)
+    put_length(out, memory.max_size)
+    latest = memory.latest_forgotten(now)
+    alive = [
+        (producer, left)
+        for producer, messages in sorted(memory.producers.items())
+        if (left := list(dropwhile(lambda item: item[1] >> 64 <= latest, messages.items())))
     ]
-    return owners if not released or b"" in group.consumers else [*owners, (group.nobody, released)]
+    put_length(out, len(alive))
+    for producer, left in alive:
+        put_string(out, producer)
+        put_length(out, len(left))
+        for message, entry_id in left:
+            put_string(out, message)
+            put_id(out, entry_id)
+    put_length(out, memory.added)
+    put_length(out, memory.duplicates)
 
 
 def _time(milliseconds: int) -> bytes:

@@ -16,6 +16,11 @@ class KeptEngine(Protocol):
     config: Config
     databases: list[Database]
     journal: Journal | None  # persistence sets it while changes are written down
-    loading: bool  # persistence sets it while the file is read back
+    loading: bool  # while the file is read back
     now: int  # Unix milliseconds
+    stopping: bool  # it is to end
     wake: Callable[[], None]  # ends the server's waiting; safe in any thread
+    breathe: Callable[[], None]  # serves who asks while the file is read back: with LOADING, mostly
+
+    def set_loading(self, loading: bool) -> None:
+        """The file is being read back, or is so no more."""

@@ -2,22 +2,25 @@
 
     type 1 | value … | RDB version 2, little endian | CRC-64 of all before it 8, little endian
 
-A stream (type 19, since Redis 7.0; 15 before, 21 since 7.2):
+A stream (type 15; since Redis 7.0 19, 7.2 21, 8.6 26, 8.8 27):
 
     nodes n | ( id 16, big endian | listpack ) …
     length | last id | first id | greatest deleted id | entries added             from 19 on
     groups n | ( name | last id | entries read (from 19 on)
                  | pending n | ( id 16 | time 8 | deliveries ) …
-                 | consumers n | ( name | seen 8 | active 8 (from 21 on) | pending n | id 16 … ) … ) …
+                 | consumers n | ( name | seen 8 | active 8 (from 21 on) | pending n | id 16 … ) …
+                 | released n | id 16 … (from 27 on) ) …
+    seconds | messages | producers n | ( name | messages n | ( message | id ) … ) …
+                 | messages ever remembered | recognised                            from 26 on: XADD IDMP
 
 and in a node's listpack
 
     entries | deleted | fields n | field … | 0
     flags | ms | seq | [fields n | field value …  or, where the fields are the first entry's,  value …] | elements
 
-with ids as differences to the node's. Written is what Redis 7.0 reads; read is whatever Redis from 5.0 to 7.4 writes
-for the types that the engine has. What XNACK has released has no place in it: it goes as pending for a consumer
-without a name. Nor have the messages that XADD IDMP remembers. Sources: `rdb.c`, `t_stream.c`, `cluster.c`.
+with ids as differences to the node's. Read is whatever Redis from 5.0 to 8.10 writes for the types that the engine has.
+Written is what Redis 7.0 reads; a stream that remembers messages (XADD IDMP) is written for 8.6, one of which XNACK has
+released entries for 8.8: what is older has no place for them. Sources: `rdb.c`, `t_stream.c`, `cluster.c`.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from spark_streams.ids import U64_MAX
 STRING, LIST, SET, HASH = 0, 1, 2, 4
 HASH_ZIPMAP, LIST_ZIPLIST, SET_INTSET, HASH_ZIPLIST, LIST_QUICKLIST = 9, 10, 11, 13, 14
 STREAM, HASH_LISTPACK, LIST_QUICKLIST_2, STREAM_2, SET_LISTPACK, STREAM_3 = 15, 16, 18, 19, 20, 21
+STREAM_4, STREAM_5 = 26, 27
 DELETED, SAME_FIELDS = 1, 2  # flags of an entry in a node
 _MAX_RATIO = 90  # LZF cannot do better: 264 bytes from 3
 

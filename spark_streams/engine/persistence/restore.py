@@ -1,8 +1,8 @@
-"""The value of a payload (rdb.py), as RESTORE takes it: from any Redis of 5.0 to 7.4."""
+"""The value of a payload (rdb.py), as RESTORE takes it: from any Redis of 5.0 to 8.10."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from itertools import groupby
 
 from spark_streams.engine.persistence.crc64 import crc64
@@ -22,19 +22,22 @@ from spark_streams.engine.persistence.rdb import (
     STREAM,
     STREAM_2,
     STREAM_3,
+    STREAM_4,
+    STREAM_5,
     STRING,
     Source,
 )
 from spark_streams.engine.persistence.rdb_encodings import BadDataError, unpack, unpack_intset, unpack_ziplist
 from spark_streams.engine.store.entry import entry_wire, fields_wire
 from spark_streams.engine.store.group import Group, distance
+from spark_streams.engine.store.idempotence import MAX_DURATION, MAX_SIZE, Idempotence
 from spark_streams.engine.store.keyspace import Value
 from spark_streams.engine.store.node_limits import NodeLimits
 from spark_streams.engine.store.pel_range import Consumer, PelRange
 from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 
-READ_VERSION = 12  # Redis 7.4
+READ_VERSION = 14  # Redis 8.8
 
 
 class WrongVersionError(ValueError):
@@ -103,7 +106,7 @@ _READERS: dict[int, Callable[[Source], Value]] = {
     LIST_QUICKLIST_2: lambda source: _quicklist(source, packed=True),
     SET_LISTPACK: lambda source: _distinct(unpack(source.string())),
 }
-_STREAM_KINDS = (STREAM, STREAM_2, STREAM_3)
+_STREAM_KINDS = (STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5)
 
 
 def _stream(source: Source, kind: int, limits: NodeLimits, now: int) -> Stream:
@@ -131,7 +134,31 @@ def _stream(source: Source, kind: int, limits: NodeLimits, now: int) -> Stream:
         if name in stream.groups:
             raise BadDataError("a group stands there twice")
         stream.groups[name] = _group(source, kind, stream, now)
+    if kind >= STREAM_4:
+        _idempotence(source, stream.idempotence, now)
     return stream
+
+
+def _idempotence(source: Source, memory: Idempotence, now: int) -> None:
+    """What is remembered of idempotent adds, as far as it has not run out."""
+    memory.duration, memory.max_size = source.length(), source.length()
+    if not 1 <= memory.duration <= MAX_DURATION or not 1 <= memory.max_size <= MAX_SIZE:
+        raise BadDataError("no bounds of what is remembered")
+    latest = memory.latest_forgotten(now)
+    for _ in range(source.count(2)):
+        producer = source.string()
+        messages: dict[bytes, int] = {}
+        for _ in range(source.count(3)):
+            message, entry_id = source.string(), source.id()
+            if not producer or not message:
+                raise BadDataError("a message without its name or its producer's")
+            if entry_id >> 64 > latest:
+                messages.setdefault(message, entry_id)
+        if producer in memory.producers:
+            raise BadDataError("a producer stands there twice")
+        if messages:
+            memory.producers[producer] = messages
+    memory.added, memory.duplicates = source.length(), source.length()
 
 
 def _entries(first: int, elements: list[bytes]) -> Iterator[tuple[int, list[bytes]]]:
@@ -185,18 +212,25 @@ def _group(source: Source, kind: int, stream: Stream, now: int) -> Group:
         if name in group.consumers:
             raise BadDataError("a consumer stands there twice")
         consumer = group.consumers[name] = Consumer(name, source.time())
-        consumer.active = source.time() if kind == STREAM_3 else consumer.seen
-        for _ in range(source.count(16)):
-            owner = source.raw_id()
-            if owner not in pending or owner in owners:
-                raise BadDataError("what is pending for a consumer is not so for its group")
-            owners[owner] = consumer
+        consumer.active = source.time() if kind >= STREAM_3 else consumer.seen
+        _own(source, consumer, owners, pending)
+    if kind >= STREAM_5:
+        _own(source, group.nobody, owners, pending)
     if len(owners) != len(pending):
         raise BadDataError("an entry is pending for nobody")
     alike = groupby(sorted(pending), lambda entry_id: (id(owners[entry_id]), *pending[entry_id]))
     for (_, time, deliveries), ids in alike:
         _add_run(group, stream, list(ids), owners, time, deliveries)
     return group
+
+
+def _own(source: Source, owner: Consumer, owners: dict[int, Consumer], pending: Container[int]) -> None:
+    """The ids of what is pending for one consumer, or for nobody."""
+    for _ in range(source.count(16)):
+        pending_id = source.raw_id()
+        if pending_id not in pending or pending_id in owners:
+            raise BadDataError("what is pending for a consumer is not so for its group")
+        owners[pending_id] = owner
 
 
 def _add_run(

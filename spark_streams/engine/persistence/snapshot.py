@@ -110,7 +110,7 @@ def _release(key: bytes, group: bytes, deliveries: int, texts: list[bytes]) -> I
 def _memory(key: bytes, what: Stream) -> Iterator[bytes]:
     """What is remembered of idempotent adds; from 8.6 on."""
     memory = what.idempotence
-    if memory.added or (memory.duration, memory.max_size) != (100, 100):
+    if memory.used:
         bounds = (b"IDMP-DURATION", number(memory.duration), b"IDMP-MAXSIZE", number(memory.max_size))
         yield command(b"XCFGSET", key, *bounds)
     for producer, messages in memory.producers.items():

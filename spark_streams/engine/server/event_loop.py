@@ -19,17 +19,39 @@ from spark_streams.engine.server.acceptor import Acceptor
 from spark_streams.engine.server.connection import Connection
 from spark_streams.engine.server.connections import Connections
 from spark_streams.engine.server.listeners import Listener
+from spark_streams.engine.store.cold_nodes import Shelf
 
 _IDLE_BEFORE_TIDYING = 0.9  # seconds without a request after which garbage is collected and cold data packed
 
 log = logging.getLogger("rstream.engine")
 
 
-def _sweep() -> None:
-    """Collect all garbage, and leave out what is left until the next time."""
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
+class _Tidying:
+    """What is done while nobody asks for anything: garbage is collected once, then cold data packed, bit by bit."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._last_busy = time.monotonic()
+        self._swept = False
+        self.unfinished = False  # there is more to pack
+
+    def put_off(self, moment: float) -> None:
+        """Somebody has asked for something."""
+        self._swept = self.unfinished = False
+        self._last_busy = moment
+
+    def go_on(self, moment: float) -> None:
+        """Nobody has: tidy up for a moment, where that has lasted long enough."""
+        if moment - self._last_busy < _IDLE_BEFORE_TIDYING:
+            return
+        if not self._swept:
+            self._swept = True
+            # What is left is left out the next time.
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+        self._shelf.pack(0.005)
+        self.unfinished = bool(self._shelf)
 
 
 class Server:
@@ -42,8 +64,10 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._connections = Connections(engine, self._selector)
         self._acceptor = Acceptor(engine, self._selector, self._connections)
+        self._tidying = _Tidying(engine.node_limits.shelf)
         self._pipe = (-1, -1)
         engine.wake = self._wake
+        engine.breathe = self._breathe
 
     def listen(self) -> list[str]:
         """Listen where the settings say; the addresses. Raises OSError with the address as its file name."""
@@ -59,44 +83,24 @@ class Server:
             with contextlib.suppress(OSError):
                 os.write(self._pipe[1], b"x")
 
-    def serve(self) -> None:
-        """Run until stopped, idle or orphaned."""
+    def serve(self, prepare: Callable[[], None] = lambda: None) -> None:
+        """Run `prepare`, in which clients may be served (engine.breathe), then serve until stopped or idle."""
         self._pipe = os.pipe()
         os.set_blocking(self._pipe[0], False)
         self._selector.register(self._pipe[0], selectors.EVENT_READ)
         engine, connections = self.engine, self._connections
         engine.tick()
-        last_used = last_busy = checked = time.monotonic()
-        packing = swept = False
         try:
+            prepare()
+            last_used = checked = time.monotonic()
             while not engine.stopping:
-                events = self._selector.select(0 if packing or connections.unfinished else self._patience())
-                now = engine.tick()
-                if events:
-                    packing, swept, last_busy = False, False, time.monotonic()
-                elif time.monotonic() - last_busy >= _IDLE_BEFORE_TIDYING:
-                    if not swept:
-                        swept = True
-                        _sweep()
-                    engine.node_limits.shelf.pack(0.005)
-                    packing = bool(engine.node_limits.shelf)
-                for key, mask in events:
-                    if isinstance(key.data, Connection):
-                        key.data.handle(mask)
-                    elif isinstance(key.data, Listener):
-                        self._acceptor.accept(key.data)
-                    else:
-                        self._drain_pipe()
-                engine.waiters.expire(now)
-                if engine.paused_until and now >= engine.paused_until:
-                    connections.unpause()
-                if connections.unfinished:
-                    connections.go_on()
-                if connections.resumable:
-                    connections.resume()
-                connections.commit()
+                events = self._turn(self._patience())
                 # The wall clock may jump; how long nobody was there must not.
                 moment = time.monotonic()
+                if events:
+                    self._tidying.put_off(moment)
+                else:
+                    self._tidying.go_on(moment)
                 if connections.by_id:
                     last_used = moment
                 elif self._idle is not None and moment - last_used >= self._idle:
@@ -106,19 +110,59 @@ class Server:
                     checked = moment
                     if self._until():
                         break
-                    connections.look_over(moment)
-                    for db in engine.databases:
-                        if db.expires and engine.active_expire:
-                            db.drop_expired()
-                            engine.serve_ready()
-                    connections.commit()
-                    engine.persistence.cron()
+                    self._see_to_what_is_due(moment)
                 elif engine.persistence.busy:
                     engine.persistence.cron()
         finally:
             self._close()
 
+    def _turn(self, patience: float) -> list[tuple[selectors.SelectorKey, int]]:
+        """Serve whoever asks within so many seconds; who that was."""
+        events = self._selector.select(patience)
+        self.engine.tick()
+        self._handle(events)
+        self._go_on()
+        self._connections.commit()
+        return events
+
+    def _breathe(self) -> None:
+        self._turn(0)
+
+    def _handle(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
+        """Serve the sockets that are ready."""
+        for key, mask in events:
+            if isinstance(key.data, Connection):
+                key.data.handle(mask)
+            elif isinstance(key.data, Listener):
+                self._acceptor.accept(key.data)
+            else:
+                self._drain_pipe()
+
+    def _go_on(self) -> None:
+        """End the waiting of those whose time has come, and go on with what is left from before."""
+        engine, connections = self.engine, self._connections
+        engine.waiters.expire(engine.now)
+        if engine.paused_until and engine.now >= engine.paused_until:
+            connections.unpause()
+        if connections.unfinished:
+            connections.go_on()
+        if connections.resumable:
+            connections.resume()
+
+    def _see_to_what_is_due(self, moment: float) -> None:
+        """Once a second: connections that are silent for too long, keys whose time has come, the append-only file."""
+        self._connections.look_over(moment)
+        for db in self.engine.databases:
+            if db.expires and self.engine.active_expire:
+                db.drop_expired()
+                self.engine.serve_ready()
+        self._connections.commit()
+        self.engine.persistence.cron()
+
     def _patience(self) -> float:
+        """How many seconds may pass until the next turn, where no socket is ready before."""
+        if self._tidying.unfinished or self._connections.unfinished:
+            return 0
         wait = 1.0 if self._idle is None else min(1.0, self._idle / 4)
         deadline = self.engine.waiters.next_deadline()
         if self.engine.paused_until and (deadline is None or self.engine.paused_until < deadline):

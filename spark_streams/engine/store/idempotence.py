@@ -11,11 +11,16 @@ Source: XADD, XCFGSET, XIDMPRECORD in Redis' command reference.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from hashlib import blake2b
+
+import xxhash
+
+from spark_streams.ids import U64_MAX
 
 MAX_DURATION = 86_400
 MAX_SIZE = 10_000
+_DEFAULT = (100, 100)  # seconds and messages, where neither the configuration nor XCFGSET says otherwise
 _PAUSE = 100  # milliseconds between two looks for what has run out
 
 
@@ -32,6 +37,11 @@ class Idempotence:
         self.duplicates = 0  # adds that were recognised
         self._next_look = 0
 
+    @property
+    def used(self) -> bool:
+        """Whether there is anything to tell of it."""
+        return bool(self.added or self.duplicates or self.producers) or (self.duration, self.max_size) != _DEFAULT
+
     def find(self, producer: bytes, message: bytes) -> int | None:
         """The entry that this message became. Makes the producer known."""
         return self.producers.setdefault(producer, {}).get(message)
@@ -43,6 +53,10 @@ class Idempotence:
         self.added += 1
         if len(messages) > self.max_size:
             del messages[next(iter(messages))]
+
+    def forget(self, producer: bytes, message: bytes) -> None:
+        """This message, which is remembered, is not any more."""
+        del self.producers[producer][message]
 
     def configure(self, duration: int | None, max_size: int | None) -> bool:
         """Set the bounds (XCFGSET). A change forgets everything; False when nothing has changed."""
@@ -59,12 +73,16 @@ class Idempotence:
         if not self.producers or now < self._next_look:
             return
         self._next_look = now + _PAUSE
-        latest = now - self.duration * 1000
+        latest = self.latest_forgotten(now)
         for producer, messages in list(self.producers.items()):
             while messages and messages[oldest := next(iter(messages))] >> 64 <= latest:
                 del messages[oldest]
             if not messages:
                 del self.producers[producer]
+
+    def latest_forgotten(self, now: int) -> int:
+        """Messages whose entries have this time in their ids, or an earlier one, have run out."""
+        return now - self.duration * 1000
 
     def tracked(self) -> int:
         """How many messages are remembered."""
@@ -72,8 +90,21 @@ class Idempotence:
 
 
 def message_of(pairs: Sequence[bytes]) -> bytes:
-    """The message id that IDMPAUTO makes of fields and values, in whatever order the fields come."""
-    digest = blake2b(digest_size=16)
-    for field, value in sorted(zip(pairs[::2], pairs[1::2], strict=True)):
-        digest.update(b"%d:%b%d:%b" % (len(field), field, len(value), value))
-    return digest.digest()
+    """The message id that IDMPAUTO makes of fields and values, in whatever order the fields come: Redis' own bytes.
+
+    XXH3 in 128 bits of each pair, `field | length of the field 8, little endian | value`; the halves of all pairs are
+    summed and xored, and what was xored, turned by one bit, goes crosswise over the sums (`createIdempotencyHash`).
+    """
+    sum_low = sum_high = xor_low = xor_high = 0
+    for field, value in zip(pairs[::2], pairs[1::2], strict=True):
+        digest = xxhash.xxh3_128_intdigest(b"%b%b%b" % (field, len(field).to_bytes(8, "little"), value))
+        low, high = digest & U64_MAX, digest >> 64
+        sum_low += low
+        sum_high += high
+        xor_low ^= low
+        xor_high ^= high
+    return struct.pack("<QQ", sum_low & U64_MAX ^ _turned(xor_high), sum_high & U64_MAX ^ _turned(xor_low))
+
+
+def _turned(half: int) -> int:
+    return half << 1 & U64_MAX | half >> 63

@@ -6,6 +6,9 @@
     waiting  key → waiters, in order of arrival    changed keys are put on `ready`, and served after the command
 
 The clock is passed in: a key whose time has come is dropped when it is next looked at.
+
+`changes` counts as Redis counts for rdb_changes_since_last_save: most commands once, others once for each thing that
+they add or remove, which they say where they tell of the change; what expires is no change.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ class Waiting(Protocol):
     """Who waits for a key, in the order in which they came (blocking.py serves them)."""
 
     keys: Sequence[bytes]
+    needs_key: bool
 
 
 def wrong_type() -> CommandError:
@@ -89,48 +93,48 @@ class Database:
         """Drop the key if its time has come."""
         due = self.expires.get(key)
         if due is not None and due <= self.clock():
-            self.remove(key)
+            self.remove(key, changes=0)
             self.expired(self, key)
 
     def drop_expired(self) -> None:
         """Drop every key whose time has come."""
         now = self.clock()
         for key in [key for key, due in self.expires.items() if due <= now]:
-            self.remove(key)
+            self.remove(key, changes=0)
             self.expired(self, key)
 
-    def set(self, key: bytes, value: Value, keep_ttl: bool = False) -> None:
+    def set(self, key: bytes, value: Value, keep_ttl: bool = False, changes: int = 1) -> None:
         """Store a value and tell watchers and waiters."""
         self.values[key] = value
         if not keep_ttl:
             self.expires.pop(key, None)
-        self.touch(key)
+        self.touch(key, changes)
 
-    def remove(self, key: bytes) -> bool:
+    def remove(self, key: bytes, changes: int = 1) -> bool:
         """Drop a key and tell watchers and waiters."""
         if self.values.pop(key, None) is None:
             return False
         self.expires.pop(key, None)
-        self.touch(key)
+        self.touch(key, changes)
         return True
 
-    def shrunk(self, key: bytes) -> None:
-        """Something was taken out of a hash, set or list: an empty one goes with its key."""
+    def shrunk(self, key: bytes, by: int) -> None:
+        """So much was taken out of a hash, set or list: an empty one goes with its key."""
         if self.values[key]:
-            self.touch(key)
+            self.touch(key, by)
         else:
-            self.remove(key)
+            self.remove(key, by)
 
-    def touch(self, key: bytes) -> None:
+    def touch(self, key: bytes, changes: int = 1) -> None:
         """The value of this key has changed."""
         if self.watched and key in self.watched:
             for client in self.watched[key]:
                 client.dirty = True
-        self.touch_groups(key)
+        self.touch_groups(key, changes)
 
-    def touch_groups(self, key: bytes) -> None:
+    def touch_groups(self, key: bytes, changes: int = 1) -> None:
         """Only groups or counters of this stream have changed: for WATCH, as in Redis, that is no change of the key."""
-        self.changes += 1
+        self.changes += changes
         if self.waiting and key in self.waiting:
             self.ready[key] = None
 
@@ -138,7 +142,7 @@ class Database:
         """FLUSHDB."""
         for key in list(self.watched):
             if key in self.values:
-                self.touch(key)
+                self.touch(key, 0)
         for key in list(self.waiting):
             self.ready[key] = None
         self.changes += len(self.values)

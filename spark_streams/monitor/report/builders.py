@@ -80,7 +80,7 @@ class ServerReading:
         assert first is not None
         charts = [
             *self._groups.charts(),
-            *charts_of(("Throughput of all groups together", "per second", self._speeds)),
+            *charts_of(("Throughput of all groups together", "per second", self._speeds), one_scale=True),
         ]
         return Report(
             f"Streams at {where}",
@@ -120,7 +120,7 @@ class LogReading:
         self._groups, self._speeds, self._took = _Groups(), Series(), Series()
         self._rows: dict[Key, GroupRow] = {}
         self._queries: dict[str, QueryRow] = {}
-        self._counts: dict[str, dict[tuple[str, Key], tuple[int, int, int]]] = {}
+        self._counts: dict[str, dict[tuple[str, Key], tuple[int, int, int, int]]] = {}
 
     def add(self, line: Mapping[str, Any]) -> None:
         """One line."""
@@ -153,13 +153,15 @@ class LogReading:
             one["position"],
         )
         # Counts are those of a run so far: its last ones are the run's.
-        self._counts.setdefault(query, {})[run, key] = one["lost"], one["claimed"], one["dead"]
+        self._counts.setdefault(query, {})[run, key] = (
+            one["lost"], one["claimed"], one["dead"], sum(one.get("bad", {}).values()),
+        )  # fmt: skip
 
     def report(self, name: str) -> Report:
         """Of all lines so far, of the log that is called so; there must be one."""
         for query, counts in self._counts.items():
             row = self._queries[query]
-            row.lost, row.claimed, row.dead = (sum(one[at] for one in counts.values()) for at in range(3))
+            row.lost, row.claimed, row.dead, row.bad = (sum(one[at] for one in counts.values()) for at in range(4))
         charts = [
             *self._groups.charts(),
             *charts_of(

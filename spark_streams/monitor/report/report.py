@@ -28,12 +28,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """unit: `entries`, `per second` or `ms`. left_out: lines that there was no room for."""
+    """unit: `entries`, `per second` or `ms`. left_out: lines that there was no room for; one_scale: lines are held
+    against each other, so they share a scale whatever their sizes."""
 
     title: str
     unit: str
     lines: tuple[Line, ...]
     left_out: int = 0
+    one_scale: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class QueryRow:
     lost: int = 0
     claimed: int = 0
     dead: int = 0
+    bad: int = 0  # values that did not fit their column
     failures: list[tuple[str, str, str]] = field(default_factory=list)  # when, error, message
 
 
@@ -102,9 +105,9 @@ class Report:
     queries: tuple[QueryRow, ...] | None = None
 
 
-def charts_of(*drawn: tuple[str, str, Series]) -> list[Chart]:
+def charts_of(*drawn: tuple[str, str, Series], one_scale: bool = False) -> list[Chart]:
     """A chart for each (title, unit, lines), all of the same names: those that are drawn, and their colours, are the
-    same in all."""
+    same in all. one_scale: as in Chart."""
     tables = [{name: Line(name, tuple(series[name])) for name in series} for _, _, series in drawn]
     # In turns the highest of each chart, so that the top of none is left out.
     ranks = [sorted(table, key=lambda name: -table[name].peak) for table in tables]
@@ -113,5 +116,5 @@ def charts_of(*drawn: tuple[str, str, Series]) -> list[Chart]:
     charts = []
     for (title, unit, _), table, rank in zip(drawn, tables, ranks, strict=True):
         lines = [Line(name, table[name].points, chosen[name]) for name in rank if name in chosen]
-        charts.append(Chart(title, unit, tuple(lines), len(names) - len(chosen)))
+        charts.append(Chart(title, unit, tuple(lines), len(names) - len(chosen), one_scale))
     return charts

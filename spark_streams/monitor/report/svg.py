@@ -1,5 +1,8 @@
 """Charts as inline SVG: lines over time. Pure: a chart in, markup out.
 
+Lines of like size share a panel. Where one is so large that it would press another one flat onto the axis, each has a
+panel and a scale of its own, one above the other over the same time axis.
+
 Positions are worked out here; the elements are in templates/chart.html, the colours in templates/style.css (`--c0` …).
 """
 
@@ -7,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -17,10 +20,13 @@ from spark_streams.monitor.report.report import Chart, Line
 from spark_streams.monitor.report.series import thinned
 from spark_streams.monitor.terminal.units import duration, short
 
-_WIDTH, _HEIGHT = 760, 230
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 26
+_WIDTH = 760
+_HEIGHT, _TOP = 192, 12  # of a panel that all lines share, and what stands free above it
+_OWN_HEIGHT, _OWN_TOP = 58, 26  # of a line's own panel; its name stands above it
+_LEFT, _RIGHT, _BOTTOM = 62, 14, 26
+_FLAT = 20  # times smaller than the largest: such a line lies on the axis
 _POINTS = 300  # of a line; of more, each bucket's lowest and highest are drawn
-_TICKS = 4
+_TICKS, _OWN_TICKS = 4, 2
 _STEPS_OF_TIME = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
 
 
@@ -58,32 +64,71 @@ class _Drawn(NamedTuple):
     last: str
 
 
+class _Panel(NamedTuple):
+    """Lines over one scale; head: where the name of its only line stands, empty where lines share it."""
+
+    values: list[_Value]
+    lines: list[_Drawn]
+    head: str
+
+
 def draw(chart: Chart, began: int, ended: int) -> Markup:
     """The chart from `began` to `ended` (milliseconds since the epoch), with its legend."""
     shown = [line for line in chart.lines if any(value is not None for _, value in line.points)]
     span = max(1, ended - began)
-    ticks = value_ticks(max((line.peak for line in shown), default=0), chart.unit)
-    top = ticks[-1]
 
     def x(at: float) -> float:
         return _LEFT + (at - began) / span * (_WIDTH - _LEFT - _RIGHT)
 
-    def y(value: float) -> float:
-        return _HEIGHT - _BOTTOM - value / top * (_HEIGHT - _TOP - _BOTTOM)
-
+    if chart.one_scale or not _some_are_flat(shown):
+        bottom = float(_TOP + _HEIGHT)
+        panels = [_panel(shown, chart.unit, x, bottom, _HEIGHT, _TICKS)] if shown else []
+    else:
+        bottom, panels = 0.0, []
+        for line in shown:
+            bottom += _OWN_TOP + _OWN_HEIGHT
+            panels.append(_panel([line], chart.unit, x, bottom, _OWN_HEIGHT, _OWN_TICKS, bottom - _OWN_HEIGHT - 9))
     return render(
         "chart.html",
         title=chart.title,
         width=_WIDTH,
-        height=_HEIGHT,
+        height=f"{bottom + _BOTTOM:.0f}",
         left=_LEFT,
         right=_WIDTH - _RIGHT,
-        values=[_Value(_px(y(tick)), _px(y(tick) + 4), _axis(tick, chart.unit)) for tick in ticks],
+        panels=panels,
+        times_y=_px(bottom + _BOTTOM - 8),
         times=[
-            _Time(_px(x(at)), _px(y(0)), _px(y(0) + 4), _anchor(x(at)), label) for at, label in time_ticks(began, ended)
+            _Time(_px(x(at)), _px(bottom), _px(bottom + 4), _anchor(x(at)), label)
+            for at, label in time_ticks(began, ended)
         ],
-        lines=[_drawn(line, chart.unit, x, y) for line in shown],
         left_out=chart.left_out,
+    )
+
+
+def _some_are_flat(lines: Sequence[Line]) -> bool:
+    peaks = [line.peak for line in lines if line.peak > 0]
+    return bool(peaks) and min(peaks) * _FLAT < max(peaks)
+
+
+def _panel(
+    lines: Sequence[Line],
+    unit: str,
+    x: Callable[[float], float],
+    bottom: float,
+    height: float,
+    steps: int,
+    head: float | None = None,
+) -> _Panel:
+    """These lines over one scale from `bottom` up; head: where their name stands above."""
+    ticks = value_ticks(max(line.peak for line in lines), unit, steps)
+
+    def y(value: float) -> float:
+        return bottom - value / ticks[-1] * height
+
+    return _Panel(
+        [_Value(_px(y(tick)), _px(y(tick) + 4), _axis(tick, unit)) for tick in ticks],
+        [_drawn(line, unit, x, y) for line in lines],
+        "" if head is None else _px(head),
     )
 
 
@@ -126,12 +171,12 @@ def _axis(value: float, unit: str) -> str:
     return short(value)
 
 
-def value_ticks(top: float, unit: str) -> list[float]:
-    """From 0 to at least `top` in round steps; times step in seconds, minutes, hours."""
+def value_ticks(top: float, unit: str, steps: int = _TICKS) -> list[float]:
+    """From 0 to at least `top` in so many round steps or a few less; times step in seconds, minutes, hours."""
     if unit == "ms" and top >= 60_000:
-        step = next((s * 1000.0 for s in _STEPS_OF_TIME if s * 1000 * _TICKS >= top), math.ceil(top / _TICKS))
+        step = next((s * 1000.0 for s in _STEPS_OF_TIME if s * 1000 * steps >= top), math.ceil(top / steps))
     else:
-        rough = max(top, 1) / _TICKS
+        rough = max(top, 1) / steps
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(power * lead for lead in (1, 2, 2.5, 5, 10) if power * lead >= rough)
         step = max(step, 1.0)

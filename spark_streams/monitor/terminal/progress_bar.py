@@ -7,11 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 
 class Bar:
-    """Progress for a person: a moving bar on a terminal, a line every few seconds elsewhere."""
+    """Progress for a person: a moving bar on a terminal, a line every few seconds elsewhere.
+
+    total: how many there were at the start. Where more come than that, nobody knows how many are left: from then on it
+    is a count alone.
+    """
 
     def __init__(self, console: Console, title: str, total: int | None, every: float = 5.0) -> None:
         self._console, self._title, self._total, self._every = console, title, total, every
@@ -22,13 +26,13 @@ class Bar:
             self._progress = Progress(
                 TextColumn("{task.description:<10}"),
                 BarColumn(bar_width=36),
-                MofNCompleteColumn(),
+                TextColumn("{task.fields[count]:>20}"),
                 TextColumn("{task.fields[rate]:>10}/s"),
                 TimeElapsedColumn(),
                 TextColumn("{task.fields[note]}"),
                 console=console,
             )
-            self._task = self._progress.add_task(title, total=total, rate="", note="")
+            self._task = self._progress.add_task(title, total=total, count="", rate="", note="")
 
     def __enter__(self) -> Bar:
         if self._progress:
@@ -44,12 +48,21 @@ class Bar:
         self._done = done
         now = time.monotonic()
         rate = f"{done / max(now - self._began, 1e-3):,.0f}"
+        if self._total is not None and done > self._total:
+            self._forget_total()
+        count = f"{done:,}" if self._total is None else f"{done:,} of {self._total:,}"
         if self._progress:
-            self._progress.update(self._task, completed=done, rate=rate, note=note)
+            self._progress.update(self._task, completed=done, count=count, rate=rate, note=note)
         elif done and now - self._said >= self._every:
             self._said = now
-            of = f" of {self._total:,}" if self._total else ""
-            self._console.print(f"{self._title} {done:,}{of} · {rate}/s{note and ' · '}{note}")
+            self._console.print(f"{self._title} {count} · {rate}/s{note and ' · '}{note}")
+
+    def _forget_total(self) -> None:
+        self._total = None
+        if self._progress:
+            # Progress.update takes None for "as it is".
+            task = self._progress.tasks[self._task]
+            task.total = task.finished_time = None
 
     @property
     def done(self) -> int:
@@ -72,6 +85,6 @@ def telling(console: Console, title: str) -> Iterator[Callable[..., None]]:
             nonlocal bar
             if bar is None:
                 bar = shown.enter_context(Bar(console, title, total))
-            bar.at(min(done, total), note)
+            bar.at(done, note)
 
         yield tell

@@ -155,7 +155,7 @@ class Watch(StreamingQueryListener):
     # -- what comes of it ----------------------------------------------------------------------------------------------
 
     def _note(self, query_id: str, run: str, failure: Failure) -> None:
-        """For the letter of the entry that did it, if it was one: a note for each rstream source of the query."""
+        """For the dead letter of the entry that did it, if it was one: a note for each rstream source of the query."""
         offsets: dict[tuple[str, str], dict[str, Any]] = {}
         with self._lock:
             handle, query = self._handles.get(run), self._queries.get(query_id)

@@ -3,12 +3,13 @@
 {"at": "2026-11-20T08:37:31.814Z", "event": "progress", "query": "billing", "id": "…", "run": "…",
  "batch": 7, "began": "2026-11-20T08:37:31.181Z", "batch_ms": 633, "rows": 50000, "rows_per_second": 79000.0,
  "groups": [{"stream": "orders", "group": "billing", "consumer": "spark", "entries": 50000,
-             "position": "1795163834542-1", "lost": 0, "claimed": 0, "dead": 0,
+             "position": "1795163834542-1", "lost": 0, "claimed": 0, "dead": 0, "bad": {"amount": 667},
              "lag": 1200, "lag_ms": 850, "pending": 50000, "oldest_idle_ms": 640}]}
 
 event: started, progress, idle, terminated (that one with "error" and "message" where the query has failed)
-lost, claimed, dead: of this run so far; lag, lag_ms, pending, oldest_idle_ms (monitor.lag_survey): of the whole group,
-null where the server does not answer or has no such group. A lag that was counted only so far has "lag_at_least".
+lost, claimed, dead, bad (per column, its values that did not fit): of this run so far; lag, lag_ms, pending,
+oldest_idle_ms (monitor.lag_survey): of the whole group, null where the server does not answer or has no such group. A
+lag that was counted only so far has "lag_at_least".
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def groups(
             if entries:
                 told["entries"] = one.entries
             told |= {"position": one.position, "lost": one.lost, "claimed": one.claimed, "dead": one.dead}
+            told["bad"] = dict(one.bad)
             standing = standings.get((one.stream, source.group))
             for name in ("lag", "lag_ms", "pending", "oldest_idle_ms"):
                 told[name] = None if standing is None else getattr(standing, name)

@@ -1,14 +1,14 @@
 """What Spark's progress of a query says about its rstream sources. Pure: JSON in, values out.
 
 The source's offsets are in it as it returned them (source.offset), and as `latestOffset` what it reported: where the
-streams end, and what this run of the query has lost, claimed and given up so far.
+streams end, and what this run of the query has lost, claimed and given up so far, and how many values did not fit.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _OURS = frozenset({"version", "group", "consumer", "streams"})
@@ -17,7 +17,7 @@ _OURS = frozenset({"version", "group", "consumer", "streams"})
 @dataclass(frozen=True)
 class StreamProgress:
     """One stream of a source. position: the last entry that has been read; entries: how many the batch took from it;
-    lost, claimed, dead: entries of this run so far."""
+    lost, claimed, dead: entries of this run so far; bad: per column, its values that did not fit."""
 
     stream: str
     position: str
@@ -25,6 +25,7 @@ class StreamProgress:
     lost: int
     claimed: int
     dead: int
+    bad: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ def _source(told: Mapping[str, Any]) -> SourceProgress | None:
         counts = [latest.get(kind, {}).get(stream, 0) for kind in ("lost", "dead")]
         # In an offset, `claimed` holds lists of entries that the batch took over; in a report, counts of the run.
         claimed = latest.get("claimed", {}).get(stream, 0)
-        streams.append(
-            StreamProgress(stream, position, taken, counts[0], claimed if isinstance(claimed, int) else 0, counts[1])
-        )
+        claimed = claimed if isinstance(claimed, int) else 0
+        bad = latest.get("bad", {}).get(stream, {})
+        streams.append(StreamProgress(stream, position, taken, counts[0], claimed, counts[1], bad))
     return SourceProgress(end["group"], end["consumer"], tuple(streams), end)
 
 

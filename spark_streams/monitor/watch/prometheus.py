@@ -73,6 +73,9 @@ def _queries(queries: list[Query]) -> Iterable[Metric]:
     lost = CounterMetricFamily(
         "rstream_lost_entries", "Entries that were gone before they were read.", labels=of_streams
     )
+    bad = CounterMetricFamily(
+        "rstream_bad_values", "Values that did not fit their column's type.", labels=(*of_streams, "column")
+    )
     rows = CounterMetricFamily("rstream_rows", "Rows read by the query.", labels=_OF_QUERIES)
     batches = CounterMetricFamily("rstream_batches", "Micro-batches of the query.", labels=_OF_QUERIES)
     failures = CounterMetricFamily("rstream_query_failures", "Runs of the query that failed.", labels=_OF_QUERIES)
@@ -92,7 +95,9 @@ def _queries(queries: list[Query]) -> Iterable[Metric]:
             claimed.add_metric((*name, *key), counts.claimed)
             dead.add_metric((*name, *key), counts.dead)
             lost.add_metric((*name, *key), counts.lost)
-    yield from (running, failures, batches, rows, speed, took, claimed, dead, lost)
+            for column, count in sorted(counts.bad.items()):
+                bad.add_metric((*name, *key, column), count)
+    yield from (running, failures, batches, rows, speed, took, claimed, dead, lost, bad)
 
 
 class Exposition:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from spark_streams.monitor.watch.progress import Progress, SourceProgress
@@ -9,14 +10,18 @@ from spark_streams.monitor.watch.progress import Progress, SourceProgress
 
 @dataclass(frozen=True)
 class Counts:
-    """Entries of one stream and group that a query has lost, claimed and given up."""
+    """Entries of one stream and group that a query has lost, claimed and given up; bad: per column, its values that
+    did not fit."""
 
     lost: int = 0
     claimed: int = 0
     dead: int = 0
+    bad: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(self.lost + other.lost, self.claimed + other.claimed, self.dead + other.dead)
+        return Counts(
+            self.lost + other.lost, self.claimed + other.claimed, self.dead + other.dead, self.bad + other.bad
+        )
 
 
 _RUNS = 3  # whose counts are kept apart
@@ -53,7 +58,7 @@ class Query:
         of_run = self.counts.setdefault(progress.run, {})
         for source in progress.sources:
             for one in source.streams:
-                of_run[one.stream, source.group] = Counts(one.lost, one.claimed, one.dead)
+                of_run[one.stream, source.group] = Counts(one.lost, one.claimed, one.dead, Counter(one.bad))
         while len(self.counts) > _RUNS:
             self.ended = _sum(self.ended, self.counts.pop(next(iter(self.counts))))
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
-from spark_streams.deadletter.envelope import is_letter
-from spark_streams.errors import StreamStateError
-from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.deadletter.envelope import is_dead_letter
+from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.option_values import Positions
 from spark_streams.options import Options
 from spark_streams.source.batch.split_points import Look, cut, first_places, further_places
 from spark_streams.source.batch.stream_bounds import Head, Narrowing, run_of
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.partitioning import Task, task_size, tasks
+from spark_streams.wire.absent_streams import SILENT, lines_of, missing, nothing_matches
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.reply_errors import is_no_such_key
 from spark_streams.wire.scan import matching_streams
-from spark_streams.wire.xinfo import StreamEnds, ends_in
+from spark_streams.wire.xinfo import StreamEnds, ends_in, stream_in
+
+_log = logging.getLogger("spark_streams.source")
 
 _ROUNDS = 6  # of looks, where entries come in bursts; one, where they do not
 _LOOKS = 4_096  # in a round, shared between the streams
@@ -24,11 +28,11 @@ _STREAM_LOOKS = (4, 256)  # in a round at one stream, at least and at most
 _LOOK_BYTES = 16 << 20  # that the looks of one round may bring, if they are more than one at each stream
 
 
-def plan_tasks(server: Connection, options: Options, narrowing: Narrowing) -> list[Task]:
+def plan_tasks(server: Connection, options: Options, narrowing: Narrowing, limits: Limits = LIMITS) -> list[Task]:
     """What each task reads, disjoint and together all that the options and the narrowing ask for, up to the newest
     entries of this moment.
 
-    Raises StreamStateError where a stream that is named does not exist, WrongKeyTypeError.
+    Raises StreamMissingError where a stream that is named does not exist, WrongKeyTypeError.
     """
     heads = look_at_inputs(server, options, narrowing)
     bounded = [
@@ -43,22 +47,24 @@ def plan_tasks(server: Connection, options: Options, narrowing: Narrowing) -> li
     ]
     ranges = [span for span in bounded if span is not None]
     if options["ordered"]:
-        return tasks(ranges, options["entriesPerPartition"], ordered=True)
-    entries = task_size(ranges, options["entriesPerPartition"])
+        return tasks(ranges, options["entriesPerPartition"], ordered=True, limits=limits)
+    entries = task_size(ranges, options["entriesPerPartition"], limits)
     if options["minPartitions"] is not None:
         entries = max(1, min(entries, sum(span.count for span in ranges) // options["minPartitions"]))
-    return tasks(_cut(server, heads, ranges, entries), entries)
+    return tasks(_cut(server, heads, ranges, entries), entries, limits=limits)
 
 
 def look_at_inputs(server: Connection, options: Options, narrowing: Narrowing) -> dict[str, Head]:
     """The streams that are read: those that are named, or those that match the pattern and hold no dead letters.
 
-    Raises StreamStateError where one that is named does not exist, WrongKeyTypeError.
+    Raises StreamMissingError where one that is named does not exist, WrongKeyTypeError.
     """
     if options["streams"] is not None:
         return look_at_heads(server, narrowing.among(options["streams"]), must_exist=True)
-    found = narrowing.among(matching_streams(server, options["streamsPattern"], but=()))
-    heads = look_at_heads(server, found, must_exist=False)
+    matching = matching_streams(server, options["streamsPattern"], but=())
+    if not matching:
+        _log.warning("%s; nothing is read", nothing_matches(server, options["streamsPattern"]))
+    heads = look_at_heads(server, narrowing.among(matching), must_exist=False)
     return {stream: head for stream, head in heads.items() if not head.letters}
 
 
@@ -71,23 +77,26 @@ def _position(positions: Positions, stream: str) -> StreamId:
 def look_at_heads(server: Connection, streams: Sequence[str], must_exist: bool) -> dict[str, Head]:
     """Each stream's ends and length (XINFO STREAM), in one round trip; without must_exist a missing stream is empty.
 
-    Raises StreamStateError, WrongKeyTypeError.
+    Raises StreamMissingError, WrongKeyTypeError.
     """
     commands = [("XINFO", "STREAM", stream) for stream in streams]
     heads: dict[str, Head] = {}
+    absent: list[str] = []
+    silent: dict[str, str] = {}
     for stream, command, reply in zip(streams, commands, server.each(commands), strict=True):
         if not isinstance(reply, ReplyError):
             heads[stream] = _head(ends_in(reply))
+            if heads[stream].last is None and stream_in(reply).last == MIN_ID:
+                silent[stream] = SILENT
         elif not is_no_such_key(reply):
             raise server.error_of(reply, command)
-        elif must_exist:
-            raise StreamStateError(
-                f"stream {stream!r} does not exist at {server.address}; check its name and the url's database, or use "
-                "streamsPattern to read what is there"
-                + (" (embedded: forgets its streams when it ends)" if server.address.forgets else "")
-            )
         else:
             heads[stream] = Head(None, None, 0)
+            absent.append(stream)
+    if must_exist and absent:
+        raise missing(server, absent[0], "use streamsPattern to read what is there")
+    for line in lines_of(server, silent if must_exist else {}, "nothing is read of it"):
+        _log.warning("%s", line)
     return heads
 
 
@@ -96,7 +105,7 @@ def _head(ends: StreamEnds | None) -> Head:
         return Head(None, None, 0)
     (first, first_fields), (last, last_fields) = ends.first, ends.last
     size = max(sum(len(part) + 8 for part in fields) for fields in (first_fields, last_fields))
-    return Head(first, last, ends.length, size, is_letter(first_fields))
+    return Head(first, last, ends.length, size, is_dead_letter(first_fields))
 
 
 def _cut(server: Connection, heads: Mapping[str, Head], ranges: Sequence[EntryRange], entries: int) -> list[EntryRange]:

@@ -8,17 +8,16 @@ from spark_streams.errors import SchemaError
 from spark_streams.options import Options
 from spark_streams.source.batch.plan import look_at_inputs
 from spark_streams.source.batch.stream_bounds import Narrowing
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.wire.connection import Connection, ReplyError
 
 STREAMS = 20  # at most
-ENTRIES = 1_000  # of a stream, from either end
-_BYTES = 32 << 20  # of all streams together, as far as entries are alike
 
 
-def sample(server: Connection, options: Options) -> list[Sequence[bytes]]:
+def sample(server: Connection, options: Options, limits: Limits = LIMITS) -> list[Sequence[bytes]]:
     """The fields of the oldest and newest entries of each stream: [name, value, name, value …].
 
-    Raises SchemaError where there is none, StreamStateError where a stream that is named does not exist.
+    Raises SchemaError where there is none, StreamMissingError where a stream that is named does not exist.
     """
     heads = look_at_inputs(server, options, Narrowing())
     held = {stream: head for stream, head in heads.items() if head.length}
@@ -28,7 +27,8 @@ def sample(server: Connection, options: Options) -> list[Sequence[bytes]]:
         raise SchemaError(f"inferSchema found no entry in {read} at {server.address}: give a schema")
     commands: list[tuple[str | int, ...]] = []
     for stream, head in some.items():
-        count = max(1, min(ENTRIES, _BYTES // (2 * len(some) * max(1, head.entry_bytes))))
+        fitting = limits.sample_bytes // (2 * len(some) * max(1, head.entry_bytes))
+        count = max(1, min(limits.sample_entries, fitting))
         commands.append(("XRANGE", stream, "-", "+", "COUNT", count))
         if head.length > count:
             commands.append(("XREVRANGE", stream, "+", "-", "COUNT", min(count, head.length - count)))

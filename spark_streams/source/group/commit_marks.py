@@ -27,9 +27,9 @@ _HOLDS = " holds"
 
 @dataclass(frozen=True)
 class Mark:
-    """at: all up to this entry is committed; holds: entries above it are needed whatever the group says."""
+    """up_to: all up to this entry is committed; holds: entries above it are needed whatever the group says."""
 
-    at: StreamId
+    up_to: StreamId
     holds: bool
 
     @classmethod
@@ -44,7 +44,7 @@ class Mark:
             return None
 
     def __str__(self) -> str:
-        return f"{self.at}{_HOLDS if self.holds else ''}"
+        return f"{self.up_to}{_HOLDS if self.holds else ''}"
 
 
 def committed_key(stream: str, group: str, consumer: str) -> bytes:
@@ -71,8 +71,8 @@ class Marks:
         """Ask for those that are not known yet, in one round trip."""
         new = [stream for stream in streams if stream not in self.of]
         replies = server.execute_all([("GET", committed_key(stream, self._group, self._consumer)) for stream in new])
-        found = {stream: Mark.parse(reply) for stream, reply in zip(new, replies, strict=True)}
-        self.of |= {stream: mark for stream, mark in found.items() if mark is not None}
+        marks = {stream: Mark.parse(reply) for stream, reply in zip(new, replies, strict=True)}
+        self.of |= {stream: mark for stream, mark in marks.items() if mark is not None}
 
     def are_there(self, server: Connection) -> bool:
         """Whether the server has them as we have written or read them."""
@@ -84,7 +84,7 @@ class Marks:
 
     def write(self, server: Connection, positions: Mapping[str, StreamId]) -> None:
         """All up to these entries is committed, and acknowledged as far as it is to be."""
-        marks = {stream: Mark(at, self._holds) for stream, at in positions.items()}
+        marks = {stream: Mark(position, self._holds) for stream, position in positions.items()}
         new = {stream: mark for stream, mark in marks.items() if self._is_new(mark, self.of.get(stream))}
         server.execute_all([
             ("SET", committed_key(stream, self._group, self._consumer), str(mark)) for stream, mark in new.items()
@@ -93,7 +93,7 @@ class Marks:
 
     def _is_new(self, mark: Mark, known: Mark | None) -> bool:
         """A checkpoint that was set back says less than the mark does, of streams that it reads no more."""
-        return known is None or (mark != known if mark.holds or known.holds else mark.at > known.at)
+        return known is None or (mark != known if mark.holds or known.holds else mark.up_to > known.up_to)
 
     def drop(self, server: Connection, streams: Sequence[str]) -> None:
         """These groups are set to where the checkpoint stands: the marks speak of something else."""
@@ -108,4 +108,4 @@ class Marks:
     def floor(self, stream: str) -> StreamId:
         """What is pending for us up to here, somebody has handed to us."""
         mark = self.of.get(stream)
-        return self._begun.get(stream, MIN_ID) if mark is None else mark.at
+        return self._begun.get(stream, MIN_ID) if mark is None else mark.up_to

@@ -1,7 +1,7 @@
 """The lease: one running query per group and consumer, on each of its streams (lease says how long it lasts).
 
-Two queries under one name would take each other's entries. Entries of a consumer with a live lease are never claimed by
-others (spark_streams.source.recovery.claim).
+Two queries under one name would take each other's entries, also two that are started from one load (one DataFrame).
+Entries of a consumer with a live lease are never claimed by others (spark_streams.source.recovery.claim).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def lease_key(stream: str, group: str, consumer: str) -> bytes:
 class Lease(lease.Lease):
     """The lease of one query over its streams. Raises ConsumerTakenError where another query has the consumer."""
 
-    def __init__(self, address: Address, group: str, consumer: str, ttl: int = lease.TTL) -> None:
-        super().__init__(address, ttl)
+    def __init__(self, address: Address, group: str, consumer: str, terms: lease.Terms = lease.DEFAULT_TERMS) -> None:
+        super().__init__(address, terms)
         self._group, self._consumer = group, consumer
 
     def key_of(self, stream: str) -> bytes:
@@ -33,13 +33,17 @@ class Lease(lease.Lease):
     def taken(self, stream: str, where: str) -> ConsumerTakenError:
         return ConsumerTakenError(
             f"stream {stream!r} at {self._address}: another running query is consumer {self._consumer!r} of group "
-            f"{self._group!r}{where}; give this query a consumer name of its own, or stop the other one"
+            f"{self._group!r}{where}, and one load is for one query: give this one a load of its own, with another "
+            "group (option group: both get all entries) or another consumer (option consumer: they share them), or "
+            "stop the other one"
         )
 
-
-def live_consumers(server: Connection, group: str, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Which of these (stream, consumer) have a lease of a query that runs, as far as can be seen from here."""
-    held = server.pipeline([("GET", lease_key(stream, group, consumer)) for stream, consumer in asked])
-    return {
-        one for one, value in zip(asked, held, strict=True) if value is not None and lease.is_alive(value) is not False
-    }
+    def live(self, server: Connection, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Which of these (stream, consumer) of the group have a lease of a query that runs, as far as can be seen from
+        here."""
+        leases = server.pipeline([("GET", lease_key(stream, self._group, consumer)) for stream, consumer in asked])
+        return {
+            pair
+            for pair, value in zip(asked, leases, strict=True)
+            if value is not None and self._terms.processes.has_alive(value) is not False
+        }

@@ -13,6 +13,7 @@ from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.source.group.entry_counts import held_above
 from spark_streams.wire.connection import Connection, pack
 from spark_streams.wire.entries.decode import decode_entries
+from spark_streams.wire.named_errors import while_reading
 from spark_streams.wire.xinfo import StreamState
 
 _FIRST_PAGE = 10  # entries; their size is not known yet
@@ -56,7 +57,7 @@ def _pages(server: Connection, stream: str, after: StreamId, last: StreamId) -> 
         try:
             page = decode_entries(reply)
         except ServerReplyError as error:
-            raise ServerReplyError(f"XRANGE of {stream!r} at {server.address}: {error.message}", error.code) from None
+            raise while_reading(f"XRANGE of {stream!r} at {server.address}", error, stream) from None
         entries = page.count + page.deleted
         if entries:
             yield entries

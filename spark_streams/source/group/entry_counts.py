@@ -60,8 +60,8 @@ class Counts:
     def moved(self, stream: str, position: StreamId) -> None:
         """The group may stand elsewhere. Newer servers count what was trimmed unread as read when the group reads on,
         older ones never do (FACTS R16)."""
-        known, at = self.of.get(stream), self._jumps.get(stream, position)
-        if position > at:
+        known, jumped_at = self.of.get(stream), self._jumps.get(stream, position)
+        if position > jumped_at:
             del self._jumps[stream]
             if known is not None:
                 self.of[stream] = replace(known, missed=0)

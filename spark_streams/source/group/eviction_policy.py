@@ -23,15 +23,15 @@ def refuse_where_keys_are_needed(server: Connection, options: Options) -> None:
     policy = evicting_policy(server)
     if not drops_any_key(policy):
         return
-    what = f"the server at {server.address} drops any key when its memory is full (maxmemory-policy {policy})"
+    danger = f"the server at {server.address} drops any key when its memory is full (maxmemory-policy {policy})"
     if options["mode"] == "DEADLETTER":
         raise UnsupportedError(
-            f"{what}, also the notes on entries that are to become dead letters: set it to noeviction (or "
+            f"{danger}, also the notes on entries that are to become dead letters: set it to noeviction (or "
             "volatile-lru), or choose another mode"
         )
     if options["noAck"]:
         raise UnsupportedError(
-            f"{what}, also positions of a query that has no checkpoint yet: set it to noeviction (or volatile-lru), "
+            f"{danger}, also positions of a query that has no checkpoint yet: set it to noeviction (or volatile-lru), "
             "or read without noAck"
         )
-    _log.warning("%s, streams and groups too: set it to noeviction (or volatile-lru)", what)
+    _log.warning("%s, streams and groups too: set it to noeviction (or volatile-lru)", danger)

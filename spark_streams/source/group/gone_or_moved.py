@@ -30,10 +30,10 @@ def vanished(losses: DataLoss, stream: str, known: Count | None) -> None:
         losses.add(stream, max(0, known.added - known.read), "the stream is gone")
 
 
-def is_another(head: StreamState, at: StreamId, known: Count | None) -> bool:
-    """Whether a stream whose group is gone is another one under its name, or none, or emptied. at: where the group
-    stood."""
-    if head.length and head.first is not None and head.first <= at <= head.last:
+def is_another(head: StreamState, position: StreamId, known: Count | None) -> bool:
+    """Whether a stream whose group is gone is another one under its name, or none, or emptied. position: where
+    the group stood."""
+    if head.length and head.first is not None and head.first <= position <= head.last:
         return False
     added, read = (0, 0) if known is None else (known.added, known.read)
     return not head.exists or head.added is None or head.added < added or (read > 0 and head.added == head.length)
@@ -54,7 +54,8 @@ class Mended:
 @dataclass(frozen=True)
 class Mender:
     """Holds groups against the checkpoint. marks: up to where the server knows the query's batches to be committed;
-    ahead: streams that something was reserved from above the checkpoint; server: for messages."""
+    ahead: streams that something was reserved from above the checkpoint; server: for messages; logged, in what follows:
+    the checkpoint's position of a stream."""
 
     server: Connection
     member: Membership
@@ -68,15 +69,15 @@ class Mender:
         was moved, and that is not allowed."""
         mended = Mended(begin)
         for stream, state in states.items():
-            head, at, mark = heads[stream], begin[stream], self.marks.get(stream)
-            if begin.token and state is not None and mark is not None and mark.at > state.last_delivered == at:
+            head, logged, mark = heads[stream], begin[stream], self.marks.get(stream)
+            if begin.token and state is not None and mark is not None and mark.up_to > state.last_delivered == logged:
                 mended.void.add(stream)  # somebody has set the group back to an older copy of the checkpoint
             if state is None:
-                self._gone(mended, stream, head, at)
-            elif state.last_delivered < at:
-                self._below(mended, stream, head, state, at)
-            elif state.last_delivered > at:
-                self._above(mended, stream, state, at)
+                self._gone(mended, stream, head, logged)
+            elif state.last_delivered < logged:
+                self._below(mended, stream, head, state, logged)
+            elif state.last_delivered > logged:
+                self._above(mended, stream, state, logged)
         return mended
 
     def _start(self, begin: Offset, stream: str) -> Start:
@@ -84,27 +85,27 @@ class Mender:
         known = begin.counts.get(stream)
         return Start(begin[stream], None if known is None else known.read)
 
-    def _gone(self, mended: Mended, stream: str, head: StreamState, at: StreamId) -> None:
+    def _gone(self, mended: Mended, stream: str, head: StreamState, logged: StreamId) -> None:
         if not self.losses.allowed:
             raise missing(self.server, self.member, stream, not head.exists)
         start = self._start(mended.begin, stream)
-        if is_another(head, at, self.counts.of.get(stream)):
+        if is_another(head, logged, self.counts.of.get(stream)):
             vanished(self.losses, stream, self.counts.forget(stream))
-            start = Start(at) if head.exists and head.last >= at else Start(MIN_ID, 0)
-            mended.begin = mended.begin.at(stream, start.at)
+            start = Start(logged) if head.exists and head.last >= logged else Start(MIN_ID, 0)
+            mended.begin = mended.begin.at(stream, start.position)
         mended.made[stream] = start
-        _log.warning("stream %r: group %r is gone and is made again at %s", stream, self.member.group, start.at)
+        _log.warning("stream %r: group %r is gone and is made again at %s", stream, self.member.group, start.position)
 
-    def _below(self, mended: Mended, stream: str, head: StreamState, state: GroupState, at: StreamId) -> None:
+    def _below(self, mended: Mended, stream: str, head: StreamState, state: GroupState, logged: StreamId) -> None:
         """The group was made anew or set back, or the server came back from an older state."""
         alone = not state.is_shared(self.member)
-        if self.losses.allowed and not state.known and is_another(head, at, self.counts.of.get(stream)):
+        if self.losses.allowed and not state.known and is_another(head, logged, self.counts.of.get(stream)):
             vanished(self.losses, stream, self.counts.forget(stream))
-            if alone and head.last >= at:
-                mended.moved[stream] = Start(at)
+            if alone and head.last >= logged:
+                mended.moved[stream] = Start(logged)
             else:  # its ids begin anew
                 mended.begin = mended.begin.at(stream, state.last_delivered)
-        elif self.losses.allowed and alone and head.last < at:
+        elif self.losses.allowed and alone and head.last < logged:
             self._restored(mended, stream, head)
         elif self.losses.allowed and alone:
             mended.moved[stream] = self._start(mended.begin, stream)
@@ -113,16 +114,16 @@ class Mender:
                 # The server came back from an older state, and others have come since: what was there is gone.
                 self.counts.forget(stream)
                 self.losses.add(stream, max(0, known.added - known.read), "the server came back without them")
-                mended.moved[stream] = Start(at)
+                mended.moved[stream] = Start(logged)
             _log.warning(
                 "group %r of stream %r stands at %s, below the checkpoint's %s, and is set there: what lies between "
-                "was read", self.member.group, stream, state.last_delivered, at,
+                "was read", self.member.group, stream, state.last_delivered, logged,
             )  # fmt: skip
         else:
             raise StreamStateError(
                 f"group {self.member.group!r} of stream {stream!r} stands at {state.last_delivered}, below the "
-                f"checkpoint's {at}: it was made anew or set back, or the server came back from an older state; set it "
-                "to the checkpoint's position (XGROUP SETID), or start with a new checkpoint"
+                f"checkpoint's {logged}: it was made anew or set back, or the server came back from an older state; "
+                "set it to the checkpoint's position (XGROUP SETID), or start with a new checkpoint"
                 + (f"; consumer {state.others[0].name!r} reads from it, too" if not alone else "")
             )
 
@@ -135,22 +136,22 @@ class Mender:
         mended.moved[stream] = Start(head.last, head.added)
         mended.begin = mended.begin.at(stream, head.last)
 
-    def _above(self, mended: Mended, stream: str, state: GroupState, at: StreamId) -> None:
+    def _above(self, mended: Mended, stream: str, state: GroupState, logged: StreamId) -> None:
         begin, alone = mended.begin, not state.is_shared(self.member)
         mark = self.marks.get(stream)
         position = state.last_delivered
-        if mark is not None and begin.token and mark.at > at:
+        if mark is not None and begin.token and mark.up_to > logged:
             problem = (
-                f"the checkpoint stands at {at} of stream {stream!r}, and consumer {self.member.consumer!r} of group "
-                f"{self.member.group!r} has committed all up to {mark.at}: it is an older copy of the checkpoint, or "
-                f"its last files are gone. Restore the newest one; or set the group back (XGROUP SETID {stream} "
-                f"{self.member.group} {at}) to read again what lies between"
+                f"the checkpoint stands at {logged} of stream {stream!r}, and consumer {self.member.consumer!r} of "
+                f"group {self.member.group!r} has committed all up to {mark.up_to}: it is an older copy of the "
+                "checkpoint, or its last files are gone. Restore the newest one; or set the group back (XGROUP SETID "
+                f"{stream} {self.member.group} {logged}) to read again what lies between"
             )
         elif not state.known and self._was_entered(begin, stream, alone):
             problem = (
                 f"group {self.member.group!r} of stream {stream!r} no longer knows consumer {self.member.consumer!r}: "
-                f"it was made anew, or the consumer was deleted, and what lies between the checkpoint's {at} and the "
-                f"group's {position} would be passed over; set the group back (XGROUP SETID)"
+                f"it was made anew, or the consumer was deleted, and what lies between the checkpoint's {logged} and "
+                f"the group's {position} would be passed over; set the group back (XGROUP SETID)"
             )
         else:
             return

@@ -15,10 +15,10 @@ from spark_streams.wire.xinfo import consumers_in, groups_in
 
 @dataclass(frozen=True)
 class Start:
-    """Where a group is made, or set to. read: how many entries the stream has had up to there, None: not known; amid:
-    the stream has come to there, so that number stays."""
+    """Where a group is made, or set to. position: what lies above it is yet to be delivered; read: how many entries the
+    stream has had up to there, None: not known; amid: the stream has come to there, so that number stays."""
 
-    at: StreamId
+    position: StreamId
     read: int | None = None
     amid: bool = False
 
@@ -29,9 +29,9 @@ class Start:
 
 def streams_without_group(server: Connection, member: Membership, streams: Sequence[str]) -> list[str]:
     """Those of the streams that do not have the group, or do not exist. Raises WrongKeyTypeError."""
-    found = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
+    replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
     without = []
-    for stream, reply in zip(streams, found, strict=True):
+    for stream, reply in zip(streams, replies, strict=True):
         if isinstance(reply, ReplyError) and not is_no_such_key(reply):
             raise server.error_of(reply, ("XINFO", "GROUPS", stream))
         groups = [] if isinstance(reply, ReplyError) else [info.name for info in groups_in(reply)]
@@ -55,7 +55,7 @@ def create_groups_at(
     may have vanished."""
     commands = [
         (
-            *("XGROUP", "CREATE", stream, member.group, str(start.at)),
+            *("XGROUP", "CREATE", stream, member.group, str(start.position)),
             *(["MKSTREAM"] if make_streams else []),
             *start.words(),
         )
@@ -80,7 +80,8 @@ def create_consumers(server: Connection, member: Membership, streams: Sequence[s
 def set_groups_to(server: Connection, member: Membership, starts: Mapping[str, Start]) -> None:
     """XGROUP SETID on each of these streams."""
     commands = [
-        ("XGROUP", "SETID", stream, member.group, str(start.at), *start.words()) for stream, start in starts.items()
+        ("XGROUP", "SETID", stream, member.group, str(start.position), *start.words())
+        for stream, start in starts.items()
     ]
     _require_streams(server, member, commands)
 

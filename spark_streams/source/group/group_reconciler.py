@@ -83,7 +83,11 @@ class GroupReconciler:
 
     def _lower(self, begin: Offset, mended: Offset) -> list[str]:
         """Remember streams that the checkpoint stands above."""
-        lowered = {stream: (begin[stream], at) for stream, at in mended.positions.items() if at != begin[stream]}
+        lowered = {
+            stream: (begin[stream], position)
+            for stream, position in mended.positions.items()
+            if position != begin[stream]
+        }
         self._lowered |= lowered
         return list(lowered)
 
@@ -122,9 +126,9 @@ class GroupReconciler:
 
     def now(self, server: Connection, streams: Sequence[str]) -> dict[str, GroupState]:
         """The groups as they are. Raises GroupMissingError, DataLossError where one is gone."""
-        self.heads, found = fetch_state(server, self._member, streams, self.heads)
+        self.heads, groups = fetch_state(server, self._member, streams, self.heads)
         states = {}
-        for stream, state in found.items():
+        for stream, state in groups.items():
             if state is None:
                 raise missing(server, self._member, stream, not self.heads[stream].exists)
             states[stream] = state
@@ -144,22 +148,22 @@ class GroupReconciler:
         The position of a stream that is new is kept until the checkpoint has one. Raises GroupSharedError.
         """
         back: dict[str, Start] = {}
-        found = {stream: state for stream, state in states.items() if state is not None}
-        for stream, state in found.items():
+        groups = {stream: state for stream, state in states.items() if state is not None}
+        for stream, state in groups.items():
             require_alone(self._member, stream, state)
-        new = {stream: state.last_delivered for stream, state in found.items() if stream not in begin.positions}
+        new = {stream: state.last_delivered for stream, state in groups.items() if stream not in begin.positions}
         kept = {**begin.positions, **save_initial_positions(server, InitialPositionKeys("start", self._member), new)}
-        for stream, state in found.items():
-            at = ends.get(stream, kept[stream])
-            is_elsewhere = state.last_delivered != at if afresh else state.last_delivered > at
+        for stream, state in groups.items():
+            expected = ends.get(stream, kept[stream])
+            is_elsewhere = state.last_delivered != expected if afresh else state.last_delivered > expected
             head, known = self.heads[stream], begin.counts.get(stream)
             # If this is still the stream that the checkpoint speaks of.
             if is_elsewhere and kept[stream] <= head.last and not is_another(head, kept[stream], known):
                 back[stream] = Start(kept[stream], None if known is None else known.read)
                 read = back[stream].read
-                found[stream] = replace(state, last_delivered=kept[stream], entries_read=read, lag=None)
+                groups[stream] = replace(state, last_delivered=kept[stream], entries_read=read, lag=None)
         set_groups_to(server, self._member, back)
-        return found
+        return groups
 
     def explain(self, server: Connection, begin: Offset, states: Mapping[str, GroupState]) -> None:
         """Why groups stand above the checkpoint, where nobody else reads: what lies between is pending for us, or was

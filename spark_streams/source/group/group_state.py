@@ -91,10 +91,10 @@ def _look_at_one_moment(
     """Ask for these streams before and after their groups: what was added less the lag, where nobody added between."""
     commands = [("XINFO", "STREAM", stream) for stream in streams]
     replies = server.each([
-        one for again in commands for one in (again, *_questions(member, again[2]), again)
+        reply for again in commands for reply in (again, *_questions(member, again[2]), again)
     ])  # fmt: skip
     for stream, before, groups, consumers, after in zip(streams, replies, replies, replies, replies, strict=True):
-        head, heads[stream] = (read_stream_state(server, stream, one) for one in (before, after))
+        head, heads[stream] = (read_stream_state(server, stream, reply) for reply in (before, after))
         states[stream] = state = _read_group_state(server, member, stream, groups, consumers)
         if state is not None and state.entries_read is None and state.lag is not None and head.added is not None:
             is_quiet = head.added == heads[stream].added

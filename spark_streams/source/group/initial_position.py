@@ -46,9 +46,9 @@ def resolve(server: Connection, streams: Sequence[str], starting: Positions) -> 
     WrongKeyTypeError."""
     starts = {}
     for stream, head in stream_states(server, streams).items():
-        position = starting.of(stream)
-        at = head.last if position == "$" else StreamId.parse(position)
-        starts[stream] = Start(at, count_read(server, stream, head, at), amid=at <= head.last)
+        wanted = starting.of(stream)
+        position = head.last if wanted == "$" else StreamId.parse(wanted)
+        starts[stream] = Start(position, count_read(server, stream, head, position), amid=position <= head.last)
     return starts
 
 
@@ -58,7 +58,7 @@ def first_positions(server: Connection, member: Membership, late: Mapping[str, S
     streams = [stream for stream in member.streams if stream not in late]
     heads, states = fetch_state(server, member, streams)
     commands = [("XPENDING", stream, member.group, "-", "+", 1, member.consumer) for stream in streams]
-    positions = {stream: start.at for stream, start in late.items()}
+    positions = {stream: start.position for stream, start in late.items()}
     for command, reply in zip(commands, server.pipeline(commands), strict=True):
         stream = command[1]
         state = states[stream]
@@ -75,7 +75,7 @@ def save_initial_positions(
     server: Connection, keys: InitialPositionKeys, positions: Mapping[str, StreamId]
 ) -> dict[str, StreamId]:
     """Keep first positions on the server until a checkpoint has them; the positions that were kept first."""
-    server.execute_all([("SET", keys.of(stream), str(at), "NX") for stream, at in positions.items()])
+    server.execute_all([("SET", keys.of(stream), str(position), "NX") for stream, position in positions.items()])
     # One whose key has gone since is as it would have been kept.
     return {**positions, **saved_initial_positions(server, keys, list(positions))}
 

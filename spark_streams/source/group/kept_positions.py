@@ -28,7 +28,7 @@ class KeptPositions:
 
     def __init__(self, no_ack: bool) -> None:
         self._no_ack = no_ack
-        self._at: str | None = None  # the token of the checkpoint whose positions are kept
+        self._token: str | None = None  # the token of the checkpoint whose positions are kept
         self._forgotten: set[str] = set()  # streams whose positions are kept no more
 
     def first(self, server: Connection, member: Membership, positions: Mapping[str, StreamId]) -> dict[str, StreamId]:
@@ -39,7 +39,7 @@ class KeptPositions:
             kept = save_initial_positions(server, keys, positions)
         else:
             kept = saved_initial_positions(server, keys, list(positions))
-        self._at = "" if kept else None
+        self._token = "" if kept else None
         return kept
 
     def with_checkpoint(self, server: Connection, member: Membership, begin: Offset, is_fresh: bool) -> Offset:
@@ -51,12 +51,12 @@ class KeptPositions:
         """
         if is_fresh:
             self._find(server, member, begin)
-        if self._at != begin.token and (self._no_ack or self._at is not None):
+        if self._token != begin.token and (self._no_ack or self._token is not None):
             # Also those of streams that a noAck run has met since.
             streams = [stream for stream in begin.positions if stream not in self._forgotten]
             forget_initial_positions(server, _keys(member), streams)
-            self._forgotten, self._at = set(begin.positions), None
-        return replace(begin, no_ack=begin.no_ack or self._at == begin.token)
+            self._forgotten, self._token = set(begin.positions), None
+        return replace(begin, no_ack=begin.no_ack or self._token == begin.token)
 
     def _find(self, server: Connection, member: Membership, begin: Offset) -> None:
         keys = _keys(member)
@@ -66,7 +66,7 @@ class KeptPositions:
             kept = {}
         if self._no_ack and not begin.no_ack:
             kept = save_initial_positions(server, keys, begin.positions)
-        self._at = begin.token if kept else None
+        self._token = begin.token if kept else None
 
 
 def _keys(member: Membership) -> InitialPositionKeys:

@@ -165,4 +165,4 @@ class LossAccount:
 
     def _made_amid(self, stream: str, position: StreamId) -> bool:
         made = self._subscription.made.get(stream)
-        return made is not None and made.at == position and made.amid
+        return made is not None and made.position == position and made.amid

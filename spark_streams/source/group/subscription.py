@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from spark_streams.deadletter.inputs import Inputs, own_letters
+from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
+from spark_streams.errors import StreamMissingError
 from spark_streams.keys import key_of_query
 from spark_streams.options import Options
 from spark_streams.source.group.consumer_lease import Lease
+from spark_streams.source.group.expected_streams import ExpectedStreams
 from spark_streams.source.group.group_admin import (
     Start,
     create_groups_at,
@@ -26,23 +28,25 @@ from spark_streams.source.group.initial_position import (
     save_initial_positions,
     saved_initial_positions,
 )
+from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.scan import matching_streams
 
-_LOOK_FOR_STREAMS = 2.0  # seconds between two looks for streams that match the pattern
-
 
 class Subscription:
-    """Those of the options, or those that match the pattern. now: seconds that only go up."""
+    """Those of the options, or those that match the pattern. now: seconds that only go up; terms: of its
+    lease."""
 
-    def __init__(self, options: Options, now: Callable[[], float]) -> None:
+    def __init__(self, options: Options, now: Callable[[], float], limits: Limits) -> None:
         self._options = options
+        self._limits = limits
         self._now = now
-        self._lease = Lease(options.address, options["group"], options["consumer"])
-        self._found = 0.0  # when streams were last looked for
-        self._inputs = Inputs()
+        self._lease = Lease(options.address, options["group"], options["consumer"], limits.lease)
+        self._last_look = 0.0  # when streams were last looked for
+        self._inputs = Inputs(limits.dead_letters)
+        self._expected = ExpectedStreams(options)
         self._dropped: set[str] = set()  # streams of the checkpoint that the options name no more, and that are gone
         self.made: dict[str, Start] = {}  # where this run has made groups
         self.late: Mapping[str, Start] = {}  # named streams whose groups are made when the checkpoint is known
@@ -59,28 +63,29 @@ class Subscription:
             self.hold(server, self.member.streams)
             self._join_named(server)
             return
-        found, without = self._look_for_streams(server)
+        matching, without = self._look_for_streams(server)
         starts = resolve(server, without, FIRST)
-        if len(without) == len(found) and not server.execute("EXISTS", self._begun):
+        if len(without) == len(matching) and not server.execute("EXISTS", self._begun):
             # None has the group, so the query begins. The mark is set once all first positions are kept: streams that
             # appear after that are read from their first entry, whatever dies meanwhile.
             begin = resolve(server, without, self._options["startingOffsets"])
-            save_initial_positions(server, self._firsts, {stream: start.at for stream, start in begin.items()})
+            save_initial_positions(server, self._firsts, {stream: start.position for stream, start in begin.items()})
             server.execute("SET", self._begun, self._options["streamsPattern"])
             starts.update(begin)
-        for stream, at in saved_initial_positions(server, self._firsts, without).items():
-            if at != starts[stream].at:
-                starts[stream] = Start(at)
-        self._create(server, starts, found, without)
+        for stream, saved in saved_initial_positions(server, self._firsts, without).items():
+            if saved != starts[stream].position:
+                starts[stream] = Start(saved)
+        self._create(server, starts, matching, without)
 
     def _join_named(self, server: Connection) -> None:
         without = streams_without_group(server, self.member, self.member.streams)
+        self._expected.look(server, without)
         starts = resolve(server, without, self._options["startingOffsets"])
         others = [stream for stream in self.member.streams if stream not in starts]
         self.late = {}
-        if starts and is_in_some_group(server, self.member, others):
-            # The query has begun already: either it was given these streams since, or they are lost, which the
-            # checkpoint tells. Spark shows it with the first trigger.
+        if self._expected.may_be_refused or (starts and is_in_some_group(server, self.member, others)):
+            # Nothing may be made where one is refused. Or the query has begun already: either it was given these
+            # streams since, or they are lost, which the checkpoint tells. Spark shows it with the first trigger.
             self.late = starts
         else:
             create_groups_at(server, self.member, starts)
@@ -90,24 +95,27 @@ class Subscription:
         """Look for the pattern's streams, if there is one, and join those that are new at their first entry: the query
         runs. Raises as `join` does."""
         if self.by_pattern:
-            found, without = self._look_for_streams(server)
+            matching, without = self._look_for_streams(server)
             starts = resolve(server, without, FIRST)
-            self._create(server, starts, found, without)
+            self._create(server, starts, matching, without)
 
     def of(self, server: Connection, begin: Offset, look: bool, at_once: bool) -> tuple[str, ...]:
         """The streams of a trigger, and the lease on them: those of the options, or of the pattern and the checkpoint.
 
-        look: whether streams that are new are looked for, now and then or `at_once`. Raises as `join` does.
+        look: whether streams that are new are looked for, now and then or `at_once`. Raises as `join` does, and
+        StreamMissingError.
         """
         if self.by_pattern:
-            if look and (at_once or self._now() - self._found >= _LOOK_FOR_STREAMS):
+            if look and (at_once or self._now() - self._last_look >= self._limits.look_every):
                 self.find(server)
             if at_once and begin.token:
                 self._begin_at_first(server, [s for s in self.member.streams if s not in begin.positions])
             streams = tuple(sorted({*self.member.streams, *begin.streams}))
+            self._expected.check_pattern(server, streams)
         else:
             # Streams that the query was given since; the others' groups must be there, or something is lost.
             streams = self.member.streams
+            self._check_expected(server, [s for s in streams if not begin.token or s not in begin.positions])
             due = {s: start for s, start in self.late.items() if not begin.token or s not in begin.positions}
             create_groups_at(server, self.member, due)
             self.made |= due
@@ -117,6 +125,14 @@ class Subscription:
         self.hold(server, streams)
         self._lease.keep_only(streams)
         return streams
+
+    def _check_expected(self, server: Connection, unknown: Sequence[str]) -> None:
+        """Raises StreamMissingError; then nothing is left of what `join` has kept for groups that are not made."""
+        try:
+            self._expected.check(server, unknown)
+        except StreamMissingError:
+            forget_initial_positions(server, InitialPositionKeys("start", self.member), list(self.late))
+            raise
 
     def without_dropped(self, server: Connection, begin: Offset, at_once: bool) -> Offset:
         """The checkpoint without streams that the options name no more and whose group is gone. at_once: the server is
@@ -129,18 +145,18 @@ class Subscription:
 
     def _look_for_streams(self, server: Connection) -> tuple[list[str], list[str]]:
         """The pattern's streams, and those of them that do not have the group."""
-        but = own_letters(self._options["deadLetterStream"])
-        found = self._inputs.among(server, matching_streams(server, self._options["streamsPattern"], but))
-        self.hold(server, found)
-        self._found = self._now()
-        return found, streams_without_group(server, self.member, found)
+        but = own_dead_letter_streams(self._options["deadLetterStream"])
+        matching = self._inputs.among(server, matching_streams(server, self._options["streamsPattern"], but))
+        self.hold(server, matching)
+        self._last_look = self._now()
+        return matching, streams_without_group(server, self.member, matching)
 
     def _create(
-        self, server: Connection, starts: Mapping[str, Start], found: Sequence[str], without: Sequence[str]
+        self, server: Connection, starts: Mapping[str, Start], matching: Sequence[str], without: Sequence[str]
     ) -> None:
         made = create_groups_at(server, self.member, starts, make_streams=False)
         self.made |= starts
-        self.member = replace(self.member, streams=tuple(sorted({*made, *found} - ({*without} - {*made}))))
+        self.member = replace(self.member, streams=tuple(sorted({*made, *matching} - ({*without} - {*made}))))
 
     def _begin_at_first(self, server: Connection, streams: Sequence[str]) -> None:
         """Spark asks a query that has a checkpoint, too, where it would begin (S2). If no stream had the group then,
@@ -168,6 +184,10 @@ class Subscription:
     def hold(self, server: Connection, streams: Sequence[str]) -> None:
         """Have the lease on these streams. Raises ConsumerTakenError."""
         self._lease.hold(server, streams)
+
+    def live(self, server: Connection, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Which of these (stream, consumer) of the group are queries that run."""
+        return self._lease.live(server, asked)
 
     def release(self) -> None:
         """Give the lease back."""

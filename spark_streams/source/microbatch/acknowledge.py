@@ -8,18 +8,21 @@ somebody hands to our consumer below that was read by no batch (source.recovery.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from spark_streams.ids import StreamId
 from spark_streams.options import Options
+from spark_streams.source.column_report import ColumnReport
+from spark_streams.source.column_warnings import STREAM_MODES, ColumnWarnings
 from spark_streams.source.group.commit_marks import Marks
 from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.background import BackgroundWorker
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges
 from spark_streams.source.recovery.claim import delete_claim_consumers
+from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task_notes import collect
 from spark_streams.wire.connection import Connection
 
@@ -27,8 +30,9 @@ from spark_streams.wire.connection import Connection
 class Acknowledging:
     """The acknowledging of one query's batches, at once or beside the next one's tasks. Every step may be repeated.
 
-    worker: the thread for the latter; dead_letters: how many this run has posted, per stream. Tasks leave notes where
-    entries may be lost or become dead letters.
+    worker: the thread for the latter; counters: where what tasks have noted is counted. Notes on columns there may
+    always be, others where entries may be lost or become dead letters.
+    knows_fields: a batch of this run has been looked at for columns that no entry has a field for.
     """
 
     def __init__(
@@ -37,18 +41,22 @@ class Acknowledging:
         options: Options,
         member: Membership,
         losses: DataLoss,
-        dead_letters: Counter[str],
+        counters: RunCounters,
+        limits: Limits,
     ) -> None:
         self._worker = worker
         self._member = member
         self._losses = losses
+        self._limits = limits
         self._listed = not options["noAck"]  # whether anything is pending
         self._noted = losses.allowed or options["mode"] == "DEADLETTER"
         self._letters_to: str | None = options["deadLetterStream"]
         self.marks = Marks(member.group, member.consumer, options["noAck"] or options["delivery"] == "at-most-once")
         self._acknowledged: dict[str, StreamId] = {}
         self._done: Offset | None = None  # the last one that was acknowledged, or is being
-        self._dead_letters = dead_letters
+        self._counters = counters
+        self._column_warnings = ColumnWarnings(STREAM_MODES)
+        self.knows_fields = False
 
     def is_done(self, up_to: Offset) -> bool:
         """Whether this offset has been acknowledged, or is being; streams that vanished under it do not count."""
@@ -66,7 +74,7 @@ class Acknowledging:
         self._done = up_to
 
     def _acknowledge(self, server: Connection, up_to: Offset, ranges: Sequence[PendingRange]) -> None:
-        acknowledge(server, self._member, ranges)
+        acknowledge(server, self._member, ranges, self._limits)
         (self.marks.write if up_to.token else self.marks.begin)(server, up_to.positions)
 
     def beside(self, server: Connection, up_to: Offset) -> None:
@@ -100,19 +108,38 @@ class Acknowledging:
         return max(floor, held.after)
 
     def _close_claims(self, server: Connection, up_to: Offset) -> None:
-        acknowledge(server, self._member, claimed_ranges(up_to.claimed))
+        acknowledge(server, self._member, claimed_ranges(up_to.claimed), self._limits)
         delete_claim_consumers(server, self._member, up_to.claimed)
 
     def take_notes(self, server: Connection, up_to: Offset) -> None:
-        """Dead letters and losses that the tasks of the batch that ends here have noted."""
-        # An earlier run may have had other options.
-        if self.is_done(up_to) or not (self._noted or self._done is None):
+        """What the tasks of the batch that ends here have noted: dead letters, losses, bad values."""
+        if self.is_done(up_to):
             return
-        read = sorted({*up_to.shares, *up_to.claimed})
-        notes = collect(server, self._member, up_to.streams, up_to.token, self._letters_to, read, self._losses.allowed)
+        is_first, read = self._done is None, up_to.taken_from
+        # An earlier run may have had other options.
+        all_of_them = self._noted or is_first
+        if not (all_of_them or read):
+            return
+        notes = collect(
+            server,
+            self._member,
+            up_to.streams if all_of_them else read[:1],
+            up_to.token,
+            self._letters_to,
+            read if all_of_them else (),
+            self._losses.allowed,
+            self._limits,
+        )
         for stream, count in notes.missing.items():
             self._losses.add(stream, count, "up to so many were noted by tasks, and the notes are evicted or deleted")
         for stream, count in notes.lost.items():
             self._losses.add(stream, count, "trimmed or deleted while they were pending")
-        for stream, count in notes.letters.items():
-            self._dead_letters[stream] += count
+        self._counters.dead.update(notes.letters)
+        self._take_columns(notes.columns, up_to)
+        self.knows_fields = self.knows_fields or not is_first
+
+    def _take_columns(self, reports: Sequence[ColumnReport], up_to: Offset) -> None:
+        report = ColumnReport.of_batch(reports)
+        for column, values in report.bad.items():
+            self._counters.bad.update({(stream, column): count for stream, count in values.counts.items()})
+        self._column_warnings.say(report, up_to.held, "of this batch")

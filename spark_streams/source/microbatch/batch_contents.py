@@ -13,6 +13,7 @@ from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.group.subscription import Subscription
+from spark_streams.source.limits import Limits
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.prefetch import Reserving
 from spark_streams.source.microbatch.query_state import QueryState
@@ -55,6 +56,7 @@ class ContentsChooser:
         losses: DataLoss,
         counters: RunCounters,
         dead_letter: Callable[[DeadEntries], None],
+        limits: Limits,
     ) -> None:
         self._options = options
         self._subscription = subscription
@@ -64,6 +66,7 @@ class ContentsChooser:
         self._losses = losses
         self._counters = counters
         self._dead_letter = dead_letter
+        self._limits = limits
         self._taken = Taken()
         self.turn = 0
 
@@ -104,7 +107,13 @@ class ContentsChooser:
         """Entries of dead consumers, and claims of a run that died before an offset named them."""
         options = self._options
         rules = Rules(
-            options["claimIdle"], options["maxDeliveries"], self._dead_letter, self._losses.report, self._taken
+            options["claimIdle"],
+            options["maxDeliveries"],
+            self._dead_letter,
+            self._losses.report,
+            self._taken,
+            self._subscription.live,
+            self._limits,
         )
         claimed = take_over(server, self._subscription.member, state.groups, state.begin, token, rules, most)
         for stream, some in claimed.items():
@@ -120,7 +129,7 @@ class ContentsChooser:
         allowed = backlog if most is None else share(most, backlog, self.turn)
         asked = [PendingRange(s, MAX_ID, state.begin[s], most=entries) for s, entries in allowed.items()]
         size = self._admission.size(list(allowed.values()))
-        return pending_ranges(server, self._subscription.member, asked, size)
+        return pending_ranges(server, self._subscription.member, asked, size, limits=self._limits)
 
     def _new(
         self, server: Connection, groups: Mapping[str, GroupState], most: int | None, hurry: bool
@@ -143,4 +152,4 @@ class ContentsChooser:
     @property
     def reserving(self) -> Reserving:
         """How new entries are reserved, now or ahead."""
-        return Reserving(self._subscription.member, self._admission, bool(self._options["noAck"]))
+        return Reserving(self._subscription.member, self._admission, bool(self._options["noAck"]), self._limits)

@@ -13,18 +13,20 @@ from dataclasses import replace
 
 from spark_streams.ids import StreamId
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import PAGE, PendingRange, pending_ranges
+from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.entries.pending_page import texts_of
 
 
-def in_order(server: Connection, member: Membership, ranges: Sequence[EntryRange]) -> list[EntryRange]:
+def in_order(server: Connection, member: Membership, ranges: Sequence[EntryRange], limits: Limits) -> list[EntryRange]:
     """The ranges, those of a stream by the ids of their entries. Raises GroupMissingError, ServerError."""
     claimed = [entries for entries in ranges if entries.consumer]
     if not claimed:
         return list(ranges)
-    starts = pending_ranges(server, member, [replace(_range(entries), most=1) for entries in claimed], 1)
+    firsts = [replace(_range(entries), most=1) for entries in claimed]
+    starts = pending_ranges(server, member, firsts, 1, limits=limits)
     first = {(entries.stream, entries.consumer, entries.after): entries.last.previous() for entries in starts}
     begun = [
         replace(entries, after=first.get((entries.stream, entries.consumer, entries.after), entries.after))
@@ -35,7 +37,7 @@ def in_order(server: Connection, member: Membership, ranges: Sequence[EntryRange
         sorted(begun, key=lambda entries: entries.stream), key=lambda entries: entries.stream
     ):
         for together in _overlapping(sorted(group, key=lambda entries: (entries.after, entries.last))):
-            found += together if len(together) == 1 else _cut(server, member, together)
+            found += together if len(together) == 1 else _cut(server, member, together, limits)
     return found
 
 
@@ -55,10 +57,11 @@ def _overlapping(ranges: Sequence[EntryRange]) -> Iterator[list[EntryRange]]:
         yield together
 
 
-def _cut(server: Connection, member: Membership, ranges: Sequence[EntryRange]) -> list[EntryRange]:
+def _cut(server: Connection, member: Membership, ranges: Sequence[EntryRange], limits: Limits) -> list[EntryRange]:
     """The same entries as ranges that follow each other."""
     held: list[tuple[StreamId, str]] = []
-    for entries in pending_ranges(server, member, [_range(entries) for entries in ranges], PAGE, keep_ids=True):
+    pending = [_range(entries) for entries in ranges]
+    for entries in pending_ranges(server, member, pending, limits.pending_page, keep_ids=True, limits=limits):
         held += [(StreamId.parse(text), entries.consumer) for text in texts_of(entries.ids).to_pylist()]
     found: list[EntryRange] = []
     for consumer, group in itertools.groupby(sorted(held), key=lambda one: one[1]):

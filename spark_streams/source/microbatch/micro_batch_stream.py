@@ -28,6 +28,7 @@ from spark_streams.source.group.initial_position import first_positions
 from spark_streams.source.group.kept_positions import KeptPositions
 from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.subscription import Subscription
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.admission import Admission
@@ -56,12 +57,17 @@ T = TypeVar("T")
 
 class MicroBatchStream:
     """One query's batches. Calls come from one thread. now: seconds that only go up; worker: what runs beside the
-    tasks."""
+    tasks; terms: of the lease."""
 
     def __init__(
-        self, options: Options, now: Callable[[], float] = time.monotonic, worker: BackgroundWorker | None = None
+        self,
+        options: Options,
+        now: Callable[[], float] = time.monotonic,
+        worker: BackgroundWorker | None = None,
+        limits: Limits = LIMITS,
     ) -> None:
         self._options = options
+        self._limits = limits
         self._no_ack = bool(options["noAck"])
         self._server = Session(
             options.address,
@@ -72,15 +78,15 @@ class MicroBatchStream:
         self.worker = worker or BackgroundWorker(options.address)
         self.counters = RunCounters()
         losses = self._losses = DataLoss(not options["failOnDataLoss"], self.counters.lost)
-        subscription = self._subscription = Subscription(options, now)
+        subscription = self._subscription = Subscription(options, now, limits)
         account = LossAccount(losses, subscription, self._no_ack)
         groups = self._groups = GroupReconciler(losses, subscription, account, self._no_ack)
-        poison = self._poison = PoisonBatch(options["maxDeliveries"], self._dead_letter, losses)
-        acks = self._acknowledging = Acknowledging(self.worker, options, self.member, losses, self.counters.dead)
+        poison = self._poison = PoisonBatch(options["maxDeliveries"], self._dead_letter, losses, limits)
+        acks = self._acknowledging = Acknowledging(self.worker, options, self.member, losses, self.counters, limits)
         admission = self._admission = Admission(options, now)
         self._positions = KeptPositions(self._no_ack)
         contents = self._contents = ContentsChooser(
-            options, subscription, groups, admission, poison, losses, self.counters, self._dead_letter
+            options, subscription, groups, admission, poison, losses, self.counters, self._dead_letter, limits
         )
         memory = self._memory = RunMemory(
             options,
@@ -91,8 +97,9 @@ class MicroBatchStream:
             admission,
             self.worker,
             contents.forget,
+            limits,
         )
-        self._trigger = Trigger(options, subscription, memory, groups, contents, acks, admission, losses)
+        self._trigger = Trigger(options, subscription, memory, groups, contents, acks, admission, losses, limits)
         self._current: CurrentBatch | None = None
 
     @property
@@ -104,6 +111,11 @@ class MicroBatchStream:
     def reserved_ahead(self) -> int:
         """How many entries are reserved for the batch after the current one, once that is done."""
         return self._memory.reserved_ahead
+
+    @property
+    def knows_fields(self) -> bool:
+        """Whether it is known which declared columns are fields of no entry: then tasks need not look for that."""
+        return self._acknowledging.knows_fields
 
     # -- what Spark asks -----------------------------------------------------------------------------------------
 
@@ -147,7 +159,7 @@ class MicroBatchStream:
             batch.ranges = self._ranges_after_a_restart(begin, batch)
         size = self._admission.size([entries.count for entries in batch.ranges])
         tells_the_sink = batch.is_cut or self._poison.tells_the_sink(end)
-        return Plan.of(tasks(batch.ranges, size, self._options["ordered"]), tells_the_sink)
+        return Plan.of(tasks(batch.ranges, size, self._options["ordered"], self._limits), tells_the_sink)
 
     def commit(self, end: Offset) -> None:
         """Acknowledge up to `end`, unless that is done or under way. The same code as in `next` (S3)."""
@@ -163,7 +175,7 @@ class MicroBatchStream:
             self._begin_afresh()
 
     def reported(self) -> dict[str, object]:
-        """Where the streams end, and what this run has lost, claimed and given up so far."""
+        """Where the streams end, what this run has lost, claimed and given up so far, and the bad values in it."""
         heads = {stream: state.last for stream, state in self._groups.heads.items()}
         return {**Offset(self.member.group, self.member.consumer, heads).to_json(), **self.counters.to_json()}
 
@@ -231,14 +243,14 @@ class MicroBatchStream:
         self._subscription.hold(server, end.streams)
         void(server, self.member, end.streams)
         listed = not (self._no_ack or end.no_ack)
-        replay = Replay(server, self.member, self._losses, listed, self._admission.size, batch.is_cut)
+        replay = Replay(server, self.member, self._losses, listed, self._admission.size, self._limits, batch.is_cut)
         ranges = replay.ranges(begin, end)
-        return in_order(server, self.member, ranges) if self._options["ordered"] else ranges
+        return in_order(server, self.member, ranges, self._limits) if self._options["ordered"] else ranges
 
     def _dead_letter(self, entries: DeadEntries) -> None:
         """Entries that were delivered too often become dead letters."""
         to = self._options["deadLetterStream"]
-        posted, gone = dead_letter(self._server.get(), self.member.group, entries, to)
+        posted, gone = dead_letter(self._server.get(), self.member.group, entries, to, self._limits.dead_letters)
         self.counters.dead[entries.stream] += posted
         self._losses.add(entries.stream, gone, "deleted while they were pending")
 

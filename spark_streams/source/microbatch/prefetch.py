@@ -16,14 +16,13 @@ from spark_streams.ids import StreamId
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.entry_counts import held_above
 from spark_streams.source.group.group_state import GroupState, Reserved, fetch_state
+from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.admission import Admission
-from spark_streams.source.microbatch.reserve import STEP, Wanted, reserve
+from spark_streams.source.microbatch.reserve import Wanted, reserve
 from spark_streams.source.partitioning import share
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.xinfo import StreamState
-
-LEAST = 50_000  # entries: reserving fewer takes less time than Spark needs between two batches
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,7 @@ class Reserving:
     member: Membership
     admission: Admission
     no_ack: bool
+    limits: Limits
 
     def new_entries(
         self,
@@ -46,8 +46,14 @@ class Reserving:
         """Reserve up to `most` entries of what each stream's backlog has. Raises as `reserve` does."""
         allowed = backlog if most is None else share(most, backlog, turn)
         wanted = {s: Wanted(n, self.admission.end_of(s, heads).last) for s, n in allowed.items() if n > 0}
-        step = min(STEP, self.admission.size(list(allowed.values())))
-        return reserve(server, self.member, wanted, states, step, self.no_ack)
+        step = min(self.limits.reserve_step, self.admission.size(list(allowed.values())))
+        return reserve(server, self.member, wanted, states, step, self.no_ack, self.limits)
+
+    def is_worth_it(self, backlog: Mapping[str, int], most: int | None) -> bool:
+        """Whether the next batch, of up to `most` entries of what is left, takes a while to reserve."""
+        left = sum(backlog.values())
+        taken = left if most is None else min(left, most)
+        return taken >= self.limits.worth_ahead and not self.admission.is_too_little(left)
 
 
 @dataclass
@@ -68,7 +74,7 @@ class Prefetch:
         if len(states) < len(found) or any(_is_trimmed(heads[s], state) for s, state in states.items()):
             return
         backlog = self.reserving.admission.backlog(heads, states)
-        if is_worth_it(self.reserving.admission, backlog, self.most):
+        if self.reserving.is_worth_it(backlog, self.most):
             self.ranges = self.reserving.new_entries(server, heads, states, backlog, self.most, self.turn).ranges
 
     def pending(self) -> Counter[str]:
@@ -95,9 +101,3 @@ def _is_trimmed(head: StreamState, state: GroupState) -> bool:
     if held is None or head.added is None:
         return False
     return state.entries_read is None or head.added - held > state.entries_read
-
-
-def is_worth_it(admission: Admission, backlog: Mapping[str, int], most: int | None) -> bool:
-    """Whether the next batch, of up to `most` entries of what is left, takes a while to reserve."""
-    left = sum(backlog.values())
-    return (left if most is None else min(left, most)) >= LEAST and not admission.is_too_little(left)

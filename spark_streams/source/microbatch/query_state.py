@@ -20,6 +20,7 @@ from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.group.kept_positions import KeptPositions
 from spark_streams.source.group.subscription import Subscription
+from spark_streams.source.limits import Limits
 from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.background import BackgroundWorker
@@ -64,6 +65,7 @@ class RunMemory:
         admission: Admission,
         worker: BackgroundWorker,
         forget: Callable[[], None],
+        limits: Limits,
     ) -> None:
         self._no_ack = bool(options["noAck"])
         self._is_at_most_once = options["delivery"] == "at-most-once"
@@ -74,6 +76,7 @@ class RunMemory:
         self._admission = admission
         self._worker = worker
         self._forget = forget
+        self._limits = limits
         self._streams: tuple[str, ...] = ()
         self._prefetch: Prefetch | None = None
         self._expected: Mapping[str, StreamId] = {}  # where the groups must stand
@@ -168,7 +171,7 @@ class RunMemory:
     def _acknowledge_all(self, server: Connection, groups: Mapping[str, GroupState]) -> None:
         """What an earlier run with a pending list has left: the groups were set back below it, and deliver it again."""
         ours = [PendingRange(stream, MAX_ID) for stream, state in groups.items() if state.ours]
-        acknowledge(server, self._subscription.member, ours)
+        acknowledge(server, self._subscription.member, ours, self._limits)
 
     def _differs_from_memory(
         self, groups: Mapping[str, GroupState], unacknowledged: Mapping[str, int], prefetch: Prefetch | None
@@ -202,8 +205,8 @@ class RunMemory:
         floors = {stream: marks.floor(stream) for stream in streams}
         # What is pending above a group that was set back will be delivered again: it must not be pending twice.
         again = [PendingRange(s, MAX_ID, state.last_delivered) for s, state in groups.items() if state.ours]
-        has_changed = acknowledge(server, member, again) > 0
-        if take_handed(server, member, groups, floors, secrets.token_hex(6)) or has_changed:
+        has_changed = acknowledge(server, member, again, self._limits) > 0
+        if take_handed(server, member, groups, floors, secrets.token_hex(6), self._limits) or has_changed:
             groups = self._groups.now(server, streams)
         if self.is_fresh:
             delete_empty_consumers(server, member, groups)

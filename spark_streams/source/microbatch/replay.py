@@ -9,6 +9,7 @@ from spark_streams.errors import DataLossError, GroupMissingError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.data_loss import GO_ON, DataLoss
+from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, Share
 from spark_streams.source.pending_list import PendingRange, pending_ranges
@@ -25,6 +26,7 @@ class Replay:
     losses: DataLoss
     listed: bool
     size: Callable[[Sequence[int]], int]
+    limits: Limits
     narrowed: bool = False
 
     def ranges(self, begin: Offset, end: Offset) -> list[EntryRange]:
@@ -61,7 +63,7 @@ class Replay:
         """What is still pending. Nothing is where the group is gone: an error, unless losses are allowed or the stream
         has the entries to `spare`."""
         try:
-            return pending_ranges(self.server, self.member, [ours], self.size([count]))
+            return pending_ranges(self.server, self.member, [ours], self.size([count]), limits=self.limits)
         except (GroupMissingError, DataLossError):
             if not spare and not self.losses.allowed:
                 raise

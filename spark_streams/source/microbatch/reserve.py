@@ -14,11 +14,10 @@ from spark_streams.ids import StreamId
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.count_entries import count_between
 from spark_streams.source.group.group_state import GroupState, Reserved, read_group_state, require_alone
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import Connection, pack
 
-STEP = 10_000  # entries a step at the most
-_ROUND = 10_000  # entries of all streams in a round trip; the server answers nobody else meanwhile (FACTS R15)
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
 
 
@@ -35,18 +34,20 @@ def reserve(
     member: Membership,
     wanted: Mapping[str, Wanted],
     states: Mapping[str, GroupState],
-    step: int = STEP,
+    step: int,
     no_ack: bool = False,
+    limits: Limits = LIMITS,
 ) -> Reserved:
     """Have up to the wanted entries delivered to our consumer.
 
-    states: the group of each wanted stream, read just before. no_ack: without a pending list; then the group must be
+    states: the group of each wanted stream, read just before; step: entries of one command at most.
+    no_ack: without a pending list; then the group must be
     ours alone. Raises GroupMissingError, GroupSharedError, DataLossError, ServerError.
     """
     reserving = [_Reserving(stream, want, states[stream]) for stream, want in wanted.items()]
     left = reserving
     while left:
-        steps = _round(left, step)
+        steps = _round(left, step, limits.reserve_round)
         server.require_silence()
         server.send(b"".join([_step(member, one.stream, count, no_ack) for one, count in steps]))
         replies = server.replies(2 * len(steps))
@@ -99,10 +100,10 @@ class _Reserving:
         return not self.ranges and self.now.last_delivered < self.wanted.until
 
 
-def _round(left: Sequence[_Reserving], step: int) -> list[tuple[_Reserving, int]]:
-    """The steps of one round trip, stream by stream, with the entries of each: as many as fit, and one at least."""
+def _round(left: Sequence[_Reserving], step: int, room: int) -> list[tuple[_Reserving, int]]:
+    """The steps of one round trip, stream by stream, with the entries of each: as many as there is room for, and one at
+    least."""
     steps: list[tuple[_Reserving, int]] = []
-    room = _ROUND
     for one in left:
         for done in range(0, min(one.left, room), step):
             count = min(one.left - done, step)

@@ -15,12 +15,13 @@ from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.group.subscription import Subscription
+from spark_streams.source.limits import Limits
 from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.batch_contents import BatchContents, ContentsChooser
 from spark_streams.source.microbatch.current_batch import CurrentBatch
 from spark_streams.source.microbatch.interleave import in_order
-from spark_streams.source.microbatch.prefetch import Prefetch, is_worth_it
+from spark_streams.source.microbatch.prefetch import Prefetch
 from spark_streams.source.microbatch.query_state import QueryState, RunMemory
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges, pending_ranges
@@ -41,6 +42,7 @@ class Trigger:
         acknowledging: Acknowledging,
         admission: Admission,
         losses: DataLoss,
+        limits: Limits,
     ) -> None:
         self._options = options
         self._subscription = subscription
@@ -50,6 +52,7 @@ class Trigger:
         self._acknowledging = acknowledging
         self._admission = admission
         self._losses = losses
+        self._limits = limits
 
     def next(self, server: Connection, begin: Offset, most: int | None) -> CurrentBatch | None:
         """The next batch, of at most `most` entries. None where there is nothing to read: then `begin` is acknowledged
@@ -90,11 +93,11 @@ class Trigger:
         """The ranges of a batch, those of its claims among them."""
         member = self._subscription.member
         size = self._admission.size([one.count for some in contents.claimed.values() for one in some])
-        claimed = pending_ranges(server, member, claimed_ranges(contents.claimed), size)
+        claimed = pending_ranges(server, member, claimed_ranges(contents.claimed), size, limits=self._limits)
         for missing in missing_from(contents.claimed, claimed):
             self._losses.report(missing.stream, missing.count, str(missing), GO_ON)
         ranges = contents.ranges + claimed
-        return in_order(server, member, ranges) if self._options["ordered"] else ranges
+        return in_order(server, member, ranges, self._limits) if self._options["ordered"] else ranges
 
     def _acknowledge_at_once(self, server: Connection, end: Offset, ranges: Sequence[EntryRange]) -> list[EntryRange]:
         """at-most-once: acknowledge the batch before it is read. Where others read from the group, too, a range takes
@@ -103,20 +106,24 @@ class Trigger:
         kept: list[EntryRange] = []
         for entries in ranges:
             ours = PendingRange(entries.stream, entries.last, entries.after, entries.consumer)
-            kept += [entries] if entries.owned else pending_ranges(server, member, [ours], entries.count, keep_ids=True)
+            if entries.owned:
+                kept.append(entries)
+            else:
+                kept += pending_ranges(server, member, [ours], entries.count, keep_ids=True, limits=self._limits)
         shares = [PendingRange(stream, end[stream], held.after or MIN_ID) for stream, held in end.shares.items()]
-        acknowledge(server, member, [*shares, *claimed_ranges(end.claimed)])
+        acknowledge(server, member, [*shares, *claimed_ranges(end.claimed)], self._limits)
         return kept
 
     def _reserve_ahead(self, groups: Mapping[str, GroupState], new: Sequence[EntryRange], most: int | None) -> None:
-        """Begin to reserve what follows a batch, where that is much (prefetch.LEAST), and nobody else is in the groups:
-        it would wait for us while they could read it. new: what was reserved since the groups stood like this."""
+        """Begin to reserve what follows a batch, where that is much (Limits.worth_ahead), and nobody else is in the
+        groups: it would wait for us while they could read it. new: what was reserved since they stood like this."""
         if self._options["delivery"] == "at-most-once" or self._options["claimIdle"] is not None:
             return
         if any(state.others for state in groups.values()):
             return
         left = Counter(self._admission.backlog(self._groups.heads, groups))
         left.subtract(per_stream(new))
-        if is_worth_it(self._admission, left, most):
+        reserving = self._contents.reserving
+        if reserving.is_worth_it(left, most):
             turn = self._contents.turn + 1
-            self._memory.expect(Prefetch(self._contents.reserving, list(groups), most, turn, self._groups.heads))
+            self._memory.expect(Prefetch(reserving, list(groups), most, turn, self._groups.heads))

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.ids import MAX_ID, MIN_ID
-from spark_streams.source.group.consumer_lease import live_consumers
 from spark_streams.source.group.data_loss import GO_ON
 from spark_streams.source.group.group_state import GroupState, OtherConsumer
+from spark_streams.source.limits import Limits
 from spark_streams.source.membership import OF_A_QUERY, Membership, owner_of
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
@@ -35,7 +35,6 @@ from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, d
 from spark_streams.wire.xinfo import consumers_in
 
 _MARK = "~claim~"
-_PAGE = 1_000  # entries that are claimed with one command
 _ENDLESS = 1 << 62  # deliveries
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
 
@@ -44,13 +43,16 @@ _SKIP = pack("CLIENT", "REPLY", "SKIP")
 class Rules:
     """idle: milliseconds that an entry must have been left alone, None: nothing is claimed; most: deliveries after
     which an entry is dead, None: any number; dead_letter: what to do with those; lose: told of a stream, how many
-    entries of it are gone, what became of them, and what is to be done; taken: what earlier runs have claimed."""
+    entries of it are gone, what became of them, and what is to be done; taken: what earlier runs have claimed; live:
+    which of some (stream, consumer) are queries that run."""
 
     idle: int | None
     most: int | None
     dead_letter: Callable[[DeadEntries], None]
     lose: Callable[[str, int, str, str], None]
     taken: Taken
+    live: Callable[[Connection, Sequence[tuple[str, str]]], set[tuple[str, str]]]
+    limits: Limits
 
 
 def claim_consumer(consumer: str, token: str) -> str:
@@ -73,11 +75,11 @@ def take_over(
     """
     _require_all(server, member, states, begin, rules)
     claimed = _left_by_a_crash(member, states, begin)
-    left = limit if limit is None else limit - sum(one.count for some in claimed.values() for one in some)
+    left = limit if limit is None else limit - sum(claim.count for claims in claimed.values() for claim in claims)
     if rules.idle is None or (left is not None and left <= 0):
         return claimed
     ours = claim_consumer(member.consumer, token)
-    for stream, dead in _dead_consumers(server, member, states).items():
+    for stream, dead in _dead_consumers(server, member, states, rules).items():
         asked: list[bytes] = []
         taken = 0
         for consumer in dead:
@@ -95,11 +97,13 @@ def take_over(
             else:
                 delete_claim_consumers(server, member, {stream: [Claimed(ours, 0)]})
             left = None if left is None else left - held
-            gone = _gone(server, member, stream, ours, asked) if held < taken else 0
+            gone = _gone(server, member, stream, ours, asked, rules.limits) if held < taken else 0
             if gone:
-                what = f"that other consumers of group {member.group!r} had left pending were trimmed or deleted before"
+                problem = (
+                    f"that other consumers of group {member.group!r} had left pending were trimmed or deleted before"
+                )
                 remedy = "they are pending no more, and the next run goes on without them"
-                rules.lose(stream, gone, f"{what} they were claimed", remedy)
+                rules.lose(stream, gone, f"{problem} they were claimed", remedy)
     return claimed
 
 
@@ -107,16 +111,16 @@ def _require_all(
     server: Connection, member: Membership, states: Mapping[str, GroupState], begin: Offset, rules: Rules
 ) -> None:
     """Claims that no offset names hold what they held. Raises DataLossError, unless losses are counted: then once."""
-    for one in rules.taken.missing(server, member, states, begin):
-        rules.lose(one.stream, one.count, str(one), GO_ON)
-        left = one.of - one.count
-        name = (member, one.stream, one.consumer)
+    for missing in rules.taken.missing(server, member, states, begin):
+        rules.lose(missing.stream, missing.count, str(missing), GO_ON)
+        left = missing.of - missing.count
+        name = (member, missing.stream, missing.consumer)
         server.execute(*(remember(*name, left) if left else forget(*name)))
 
 
 def delete_claim_consumers(server: Connection, member: Membership, claimed: Mapping[str, Sequence[Claimed]]) -> None:
     """Delete the consumers of a committed claim. One that still holds entries is kept (R10)."""
-    names = [(stream, one.consumer) for stream, some in claimed.items() for one in some]
+    names = [(stream, claim.consumer) for stream, claims in claimed.items() for claim in claims]
     _delete_if_empty(server, member, names, [forget(member, stream, consumer) for stream, consumer in names])
 
 
@@ -144,16 +148,18 @@ def delete_empty_consumers(server: Connection, member: Membership, states: Mappi
 
 def _left_by_a_crash(member: Membership, states: Mapping[str, GroupState], begin: Offset) -> dict[str, list[Claimed]]:
     """Our own claims that no offset names."""
-    found: dict[str, list[Claimed]] = {}
+    claims: dict[str, list[Claimed]] = {}
     for stream, state in states.items():
-        logged = {one.consumer for one in begin.claimed.get(stream, ())}
+        logged = {claim.consumer for claim in begin.claimed.get(stream, ())}
         for other in state.others:
             if other.name.startswith(member.consumer + _MARK) and other.name not in logged and other.pending:
-                found.setdefault(stream, []).append(Claimed(other.name, other.pending))
-    return found
+                claims.setdefault(stream, []).append(Claimed(other.name, other.pending))
+    return claims
 
 
-def _dead_consumers(server: Connection, member: Membership, states: Mapping[str, GroupState]) -> dict[str, list[str]]:
+def _dead_consumers(
+    server: Connection, member: Membership, states: Mapping[str, GroupState], rules: Rules
+) -> dict[str, list[str]]:
     """Per stream, the consumers that hold entries, are not ours, and are not running rstream queries."""
     suspects: list[tuple[str, OtherConsumer]] = []
     for stream, state in states.items():
@@ -163,7 +169,7 @@ def _dead_consumers(server: Connection, member: Membership, states: Mapping[str,
     if not suspects:
         return {}
     owners = [(stream, owner_of(other.name)) for stream, other in suspects]
-    alive = live_consumers(server, member.group, owners)
+    alive = rules.live(server, owners)
     dead: dict[str, list[str]] = {}
     for (stream, other), owner in zip(suspects, owners, strict=True):
         if owner not in alive:
@@ -178,9 +184,9 @@ def _claim(
     assert rules.idle is not None
     ids: list[bytes] = []
     counts = OF_A_QUERY.search(consumer) is None
-    asked, start = 0, MIN_ID
+    asked, start, most = 0, MIN_ID, rules.limits.claim_page
     while limit is None or asked < limit:
-        count = _PAGE if limit is None else min(_PAGE, limit - asked)
+        count = most if limit is None else min(most, limit - asked)
         question = ("XPENDING", stream, member.group, "IDLE", rules.idle, bytes(start), "+", count, consumer)
         server.request(pack(*question))
         page = decode_pending(server.receive(), 1)[0]
@@ -208,7 +214,7 @@ def _dead_letter(stream: str, consumer: str, page: PendingPage, rules: Rules) ->
         return page.count, page.ids
     ids = page.parsed_ids()
     rules.dead_letter(
-        DeadEntries(stream, consumer, [ids[at] for at in np.flatnonzero(over)], page.deliveries[over].tolist())
+        DeadEntries(stream, consumer, [ids[row] for row in np.flatnonzero(over)], page.deliveries[over].tolist())
     )
     left = arguments_of(page.ids).filter(pa.array(~over))
     return len(left), b"".join(left.to_pylist())
@@ -232,14 +238,15 @@ def send_claim(
     server.send(b"%b*%d\r\n%b%b%b" % (_SKIP, words + count, head, packed, tail))
 
 
-def _gone(server: Connection, member: Membership, stream: str, to: str, asked: Sequence[bytes]) -> int:
+def _gone(server: Connection, member: Membership, stream: str, to: str, asked: Sequence[bytes], limits: Limits) -> int:
     """How many of the entries that a claim asked for are no longer in the stream: the server has dropped them then.
     What it does not have for any other reason, others have acknowledged or claimed."""
-    ranges = pending_ranges(server, member, [PendingRange(stream, MAX_ID, consumer=to)], _PAGE, keep_ids=True)
+    all_of_it = [PendingRange(stream, MAX_ID, consumer=to)]
+    ranges = pending_ranges(server, member, all_of_it, limits.claim_page, keep_ids=True, limits=limits)
     held = texts_of(b"".join([entries.ids for entries in ranges]))
     ids = texts_of(b"".join(asked))
     missed = ids.filter(pc.invert(pc.is_in(ids, value_set=held))).to_pylist()
-    return server.pipeline([("XRANGE", stream, one, one) for one in missed]).count([])
+    return server.pipeline([("XRANGE", stream, entry, entry) for entry in missed]).count([])
 
 
 def _held_by(server: Connection, member: Membership, stream: str, consumer: str) -> int:

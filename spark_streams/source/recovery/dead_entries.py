@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.deadletter.letter import Letter, now, post
-from spark_streams.deadletter.reading import PageSize
+from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
+from spark_streams.deadletter.page_reader import PageSize
+from spark_streams.deadletter.post import FailedEntry, now, post
 from spark_streams.ids import StreamId
 from spark_streams.wire.connection import Connection
 
@@ -27,32 +28,34 @@ class DeadEntries:
     message: str = ""
 
 
-def dead_letter(server: Connection, group: str, dead: DeadEntries, to: str) -> tuple[int, int]:
+def dead_letter(
+    server: Connection, group: str, dead: DeadEntries, to: str, limits: DeadLetterLimits = DEAD_LETTER_LIMITS
+) -> tuple[int, int]:
     """Post a letter for each that is still pending, acknowledged in the same transaction; (letters, entries that are
     gone from the stream).
 
     Raises ServerError; letters that were posted by then stay.
     """
-    posted, gone, at = 0, 0, 0
-    size = PageSize(_FIRST_LOOK)
-    while at < len(dead.ids):
-        asked = slice(at, at + size.next())
+    posted, gone, start = 0, 0, 0
+    size = PageSize(limits, _FIRST_LOOK)
+    while start < len(dead.ids):
+        asked = slice(start, start + size.next())
         letters, missing = _look(server, group, dead, asked)
-        posted += post(server, to, group, letters)
+        posted += post(server, to, group, letters, limits)
         if missing:
             gone += server.execute("XACK", dead.stream, group, *missing)
         size.learn(len(letters), sum(letter.size for letter in letters), len(letters))
-        at = asked.stop
+        start = asked.stop
     return posted, gone
 
 
-def _look(server: Connection, group: str, dead: DeadEntries, asked: slice) -> tuple[list[Letter], list[bytes]]:
+def _look(server: Connection, group: str, dead: DeadEntries, asked: slice) -> tuple[list[FailedEntry], list[bytes]]:
     """The letters for some of the entries, and the ids of those that are gone from the stream."""
     ids, deliveries = dead.ids[asked], dead.deliveries[asked]
-    found = server.execute_all([("XRANGE", dead.stream, bytes(entry), bytes(entry)) for entry in ids])
+    replies = server.execute_all([("XRANGE", dead.stream, bytes(entry), bytes(entry)) for entry in ids])
     when = now()
     letters = []
-    for reply, entry, delivered in zip(found, ids, deliveries, strict=True):
+    for reply, entry, delivered in zip(replies, ids, deliveries, strict=True):
         if not reply:
             continue
         envelope = {
@@ -68,5 +71,5 @@ def _look(server: Connection, group: str, dead: DeadEntries, asked: slice) -> tu
             "first-failed": when,
             "last-failed": when,
         }
-        letters.append(Letter(dead.stream, bytes(entry), reply[0][1], envelope, pending_for=dead.consumer))
-    return letters, [bytes(entry) for entry, reply in zip(ids, found, strict=True) if not reply]
+        letters.append(FailedEntry(dead.stream, bytes(entry), reply[0][1], envelope, pending_for=dead.consumer))
+    return letters, [bytes(entry) for entry, reply in zip(ids, replies, strict=True) if not reply]

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 from spark_streams.ids import StreamId
 from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.pending_list import PAGE, PendingRange, pending_ranges
+from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import claim_consumer, send_claim
 from spark_streams.wire.connection import Connection
 
@@ -20,14 +21,19 @@ _log = logging.getLogger("spark_streams.source")
 
 
 def take_handed(
-    server: Connection, member: Membership, states: Mapping[str, GroupState], floors: Mapping[str, StreamId], token: str
+    server: Connection,
+    member: Membership,
+    states: Mapping[str, GroupState],
+    floors: Mapping[str, StreamId],
+    token: str,
+    limits: Limits,
 ) -> bool:
     """Whether there were any. They are claimed now, for a batch that takes what no offset names (claim).
 
     floors: up to where what is pending for us is not from a batch. Raises GroupMissingError, ServerError.
     """
     asked = [PendingRange(stream, floors[stream]) for stream, state in states.items() if state.ours]
-    ranges = pending_ranges(server, member, asked, PAGE, keep_ids=True)
+    ranges = pending_ranges(server, member, asked, limits.pending_page, keep_ids=True, limits=limits)
     for entries in ranges:
         _log.warning(
             "stream %r: %d entries up to %s were handed to consumer %r by somebody: they are read with the next batch",

@@ -25,6 +25,7 @@ from spark_streams.keys import narrowed_key
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_ranges
@@ -47,10 +48,13 @@ class PoisonBatch:
     """One query's attempts at its batches. most: runs that a whole batch may kill, None: any number; dead_letter: what
     to do with an entry that is given up; losses: told of entries that are gone while they are held."""
 
-    def __init__(self, most: int | None, dead_letter: Callable[[DeadEntries], None], losses: DataLoss) -> None:
+    def __init__(
+        self, most: int | None, dead_letter: Callable[[DeadEntries], None], losses: DataLoss, limits: Limits
+    ) -> None:
         self._most = most
         self._dead_letter = dead_letter
         self._losses = losses
+        self._limits = limits
         self._run = secrets.token_hex(6)
         self._remembered = Remembered()
         self._may_hold = True  # something may be held apart
@@ -84,7 +88,7 @@ class PoisonBatch:
         died = book.runs - (book.run == self._run)  # the connection broke in the midst of it
         if self._most is not None:
             ranges = ranges_of(begin, end.without(gone)) if died else []
-            ours = pending_ranges(server, member, ranges, _PAGE)
+            ours = pending_ranges(server, member, ranges, _PAGE, limits=self._limits)
             book = replace(book, runs=died + 1, run=self._run)
             if not ours or (book.aside is None and died < book.allows(self._most, whole=_is_whole(book, end))):
                 self._remembered.save(server, end, book)
@@ -117,7 +121,7 @@ class PoisonBatch:
         self._remembered.save(server, end, book)
         if is_new:
             drop_failure(server, end)
-        made = move(server, member, ranges, book.size, end.token)
+        made = move(server, member, ranges, book.size, end.token, self._limits)
         book = book.moved(made)
         self._remembered.save(server, end, book)
         self._may_hold = True
@@ -176,7 +180,7 @@ class PoisonBatch:
         ranges = [PendingRange(stream, MAX_ID, consumer=name) for stream in piece.entries]
         # A crash in between leaves pieces that nobody knows, and that is what they are: nobody suspects them.
         self._remembered.save(server, begin, book.without(name))
-        made = move(server, member, ranges, -(-piece.count // PIECES), secrets.token_hex(6))
+        made = move(server, member, ranges, -(-piece.count // PIECES), secrets.token_hex(6), self._limits)
         delete_claim_consumers(server, member, {stream: [Claimed(name, 0)] for stream in piece.entries})
         book = book.split(name, made)
         self._remembered.save(server, begin, book)
@@ -236,10 +240,10 @@ def _claimed(book: Book, name: str | None) -> dict[str, list[Claimed]]:
 
 def _promised(end: Offset) -> Counter[str]:
     """How many entries a batch has of each stream."""
-    found = Counter({stream: share.count for stream, share in end.shares.items()})
-    for stream, some in end.claimed.items():
-        found[stream] += sum(one.count for one in some)
-    return found
+    counts = Counter({stream: share.count for stream, share in end.shares.items()})
+    for stream, claims in end.claimed.items():
+        counts[stream] += sum(claim.count for claim in claims)
+    return counts
 
 
 def _is_whole(book: Book, end: Offset) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from spark_streams.ids import StreamId
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.group_state import GroupState, fetch_state
+from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
@@ -24,13 +25,15 @@ _PAGE = 10_000  # entries that are moved with one command
 Held = dict[str, dict[str, int]]  # how many entries consumers hold, per stream
 
 
-def move(server: Connection, member: Membership, ranges: Sequence[PendingRange], size: int, token: str) -> Held:
+def move(
+    server: Connection, member: Membership, ranges: Sequence[PendingRange], size: int, token: str, limits: Limits
+) -> Held:
     """Move these entries to consumers, `size` to each, whatever their streams; what these hold. token: of their names,
     new for each moving: a consumer that was a batch is acknowledged when that batch is acknowledged, and again."""
     piece = _Piece(member.consumer, token, size)
     for pending in ranges:
         after = pending.after
-        while page := _page(server, member, replace(pending, after=after, most=min(_PAGE, piece.room or size))):
+        while page := _page(server, member, replace(pending, after=after, most=min(_PAGE, piece.room or size)), limits):
             for entries in page:
                 # Nobody is given them: that counts no delivery.
                 send_claim(
@@ -63,22 +66,22 @@ class _Piece:
         return self.name
 
 
-def _page(server: Connection, member: Membership, pending: PendingRange) -> list[EntryRange]:
+def _page(server: Connection, member: Membership, pending: PendingRange, limits: Limits) -> list[EntryRange]:
     """The first entries of a range that are pending, with their ids: as many as it says, and they fit one piece."""
-    return pending_ranges(server, member, [pending], pending.most or _PAGE, keep_ids=True)
+    return pending_ranges(server, member, [pending], pending.most or _PAGE, keep_ids=True, limits=limits)
 
 
 def held_apart(member: Membership, states: Mapping[str, GroupState], but: Sequence[str] = ()) -> Held:
     """What the query's pieces hold. but: consumers to leave out."""
-    found: Held = {}
+    pieces: Held = {}
     for stream, state in states.items():
         for other in state.others:
             if other.pending and other.name.startswith(member.consumer + MARK) and other.name not in but:
-                found.setdefault(other.name, {})[stream] = other.pending
-    return found
+                pieces.setdefault(other.name, {})[stream] = other.pending
+    return pieces
 
 
 def held_by(offset: Offset) -> list[str]:
     """The consumers of the piece that a batch is."""
-    names = [one.consumer for some in offset.claimed.values() for one in some if MARK in one.consumer]
+    names = [claim.consumer for claims in offset.claimed.values() for claim in claims if MARK in claim.consumer]
     return list(dict.fromkeys(names))

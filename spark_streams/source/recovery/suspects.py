@@ -102,7 +102,7 @@ class Book:
         """The batch of `count` entries has died: what becomes of it. held: the consumers of the piece that it was;
         error, message: of what, where that is known."""
         before = next((self.pieces[name] for name in held if name in self.pieces), Piece())
-        others = replace(self, pieces={name: one for name, one in self.pieces.items() if name not in held})
+        others = replace(self, pieces={name: other for name, other in self.pieces.items() if name not in held})
         first = whole or before.died > 0 or not others._somebody_alone()
         if count > 1 and first and self.vain < _IN_VAIN:
             size, piece = -(-count // PIECES), Piece()
@@ -125,11 +125,11 @@ class Book:
 
     def committed(self, token: str, held: Sequence[str], has_rows: bool) -> Book:
         """The batch is in the commit log. held: the consumers of the piece that it was."""
-        its = [self.pieces[name] for name in held if name in self.pieces]
+        read = [self.pieces[name] for name in held if name in self.pieces]
         pieces = {name: piece for name, piece in self.pieces.items() if name not in held}
         if token != self.token or token == self.counted or self.narrowed or not has_rows:
             return replace(self, pieces=pieces)
-        if self.runs > 1 or any(piece.died for piece in its):
+        if self.runs > 1 or any(piece.died for piece in read):
             pieces = {name: Piece(piece.entries) for name, piece in pieces.items()}
             return replace(self, pieces=pieces, counted=token, vain=0)
         return replace(self, pieces=pieces, counted=token, vain=0, commits=self.commits + 1)
@@ -170,7 +170,8 @@ class Book:
     def split(self, name: str, made: Mapping[str, Mapping[str, int]]) -> Book:
         """The same with pieces of this one, which has not died, in its place."""
         return replace(
-            self.without(name), pieces={**self.without(name).pieces, **{one: Piece(held) for one, held in made.items()}}
+            self.without(name),
+            pieces={**self.without(name).pieces, **{consumer: Piece(held) for consumer, held in made.items()}},
         )
 
     def too_large(self) -> str | None:

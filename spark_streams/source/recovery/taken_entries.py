@@ -59,16 +59,16 @@ class Taken:
     ) -> list[Missing]:
         """What is missing from claims that no offset names. begin: the last one, acknowledged or about to be."""
         new = [stream for stream in states if stream not in self._looked]
-        found = []
+        missing = []
         for stream, known in _known(server, member, new).items():
             held = {other.name: other.pending for other in states[stream].others}
-            logged = {one.consumer for one in begin.claimed.get(stream, ())}
+            logged = {claim.consumer for claim in begin.claimed.get(stream, ())}
             for consumer, count in known.items():
                 gone = count - held.get(consumer, 0) - known.get(consumer + _TAKEN, 0)
                 if gone > 0 and not consumer.endswith(_TAKEN) and consumer not in logged:
-                    found.append(Missing(stream, consumer, gone, count))
-        self._looked |= set(new) - {one.stream for one in found}
-        return found
+                    missing.append(Missing(stream, consumer, gone, count))
+        self._looked |= set(new) - {taken.stream for taken in missing}
+        return missing
 
 
 def taken_over(server: Connection, member: Membership, asked: Sequence[tuple[str, str]]) -> Counter[tuple[str, str]]:
@@ -92,8 +92,13 @@ def missing_from(claimed: Mapping[str, Sequence[Claimed]], ranges: Sequence[Entr
     held = Counter[tuple[str, str]]()
     for entries in ranges:
         held[entries.stream, entries.consumer] += entries.count
-    each = [(stream, one, held[stream, one.consumer]) for stream, some in claimed.items() for one in some]
-    return [Missing(stream, one.consumer, one.count - has, one.count) for stream, one, has in each if has < one.count]
+    missing: list[Missing] = []
+    for stream, claims in claimed.items():
+        for claim in claims:
+            left = held[stream, claim.consumer]
+            if left < claim.count:
+                missing.append(Missing(stream, claim.consumer, claim.count - left, claim.count))
+    return missing
 
 
 def remember(member: Membership, stream: str, consumer: str, count: int) -> tuple[Argument, ...]:

@@ -40,7 +40,7 @@ def _unreadable(field: pa.Field) -> str | None:
     if pa.types.is_map(to) and is_nested(to.key_type):
         return f"{to}, a map whose keys are not scalars"
     if is_nested(to) and to.num_fields:
-        parts = [to.field(at) for at in range(to.num_fields)]
+        parts = [to.field(index) for index in range(to.num_fields)]
         return next((wrong for part in parts if (wrong := _unreadable(part)) is not None), None)
     known = pa.types.is_string(to) or pa.types.is_binary(to) or kind_of(to) is not None
     return None if known else str(to)

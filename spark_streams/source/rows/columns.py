@@ -39,10 +39,13 @@ _LAST_MILLISECOND = (2**63 - 1) // 1000
 
 @dataclass(frozen=True)
 class Decoded:
-    """batch: the rows under the schema; dead: mode DEADLETTER's rows that do not fit and are not in the batch."""
+    """batch: the rows under the schema; dead: mode DEADLETTER's rows that do not fit and are not in the batch; unfit:
+    columns with values that do not fit; absent: columns that no entry of the page has a field for."""
 
     batch: pa.RecordBatch
     dead: Dead | None
+    unfit: Sequence[Unfit] = ()
+    absent: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,12 @@ class Columns:
     def wants_deliveries(self) -> bool:
         """Whether `batch` needs each entry's delivery count."""
         return self.declared and "_deliveries" in self.schema.names
+
+    @property
+    def of_fields(self) -> list[str]:
+        """The columns that hold an entry's field, each the one of its name."""
+        others = METADATA | {self.corrupt}
+        return [name for name in self.schema.names if name not in others] if self.declared else []
 
     def check(self) -> None:
         """Raises SchemaError where a declared column can never be filled."""
@@ -103,6 +112,7 @@ class Columns:
             raise ValueError("the schema has _deliveries: the page's delivery counts are needed")
         source = _Rows(page, rows, streams, deliveries)
         unfit: list[Unfit] = []
+        absent: list[str] = []
         arrays = []
         for field in self.schema:
             if not self.declared:
@@ -117,20 +127,27 @@ class Columns:
                 arrays.append(column)
                 if bad is not None and pc.any(bad).as_py():
                     unfit.append(Unfit(field, values, bad))
+                elif column.null_count == rows and values.null_count == rows:
+                    absent.append(field.name)
         if self.declared and self.corrupt in self.schema.names:
             arrays[self.schema.names.index(self.corrupt)] = _corrupt_column(page, rows, unfit)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        return self._sort_out(batch, source, unfit) if unfit else Decoded(batch, None)
+        if unfit:
+            batch, dead = self._sort_out(batch, source, unfit)
+            return Decoded(batch, dead, unfit, absent)
+        return Decoded(batch, None, absent=absent)
 
-    def _sort_out(self, batch: pa.RecordBatch, source: _Rows, unfit: Sequence[Unfit]) -> Decoded:
-        """What the mode makes of rows with a bad value."""
+    def _sort_out(
+        self, batch: pa.RecordBatch, source: _Rows, unfit: Sequence[Unfit]
+    ) -> tuple[pa.RecordBatch, Dead | None]:
+        """What the mode makes of rows with a bad value: those that stay, and those that become dead letters."""
         if self.mode == "PERMISSIVE":
-            return Decoded(batch, None)
+            return batch, None
         if self.mode == "FAILFAST":
             raise _first_unfit(source, unfit)
         bad = _any_bad(unfit)
         dead = Dead.of(source.page, np.flatnonzero(bad), unfit) if self.mode == "DEADLETTER" else None
-        return Decoded(batch.filter(pa.array(~bad)), dead)
+        return batch.filter(pa.array(~bad)), dead
 
 
 @dataclass(frozen=True)
@@ -193,9 +210,9 @@ def _corrupt_column(page: EntryPage, rows: int, unfit: Sequence[Unfit]) -> pa.Ar
     # Not through a dict: a field that the entry has twice is there twice.
     pairs = [f"{_quoted(name)}:{_quoted(value)}" for name, value in zip(*texts, strict=True)]
     bounds = offsets.to_pylist()
-    found = np.full(rows, None, object)
-    found[dead.rows] = [f"{{{','.join(pairs[a:b])}}}" for a, b in itertools.pairwise(bounds)]
-    return pa.array(found, pa.string())
+    records = np.full(rows, None, object)
+    records[dead.rows] = [f"{{{','.join(pairs[a:b])}}}" for a, b in itertools.pairwise(bounds)]
+    return pa.array(records, pa.string())
 
 
 def _quoted(text: str) -> str:

@@ -25,10 +25,13 @@ class Unfit:
 
     def reason(self, row: int) -> str:
         """`field 'n' is b'oops', which is no int32`."""
+        return f"field {self.field.name!r} is {self.shown(row)}, which is no {self.field.type}"
+
+    def shown(self, row: int) -> str:
+        """The row's value as Python shows it, the beginning of a long one."""
         # A value may be huge: only what is quoted becomes a Python object.
         value = bytes(memoryview(self.values[row].as_buffer())[: _LONGEST_VALUE + 1])
-        shown = repr(value) if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]!r}…"
-        return f"field {self.field.name!r} is {shown}, which is no {self.field.type}"
+        return repr(value) if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]!r}…"
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,13 @@ class Dead:
     @classmethod
     def of(cls, page: EntryPage, rows: Index, unfit: Sequence[Unfit]) -> Dead:
         """The reasons name each field that does not fit, the first few where there are many."""
-        found: list[list[str]] = [[] for _ in rows]
+        reasons: list[list[str]] = [[] for _ in rows]
         for column in unfit:
             bad = column.bad.to_numpy(zero_copy_only=False)[rows]
-            for at in bad.nonzero()[0].tolist():
-                if len(found[at]) < _MOST_FIELDS:
-                    found[at].append(column.reason(int(rows[at])))
-        return cls(page, rows, ["; ".join(reasons) for reasons in found])
+            for index in bad.nonzero()[0].tolist():
+                if len(reasons[index]) < _MOST_FIELDS:
+                    reasons[index].append(column.reason(int(rows[index])))
+        return cls(page, rows, ["; ".join(of_row) for of_row in reasons])
 
     def entries(self) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
         """(ids, offsets, names, values) of these rows, untouched: binary, but for the int32 offsets; the fields of

@@ -72,17 +72,17 @@ def _converted(column: pa.Array, to: pa.DataType, cast: CastTexts) -> pa.Array:
     if pa.types.is_struct(to):
         present = column.is_valid()
         parts = []
-        for at, field in enumerate(to):
-            part = _converted(column.field(at), field.type, cast)
+        for index, field in enumerate(to):
+            part = _converted(column.field(index), field.type, cast)
             _required(part.filter(present) if column.null_count else part, field)
             parts.append(part)
         return pa.StructArray.from_arrays(parts, fields=list(to), mask=pc.invert(present))
     if column.type == to:
         return column
-    found, unfit = cast(column, to)
+    values, unfit = cast(column, to)
     if unfit is not None:
         raise pa.ArrowInvalid("a value does not fit")
-    return found
+    return values
 
 
 def _required(column: pa.Array, field: pa.Field) -> pa.Array:
@@ -101,9 +101,9 @@ class _Reader:
 
     def read(self, text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
         values: list[Any] = []
-        for row, one in enumerate(text.to_pylist()):
+        for row, json_text in enumerate(text.to_pylist()):
             try:
-                values.append(None if one is None else _decode(one))
+                values.append(None if json_text is None else _decode(json_text))
             except (ValueError, RecursionError):
                 values.append(None)
                 self._bad[row] = True
@@ -125,10 +125,10 @@ class _Reader:
 
     def _only(self, kind: type, values: list[Any], rows: Index) -> list[Any]:
         """Values of another kind are bad, and null from here on."""
-        for at, value in enumerate(values):
+        for index, value in enumerate(values):
             if value is not None and not isinstance(value, kind):
-                self._bad[rows[at]] = True
-                values[at] = None
+                self._bad[rows[index]] = True
+                values[index] = None
         return values
 
     def _part(self, values: list[Any], rows: Index, field: pa.Field) -> pa.Array:
@@ -149,8 +149,8 @@ class _Reader:
         of_pair = np.repeat(np.arange(len(values)), sizes)
         keys = self._part([key for value in values for key, _ in value or ()], rows[of_pair], to.key_field)
         if keys.null_count:  # no map may have such a key, not even one that will be null in the end
-            for at in np.unique(of_pair[keys.is_null().to_numpy(zero_copy_only=False)]).tolist():
-                values[at] = None
+            for index in np.unique(of_pair[keys.is_null().to_numpy(zero_copy_only=False)]).tolist():
+                values[index] = None
             return self._map(values, rows, to)
         items = self._part([item for value in values for _, item in value or ()], rows[of_pair], to.item_field)
         return pa.MapArray.from_arrays(_offsets(values)[1], keys, items, type=to)

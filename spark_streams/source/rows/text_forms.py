@@ -205,11 +205,11 @@ def _far_day(text: str) -> int | None:
 
 def _far_moment(text: str) -> int | None:
     """Microseconds since the epoch."""
-    at = re.match(_FAR_DAY, text, re.ASCII).end()  # type: ignore[union-attr]  # the form says so
-    day = _far_day(text[:at])
+    day_end = re.match(_FAR_DAY, text, re.ASCII).end()  # type: ignore[union-attr]  # the form says so
+    day = _far_day(text[:day_end])
     # The time of day as on a day that datetime knows.
     try:
-        moment = datetime.datetime.fromisoformat("2000-01-02" + text[at:].replace("Z", "+00:00"))
+        moment = datetime.datetime.fromisoformat("2000-01-02" + text[day_end:].replace("Z", "+00:00"))
     except ValueError:
         return None
     if day is None:

@@ -7,9 +7,10 @@ How a run is read depends on what is known of it:
 - shared, and few of the entries there are ours: XPENDING first, then XRANGE for each id alone.
 Where delivery counts are wanted, owned runs are asked for their pending entries, too.
 
-A page is kept near _PAGE_BYTES by what the last one's entries measured. Entries may suddenly be large: a reply that
-grows beyond _MOST_BYTES is given up together with its connection, so that neither side holds it, and asked for again in
-small pieces. The next page is asked for before the last one is handed out: the server works while its reader does.
+A page is kept near Limits.page_bytes by what the last one's entries measured. Entries may suddenly be large: a reply
+that grows beyond Limits.most_bytes is given up together with its connection, so that neither side holds it, and asked
+for again in small pieces. The next page is asked for before the last one is handed out: the server works while its
+reader does.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pyarrow as pa
 from spark_streams.errors import GroupMissingError, RStreamError, ServerReplyError, ServerUnreachableError
 from spark_streams.ids import StreamId
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending_list import PendingRange, ask_pending
 from spark_streams.source.task.ownership import match
@@ -31,12 +33,9 @@ from spark_streams.wire.connection import ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.entries.decode import EntryPage, decode_entries, decode_replies
 from spark_streams.wire.entries.filtered_page import FilteredPage
 from spark_streams.wire.entries.pending_page import NOTHING_PENDING, PendingPage, arguments_of, decode_pending, texts_of
+from spark_streams.wire.named_errors import while_reading
 from spark_streams.wire.session import Session
 
-_FIRST_PAGE = 200  # entries; the size of entries is not known yet
-_PAGE_BYTES = 4 << 20
-_MOST_BYTES = 32 << 20
-_LARGEST_PAGE = 8_000  # entries
 _GROWTH = 10  # a page is at most so many times the one before
 _CUT = 100  # and this many times smaller than one that was too large
 
@@ -65,13 +64,15 @@ class Fetch:
         ranges: Sequence[EntryRange],
         deliveries: bool,
         may_vanish: bool = False,
+        limits: Limits = LIMITS,
     ) -> None:
         self._server = server
         self._member = member
         self._readings = [Reading.of(entries) for entries in ranges]
         self._deliveries = deliveries
         self._may_vanish = may_vanish
-        self._size = _FIRST_PAGE
+        self._limits = limits
+        self._size = limits.first_page
 
     def pages(self) -> Iterator[Page]:
         """All entries. A connection that breaks is made again, and what was not yet handed out is asked for again.
@@ -84,7 +85,7 @@ class Fetch:
                 asked = asked or self._ask()
                 if not asked.readings:
                     return
-                reply = self._server.get().receive(asked.most_bytes(_MOST_BYTES))
+                reply = self._server.get().receive(asked.most_bytes(self._limits.most_bytes))
                 page = self._by_id(asked, reply) if asked.chosen is not None else self._in_range(asked, reply)
             except ReplyTooLargeError:
                 self._ask_for_less(asked)
@@ -95,7 +96,7 @@ class Fetch:
                 asked = None
                 continue
             self._server.backoff.succeeded()
-            self._size = _next_size(self._size, page.received, len(reply))
+            self._size = self._next_size(page.received, len(reply))
             self._readings = [reading for reading in self._readings if not reading.ended]
             asked = None
             try:
@@ -105,6 +106,13 @@ class Fetch:
             except ReplyTooLargeError:
                 self._ask_for_less(None)
             yield page
+
+    def _next_size(self, received: int, reply_bytes: int) -> int:
+        """How many entries to ask for next, so that a page stays near its size in bytes."""
+        if received == 0:
+            return self._size
+        fitting = self._limits.page_bytes * received // reply_bytes
+        return max(1, min(self._limits.largest_page, _GROWTH * self._size, fitting))
 
     def _ask_for_less(self, asked: Asked | None) -> None:
         """The reply was too large, and the connection is given up with what is left of it. asked: None where it grew
@@ -134,11 +142,11 @@ class Fetch:
             room -= count
         pairs = list(zip(asked.readings, asked.counts, strict=True))
         ranges = [
-            pack("XRANGE", one.run.stream, b"(" + bytes(one.after), bytes(one.run.last), "COUNT", count)
-            for one, count in pairs
+            pack("XRANGE", reading.run.stream, b"(" + bytes(reading.after), bytes(reading.run.last), "COUNT", count)
+            for reading, count in pairs
         ]
-        pending = [self._pending_command(one, count) for one, count in pairs if self._asks_pending(one)]
-        most = asked.most_bytes(_MOST_BYTES)
+        pending = [self._pending_command(reading, count) for reading, count in pairs if self._asks_pending(reading)]
+        most = asked.most_bytes(self._limits.most_bytes)
         if pending:
             self._server.get().request_apart([b"".join(ranges), b"".join(pending)], most)
         elif ranges:
@@ -149,8 +157,8 @@ class Fetch:
         chosen = self._choose(reading, count)
         head = pack("XRANGE", reading.run.stream, "-", "-").removesuffix(2 * b"$1\r\n-\r\n")
         asked = Asked([reading], [len(chosen.arguments)], chosen)
-        requests = [head + one + one for one in chosen.arguments.to_pylist()]
-        self._server.get().request(*requests, most=asked.most_bytes(_MOST_BYTES))
+        requests = [head + entry + entry for entry in chosen.arguments.to_pylist()]
+        self._server.get().request(*requests, most=asked.most_bytes(self._limits.most_bytes))
         return asked
 
     def _choose(self, reading: Reading, count: int) -> Chosen:
@@ -196,16 +204,15 @@ class Fetch:
         """Entries that were asked for by ranges, held against the pending ones where these were asked for, too."""
         with_pending = any(map(self._asks_pending, asked.readings))
         ranges, pending = self._server.get().apart(reply) if with_pending else (reply, reply[:0])
-        count = len(asked.readings)
-        entries, counts = self._decode(asked, ranges, count)
+        entries, counts = self._decode(asked, ranges, len(asked.readings))
         rows = entries.rows_of(counts)
         streams = asked.streams(rows)
         if not with_pending:
-            for reading, to, found in zip(asked.readings, asked.reached(entries, rows), rows.tolist(), strict=True):
-                reading.advance(to, found)
+            for reading, to, count in zip(asked.readings, asked.reached(entries, rows), rows.tolist(), strict=True):
+                reading.advance(to, count)
             return Page(entries, entries.count, streams, None, asked.ended(), entries.count)
-        held = [at for at, reading in enumerate(asked.readings) if self._asks_pending(reading)]
-        pages = self._decode_pending([asked.readings[at] for at in held], pending)
+        held = [index for index, reading in enumerate(asked.readings) if self._asks_pending(reading)]
+        pages = self._decode_pending([asked.readings[index] for index in held], pending)
         matched = match(asked, entries, rows, dict(zip(held, pages, strict=True)))
         received, deliveries = entries.count, matched.deliveries if self._deliveries else None
         if not matched.ours.all():
@@ -222,7 +229,7 @@ class Fetch:
             names = ", ".join(repr(reading.run.stream) for reading in asked.readings[:3])
             more = ", …" if len(asked.readings) > 3 else ""
             where = f"XRANGE of {names}{more} at {self._server.address}"
-            raise ServerReplyError(f"{where}: {error.message}", error.code) from None
+            raise while_reading(where, error, asked.readings[0].run.stream) from None
 
     def _decode_pending(self, readings: list[Reading], replies: memoryview) -> list[PendingPage]:
         """A page for each reading. Raises the named error of the first reply that is one."""
@@ -236,10 +243,3 @@ class Fetch:
             else:
                 pages.append(page)
         return pages
-
-
-def _next_size(size: int, received: int, reply_bytes: int) -> int:
-    """How many entries to ask for next, so that a page stays near _PAGE_BYTES."""
-    if received == 0:
-        return size
-    return max(1, min(_LARGEST_PAGE, _GROWTH * size, _PAGE_BYTES * received // reply_bytes))

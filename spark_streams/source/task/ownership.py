@@ -38,19 +38,19 @@ def match(asked: Asked, entries: EntryPage, rows: Index, pages: Mapping[int, Pen
     reached = asked.reached(entries, rows)
     ours = np.ones(entries.count, np.bool_)
     stop = 0
-    for at, (reading, count) in enumerate(zip(asked.readings, rows.tolist(), strict=True)):
+    for index, (reading, count) in enumerate(zip(asked.readings, rows.tolist(), strict=True)):
         start, stop = stop, stop + count
-        page = pages.get(at)
+        page = pages.get(index)
         if page is not None:
             # Beyond the end of either reply it is not known what is ours.
-            if page.last is not None and page.count == asked.counts[at]:
-                reached[at] = min(reached[at], page.last)
+            if page.last is not None and page.count == asked.counts[index]:
+                reached[index] = min(reached[index], page.last)
             if reading.run.owned:
-                ours[start:stop] = _up_to(entries.ids().slice(start, count), reached[at])
+                ours[start:stop] = _up_to(entries.ids().slice(start, count), reached[index])
             else:
                 ours[start:stop] = where.slice(start, count).is_valid().to_numpy(zero_copy_only=False)
                 reading.by_id = count >= LEAST_JUDGED and int(ours[start:stop].sum()) * _SPARSE < count
-        reading.advance(reached[at], int(ours[start:stop].sum()))
+        reading.advance(reached[index], int(ours[start:stop].sum()))
     counted = np.concatenate([np.empty(0, np.int64), *[page.deliveries for page in pages.values()]])
     return Matched(ours, pa.array(counted).take(where))
 
@@ -72,4 +72,4 @@ def _up_to(ids: pa.Array, last: StreamId) -> Mask | bool:
     """Which of these ascending ids are not above `last`."""
     if len(ids) == 0 or StreamId.parse(ids[-1].as_py()) <= last:
         return True
-    return np.array([StreamId.parse(one) <= last for one in ids.to_pylist()], np.bool_)
+    return np.array([StreamId.parse(entry) <= last for entry in ids.to_pylist()], np.bool_)

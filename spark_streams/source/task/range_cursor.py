@@ -19,14 +19,14 @@ LEAST_JUDGED = 32  # entries that it takes to tell whether a range is sparse
 @dataclass
 class Reading:
     """after: all up to here has been read; by_id: read entry by entry; ids: run.ids as packed arguments, and taken:
-    how many of these are read; found: entries of ours so far; ended: there are no more."""
+    how many of these are read; ours: entries of ours so far; ended: there are no more."""
 
     run: EntryRange
     after: StreamId
     by_id: bool
     ids: pa.Array | None = None
     taken: int = 0
-    found: int = 0
+    ours: int = 0
     ended: bool = False
 
     @classmethod
@@ -37,15 +37,15 @@ class Reading:
 
     def wanted(self, room: int) -> int:
         """How many entries to ask for where there is room for so many."""
-        left = self.run.count - self.found
+        left = self.run.count - self.ours
         if left <= 0:  # the count was an estimate
             return room
         return min(room, left if self.run.owned else max(2 * left, 2 * LEAST_JUDGED))
 
-    def advance(self, to: StreamId, found: int) -> None:
+    def advance(self, to: StreamId, ours: int) -> None:
         """All up to `to` is read, and so many more entries are ours."""
         self.after = to
-        self.found += found
+        self.ours += ours
         self.ended = not to < self.run.last
 
 
@@ -73,7 +73,7 @@ class Asked:
 
     def ended(self) -> list[tuple[EntryRange, int]]:
         """The ranges that are at their end, and how many entries of each were found."""
-        return [(reading.run, reading.found) for reading in self.readings if reading.ended]
+        return [(reading.run, reading.ours) for reading in self.readings if reading.ended]
 
     def streams(self, rows: Index) -> str | pa.Array:
         """The stream of the reply's rows, or of each of them. rows: how many each reading has."""
@@ -88,9 +88,9 @@ class Asked:
             last_id = entries.last_id
             return [last_id if last_id is not None and rows[0] == self.counts[0] else self.readings[0].run.last]
         last = entries.ids().take(pa.array(np.maximum(np.cumsum(rows) - 1, 0))).to_pylist() if entries.count else []
-        found = []
-        for at, reading in enumerate(self.readings):
+        ends = []
+        for index, reading in enumerate(self.readings):
             end = reading.run.last
-            full = rows[at] == self.counts[at] and last[at] != bytes(end)
-            found.append(StreamId.parse(last[at]) if full else end)
-        return found
+            full = rows[index] == self.counts[index] and last[index] != bytes(end)
+            ends.append(StreamId.parse(last[index]) if full else end)
+        return ends

@@ -8,8 +8,10 @@ import pyarrow as pa
 
 from spark_streams.errors import DataLossError
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
+from spark_streams.source.rows.column_tally import ColumnTally, Found
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.task.fetcher import Fetch
@@ -30,6 +32,8 @@ def read_task(
     fail_on_data_loss: bool,
     lost: Lost,
     unreadable: Unreadable,
+    found: Found,
+    limits: Limits = LIMITS,
 ) -> Iterator[pa.RecordBatch]:
     """The task's rows, those of a stream in its order; one page in memory, and the next on its way.
 
@@ -40,23 +44,26 @@ def read_task(
     ServerError.
     """
     settle_in()
-    fetch = Fetch(server, member, task.ranges, columns.wants_deliveries, may_vanish=not fail_on_data_loss)
-    for page in fetch.pages():
-        if page.rows:
-            decoded = columns.batch(page.entries, page.rows, page.streams, page.deliveries)
-            if decoded.dead is not None:
-                unreadable(page.streams, decoded.dead)
-            yield decoded.batch
-        for entries, found in page.ended:
-            if not entries.counted or found >= entries.count:
-                continue
-            if fail_on_data_loss:
-                raise _data_loss(member, entries, found)
-            lost(entries, entries.count - found)
+    fetch = Fetch(server, member, task.ranges, columns.wants_deliveries, not fail_on_data_loss, limits)
+    tally = ColumnTally(columns)
+    with tally.telling(found):
+        for page in fetch.pages():
+            if page.rows:
+                decoded = columns.batch(page.entries, page.rows, page.streams, page.deliveries)
+                if decoded.dead is not None:
+                    unreadable(page.streams, decoded.dead)
+                tally.add(page.entries, page.rows, page.streams, decoded)
+                yield decoded.batch
+            for entries, count in page.ended:
+                if not entries.counted or count >= entries.count:
+                    continue
+                if fail_on_data_loss:
+                    raise _data_loss(member, entries, count)
+                lost(entries, entries.count - count)
 
 
-def _data_loss(member: Membership, entries: EntryRange, found: int) -> DataLossError:
-    gone = f"{entries.count - found} of {entries.count} entries"
+def _data_loss(member: Membership, entries: EntryRange, count: int) -> DataLossError:
+    gone = f"{entries.count - count} of {entries.count} entries"
     return DataLossError(
         f"stream {entries.stream!r}: {gone} that group {member.group!r} was given above {entries.after} up to "
         f"{entries.last} are gone (trimmed, deleted, or claimed by another consumer); keep the "

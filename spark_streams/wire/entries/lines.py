@@ -85,15 +85,15 @@ def digits(data: Bytes, begin: Index, end: Index) -> Index:
         raise ShapeError
     value = np.zeros(len(begin), np.int64)
     if int(width.min()) == longest:
-        for at in range(longest):
-            digit = data[begin + at] - _ZERO  # wraps for bytes below '0'
+        for place in range(longest):
+            digit = data[begin + place] - _ZERO  # wraps for bytes below '0'
             if (digit > 9).any():
                 raise ShapeError
             value = value * 10 + digit
         return value
-    for at in range(longest):
-        inside = width > at
-        digit = data[np.where(inside, begin + at, begin)] - _ZERO
+    for place in range(longest):
+        inside = width > place
+        digit = data[np.where(inside, begin + place, begin)] - _ZERO
         if (digit > 9).any():
             raise ShapeError
         value = np.where(inside, value * 10 + digit, value)

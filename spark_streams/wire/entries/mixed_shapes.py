@@ -18,12 +18,13 @@ _BEHIND = 2 + HEADER  # bytes behind a part that another one follows: its line e
 @dataclass
 class MixedShapes:
     """Fields of entries, all first ones, then all second ones … rows: which, ascending; count: fields of each; and per
-    field: at: its place in rows; step: which of its entry's it is; the bounds of its name and of its value."""
+    field: entry: whose it is, by the place in rows; step: which of its entry's it is; the bounds of its name and of its
+    value."""
 
     data: Bytes
     rows: Index
     count: Index
-    at: Index
+    entry: Index
     step: Index
     name_begin: Index
     name_end: Index
@@ -45,12 +46,12 @@ class MixedShapes:
         return same
 
 
-def walk_mixed(data: Bytes, rows: Index, at: Index) -> tuple[MixedShapes, Index]:
-    """(the fields of these entries, where each entry ends). at: where each one's id ends.
+def walk_mixed(data: Bytes, rows: Index, part_end: Index) -> tuple[MixedShapes, Index]:
+    """(the fields of these entries, where each entry ends). part_end: where each one's id ends.
 
     Raises ShapeError, or IndexError, where something else is found.
     """
-    after, parts = bounds_of(data, _behind(data, at), at + 2, b"*")
+    after, parts = bounds_of(data, _behind(data, part_end), part_end + 2, b"*")
     parts = parts - after
     if (parts % 2 != 0).any() or (parts == 0).any():
         raise ShapeError
@@ -58,25 +59,25 @@ def walk_mixed(data: Bytes, rows: Index, at: Index) -> tuple[MixedShapes, Index]
     if count.max() > MANY_FIELDS and count.sum() < FEW_ROWS * count.max():
         raise ShapeError
     finish = np.empty(len(rows), np.int64)
-    found: list[tuple[Index, ...]] = []
+    fields: list[tuple[Index, ...]] = []
     left = np.arange(len(rows))
-    at = after - 2
+    part_end = after - 2
     step = 0
     while len(left):
-        name_begin, name_end = bounds_of(data, _behind(data, at), at + 2)
+        name_begin, name_end = bounds_of(data, _behind(data, part_end), part_end + 2)
         begin, end = bounds_of(data, _behind(data, name_end), name_end + 2)
-        found.append((left, np.full(len(left), step), name_begin, name_end, begin, end))
+        fields.append((left, np.full(len(left), step), name_begin, name_end, begin, end))
         step += 1
         finish[left] = end + 2
         more = count[left] > step
-        left, at = left[more], end[more]
-    return MixedShapes(data, rows, count, *(np.concatenate(part) for part in zip(*found, strict=True))), finish
+        left, part_end = left[more], end[more]
+    return MixedShapes(data, rows, count, *(np.concatenate(part) for part in zip(*fields, strict=True))), finish
 
 
-def _behind(data: Bytes, at: Index) -> Bytes:
+def _behind(data: Bytes, part_end: Index) -> Bytes:
     """The headers behind parts that end here. Raises ShapeError where a part has no line end."""
-    found = np.ndarray((len(data) - _BEHIND + 1,), f"V{_BEHIND}", data, 0, (1,))[at]
-    parts = found.view(np.uint8).reshape(len(at), _BEHIND)
+    windows = np.ndarray((len(data) - _BEHIND + 1,), f"V{_BEHIND}", data, 0, (1,))[part_end]
+    parts = windows.view(np.uint8).reshape(len(part_end), _BEHIND)
     if (parts[:, 0] != _CR).any() or (parts[:, 1] != _LF).any():
         raise ShapeError
     header: Bytes = parts[:, 2:]

@@ -72,7 +72,7 @@ class VectorPage(EntryPage):
             begin[shape.rows], end[shape.rows] = _bounds_of(shape, name)
         if self._mixed is not None:
             named = self._mixed.named(name)
-            rows = self._mixed.rows[self._mixed.at[named]]
+            rows = self._mixed.rows[self._mixed.entry[named]]
             valid[rows] = True
             # An entry's later field of the name comes later here, too, and replaces the earlier one.
             begin[rows], end[rows] = self._mixed.begin[named], self._mixed.end[named]
@@ -94,24 +94,24 @@ class VectorPage(EntryPage):
         known: dict[bytes, int] = {}  # names of shapes, by their place among all
         for shape in self._shapes:
             first = offsets[:-1][shape.rows]
-            for at, one in enumerate(shape.names or ()):
-                place = first + at
-                begin[place], end[place] = shape.begin[at], shape.end[at]
-                name[place] = known.setdefault(one, len(known))
+            for index, field_name in enumerate(shape.names or ()):
+                place = first + index
+                begin[place], end[place] = shape.begin[index], shape.end[index]
+                name[place] = known.setdefault(field_name, len(known))
         names = pa.array(list(known), pa.binary())
         if self._mixed is not None:
             mixed = self._mixed
-            place = offsets[:-1][mixed.rows[mixed.at]] + mixed.step
+            place = offsets[:-1][mixed.rows[mixed.entry]] + mixed.step
             begin[place], end[place] = mixed.begin, mixed.end
             order = np.argsort(place)
             name[place[order]] = len(known) + np.arange(len(order))
-            found = slices_of(self._reply, mixed.name_begin[order], mixed.name_end[order])
-            names = pa.concat_arrays([names, found])
+            mixed_names = slices_of(self._reply, mixed.name_begin[order], mixed.name_end[order])
+            names = pa.concat_arrays([names, mixed_names])
         return pa.array(offsets.astype(np.int32)), names.take(pa.array(name)), slices_of(self._reply, begin, end)
 
 
 def _bounds_of(shape: Shape, name: bytes) -> tuple[Index, Index]:
     """Of the last field of that name: it is the one that counts."""
     names = shape.names or []
-    at = len(names) - 1 - names[::-1].index(name)
-    return shape.begin[at], shape.end[at]
+    index = len(names) - 1 - names[::-1].index(name)
+    return shape.begin[index], shape.end[index]

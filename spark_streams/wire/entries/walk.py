@@ -137,52 +137,52 @@ class Walk:
                 break
         return finish
 
-    def _path_of(self, at: int) -> tuple[list[bytes], list[bytes]]:
-        """Names and segments of the entry whose id ends here, read in Python."""
+    def _path_of(self, part_end: int) -> tuple[list[bytes], list[bytes]]:
+        """Names and segments of an entry, read in Python. part_end: where its id ends, then each of its values."""
         segments: list[bytes] = []
         names: list[bytes] = []
-        parts, after = number_at(self._reply, at + 2, b"*")
+        parts, after = number_at(self._reply, part_end + 2, b"*")
         if parts % 2 or not parts:
             raise ShapeError
         for _ in range(parts // 2):
             length, name = number_at(self._reply, after, b"$")
             names.append(bytes(self._reply[name : name + length]))
-            segments.append(bytes(self._reply[at : name + length + 2]))
+            segments.append(bytes(self._reply[part_end : name + length + 2]))
             length, value = number_at(self._reply, name + length + 2, b"$")
-            at = value + length
-            after = at + 2
+            part_end = value + length
+            after = part_end + 2
         return names, segments
 
     def _walk(self, shape: Shape, segments: list[bytes]) -> Index:
         """Walk the shape's rows along the segments; keeps those that stay on the path, and says where each ends."""
-        at: Index = self.end[shape.rows]
+        position: Index = self.end[shape.rows]
         for segment in segments:
             for begin in range(0, len(segment), _PIECE):
-                found, at = self._match(shape, at, segment[begin : begin + _PIECE])
+                headers, position = self._match(shape, position, segment[begin : begin + _PIECE])
             if shape.names is None:
-                return at
+                return position
             if len(shape.rows) < FEW_ROWS and len(segments) > MANY_FIELDS:
                 raise ShapeError
-            begin_of, end_of = bounds_of(self.data, found, at)
+            begin_of, end_of = bounds_of(self.data, headers, position)
             shape.begin.append(begin_of)
             shape.end.append(end_of)
-            at = end_of
-        return at
+            position = end_of
+        return position
 
-    def _match(self, shape: Shape, at: Index, piece: bytes) -> tuple[npt.NDArray[Any], Index]:
-        """Keep the rows that have these bytes here: the bytes after them, and where they begin."""
+    def _match(self, shape: Shape, position: Index, piece: bytes) -> tuple[npt.NDArray[Any], Index]:
+        """Keep the rows that have these bytes where they stand: the bytes after them, and where these begin."""
         ahead = HEADER if shape.names is not None else 0
         size = len(piece) + ahead
-        if at[-1] + size > len(self.data):  # the last rows may be shorter than this shape
-            near = at + size <= len(self.data)
+        if position[-1] + size > len(self.data):  # the last rows may be shorter than this shape
+            near = position + size <= len(self.data)
             shape.keep(near)
-            at = at[near]
-        found = np.ndarray((len(self.data) - size + 1,), f"V{size}", self.data, 0, (1,))[at]
-        same = _begin_with(found, piece)
+            position = position[near]
+        windows = np.ndarray((len(self.data) - size + 1,), f"V{size}", self.data, 0, (1,))[position]
+        same = _begin_with(windows, piece)
         if not same.all():
             shape.keep(same)
-            at, found = at[same], found[same]
-        return found.view(np.uint8).reshape(len(at), size)[:, len(piece) :], at + len(piece)
+            position, windows = position[same], windows[same]
+        return windows.view(np.uint8).reshape(len(position), size)[:, len(piece) :], position + len(piece)
 
     # -- the proof ---------------------------------------------------------------------------------------------
 
@@ -197,13 +197,13 @@ class Walk:
         for gap in np.flatnonzero(ends != starts).tolist():
             if counts and counts[-1] != gap - seen:
                 raise ShapeError
-            seen, at = gap, int(ends[gap])
-            while at < starts[gap]:
-                if counts and counts[-1] and at != ends[gap]:
+            seen, offset = gap, int(ends[gap])
+            while offset < starts[gap]:
+                if counts and counts[-1] and offset != ends[gap]:
                     raise ShapeError
-                count, at = number_at(self._reply, at, b"*")
+                count, offset = number_at(self._reply, offset, b"*")
                 counts.append(count)
-            if at != starts[gap]:
+            if offset != starts[gap]:
                 raise ShapeError
         if len(counts) != replies or sum(counts) != len(start):
             raise ShapeError
@@ -212,26 +212,27 @@ class Walk:
 
 def _places_of_two(data: Bytes) -> Index:
     """Where `*2` stands; block by block, so that a huge value costs no more than itself."""
-    found: list[Index] = []
-    for at in range(0, len(data) - 1, _BLOCK):
-        block = data[at : at + _BLOCK + 1]
+    places: list[Index] = []
+    for block_start in range(0, len(data) - 1, _BLOCK):
+        block = data[block_start : block_start + _BLOCK + 1]
         like = block[:-1] == _STAR
         like &= block[1:] == _TWO
-        found.append(np.flatnonzero(like) + at)
-        if len(found[-1]) > _BLOCK // 9:  # an entry takes 18 bytes and has two of them at most: these are in a value
+        places.append(np.flatnonzero(like) + block_start)
+        if len(places[-1]) > _BLOCK // 9:  # an entry takes 18 bytes and has two of them at most: these are in a value
             raise ShapeError
-    return found[0] if len(found) == 1 else np.concatenate(found)
+    return places[0] if len(places) == 1 else np.concatenate(places)
 
 
-def _begin_with(found: npt.NDArray[np.void], piece: bytes) -> Mask:
-    """Which of the found bytes begin with the piece, by words of eight bytes; the last word may overlap the others."""
-    size = found.dtype.itemsize
-    same: Mask = np.ones(len(found), np.bool_)
+def _begin_with(windows: npt.NDArray[np.void], piece: bytes) -> Mask:
+    """Which of these windows on the reply begin with the piece, by words of eight bytes; the last word may overlap the
+    others."""
+    size = windows.dtype.itemsize
+    same: Mask = np.ones(len(windows), np.bool_)
     if len(piece) < 8:
-        begins = found.view(np.uint8).reshape(-1, size)[:, : len(piece)]
+        begins = windows.view(np.uint8).reshape(-1, size)[:, : len(piece)]
         return np.equal(begins, np.frombuffer(piece, np.uint8)).all(axis=1, out=same)
     offsets = [*range(0, len(piece) - 8, 8), len(piece) - 8]
     words = [int.from_bytes(piece[offset : offset + 8], "little") for offset in offsets]
     for offset, word in zip(offsets, words, strict=True):
-        same &= np.ndarray((len(found),), "<u8", found, offset, (size,)) == np.uint64(word)
+        same &= np.ndarray((len(windows),), "<u8", windows, offset, (size,)) == np.uint64(word)
     return same

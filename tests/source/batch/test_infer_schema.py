@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import string
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,10 +14,10 @@ from hypothesis import strategies as st
 
 from spark_streams.errors import SchemaError
 from spark_streams.options import BATCH_SOURCE, parse_options
-from spark_streams.source.batch import sample as sampling
 from spark_streams.source.batch.infer_schema import infer
 from spark_streams.source.batch.sample import sample
 from spark_streams.source.batch_reader import infer_schema
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.rows.cast import cast_values
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
@@ -121,30 +122,24 @@ def client(server: Server) -> redis.Redis:
     return server.client()
 
 
-def take(server: Server, **options: str) -> list[list[bytes]]:
+def take(server: Server, limits: Limits = LIMITS, **options: str) -> list[list[bytes]]:
     checked = parse_options({"url": server.url, **options}, BATCH_SOURCE, "source")
     with Connection(checked.address) as connection:
-        return [list(fields) for fields in sample(connection, checked)]
+        return [list(fields) for fields in sample(connection, checked, limits)]
 
 
-def test_the_sample_is_both_ends_of_each_stream(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sampling, "ENTRIES", 3)
+def test_the_sample_is_both_ends_of_each_stream(server: Server, client: redis.Redis) -> None:
     for stream, count in (("long", 10), ("five", 5), ("short", 2)):
         for n in range(count):
             client.xadd(stream, {stream: n})
-    found = [int(fields[1]) for fields in take(server, streams="long,five,short")]
+    found = [int(fields[1]) for fields in take(server, replace(LIMITS, sample_entries=3), streams="long,five,short")]
     assert found == [0, 1, 2, 9, 8, 7, 0, 1, 2, 4, 3, 0, 1]
 
 
-def test_large_entries_make_a_small_sample(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sampling, "_BYTES", 100_000)
+def test_large_entries_make_a_small_sample(server: Server, client: redis.Redis) -> None:
     for _ in range(50):
         client.xadd("s", {"f": "x" * 10_000})
-    assert len(take(server, streams="s")) == 8
+    assert len(take(server, replace(LIMITS, sample_bytes=100_000), streams="s")) == 8
 
 
 def test_streams_without_entries_are_an_error_that_says_to_give_a_schema(server: Server, client: redis.Redis) -> None:
@@ -155,7 +150,15 @@ def test_streams_without_entries_are_an_error_that_says_to_give_a_schema(server:
         take(server, streamsPattern="no*")
 
 
+def test_entries_without_a_field_that_can_be_a_column_are_an_error(server: Server, client: redis.Redis) -> None:
+    """Of rows without columns Spark would read none."""
+    client.xadd("s", {"_id": "1", "dl.redriven": "1 2026-01-01T00:00:00.000000Z dead/1-0"})
+    checked = parse_options({"url": server.url, "streams": "s", "inferSchema": "true"}, BATCH_SOURCE, "source")
+    with pytest.raises(SchemaError, match="in them no field that can be a column: give a schema"):
+        infer_schema(checked)
+
+
 def test_the_mark_of_an_entry_that_was_sent_back_is_no_column(server: Server, client: redis.Redis) -> None:
     client.xadd("s", {"n": 1, "dl.redriven": "1 2026-01-01T00:00:00.000000Z dead/1-0"})
     checked = parse_options({"url": server.url, "streams": "s", "inferSchema": "true"}, BATCH_SOURCE, "source")
-    assert infer_schema(checked).fieldNames() == ["n", "_stream", "_id", "_timestamp"]
+    assert infer_schema(checked).fieldNames() == ["n"]

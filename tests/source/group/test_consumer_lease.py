@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
 
-from spark_streams import lease
 from spark_streams.errors import ConsumerTakenError
-from spark_streams.source.group.consumer_lease import Lease, lease_key, live_consumers
+from spark_streams.lease import Processes, Terms
+from spark_streams.source.group.consumer_lease import Lease, lease_key
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
+from tests.sending import before_sending, reply_lost
 from tests.servers import Server
-from tests.source.driving import ALL, add, another_reader, drain, reader
+from tests.source.driving import ALL, LOOK_EACH_TIME, SMALL, add, another_reader, drain, reader
 
 KEY = lease_key("s", "g", "spark")
+PROCESSES = Processes()
 
 
 @pytest.fixture
@@ -37,9 +38,14 @@ def wait_for(holds: Callable[[], Any]) -> None:
         time.sleep(0.01)
 
 
+def wait_for_renewal(client: redis.Redis, key: bytes, ttl: int) -> None:
+    client.persist(key)
+    wait_for(lambda: 0 < client.pttl(key) <= ttl)
+
+
 def left_behind(client: redis.Redis, ttl: int, **other: Any) -> None:
     """A lease that some process has left."""
-    mine = lease._this_process()
+    mine = PROCESSES.this()
     client.set(KEY, json.dumps({"holder": "someone", **mine, **other}), px=ttl)
 
 
@@ -48,7 +54,11 @@ def test_a_second_query_under_the_same_name_is_refused_and_others_are_not(server
     first = reader(server)
     start = first.initialOffset()
     for again in (another_reader(server), another_reader(server)):
-        with pytest.raises(ConsumerTakenError, match="consumer 'spark' of group 'g' \\(process .* on .*\\); give this"):
+        with pytest.raises(
+            ConsumerTakenError,
+            match="consumer 'spark' of group 'g' \\(process .* on .*\\), and one load is for one query.*"
+            "option group: both get all entries.*option consumer: they share them",
+        ):
             again.initialOffset()
         with pytest.raises(ConsumerTakenError):
             again.latestOffset(start, ALL)
@@ -69,11 +79,11 @@ def test_the_lease_of_a_process_that_died_on_this_machine_is_taken_over_at_once(
     server: Server, client: redis.Redis
 ) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    left_behind(client, 60_000, pid=child.pid, born=lease._born(child.pid))
+    left_behind(client, 60_000, pid=child.pid, born=PROCESSES.born(child.pid))
     with pytest.raises(ConsumerTakenError, match=f"process {child.pid} on"):
         reader(server).initialOffset()
     child.kill()
-    wait_for(lambda: not lease._born(child.pid))  # from here on it is a zombie
+    wait_for(lambda: not PROCESSES.born(child.pid))  # from here on it is a zombie
     reader(server).initialOffset()
     child.wait()
     assert json.loads(str(client.get(KEY)))["pid"] != child.pid
@@ -84,23 +94,18 @@ def test_a_pid_that_was_given_to_another_process_is_not_the_holder(server: Serve
     reader(server).initialOffset()
     taken = json.loads(str(client.get(KEY)))
     assert taken["holder"] != "someone"
-    assert taken == {"holder": taken["holder"], **lease._this_process()}
+    assert taken == {"holder": taken["holder"], **PROCESSES.this()}
 
 
-def test_a_lease_from_elsewhere_is_waited_for_and_taken_when_it_expires(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease, "_POLL", 0.02)
+def test_a_lease_from_elsewhere_is_waited_for_and_taken_when_it_expires(server: Server, client: redis.Redis) -> None:
     left_behind(client, 300, space="another machine", host="elsewhere")
     began = time.monotonic()
-    reader(server).initialOffset()
+    reader(server, limits=replace(SMALL, lease=Terms(poll=0.02))).initialOffset()
     assert time.monotonic() - began > 0.2
     assert json.loads(str(client.get(KEY)))["holder"] != "someone"
 
 
-def test_a_lease_from_elsewhere_that_is_renewed_refuses(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_from_elsewhere_that_is_renewed_refuses(server: Server, client: redis.Redis) -> None:
     left_behind(client, 30_000, space="another machine", host="elsewhere")
     looks = 0
 
@@ -110,21 +115,19 @@ def test_a_lease_from_elsewhere_that_is_renewed_refuses(
         if looks == 2:
             client.pexpire(KEY, 60_000)
 
-    monkeypatch.setattr(lease, "time", SimpleNamespace(sleep=renewing, monotonic=time.monotonic))
     with pytest.raises(ConsumerTakenError, match="on elsewhere"):
-        reader(server).initialOffset()
+        reader(server, limits=replace(SMALL, lease=Terms(sleep=renewing))).initialOffset()
     assert looks == 2
 
 
 def test_it_is_renewed_while_the_query_runs_and_found_lost(server: Server, client: redis.Redis) -> None:
     address = Address.parse(server.url)
-    held = Lease(address, "g", "spark", ttl=300)
+    held = Lease(address, "g", "spark", Terms(ttl=300))
     with Connection(address) as connection:
         held.hold(connection, ["s", "t"])
         before = client.get(KEY)
-        renewals = held._renewed
         time.sleep(0.4)  # longer than it would last
-        wait_for(lambda: held._renewed > renewals)
+        wait_for_renewal(client, KEY, 300)
         assert client.get(KEY) == before
         client.delete(KEY)  # a FLUSHALL, say: nobody else has it, so it is taken again
         wait_for(lambda: client.get(KEY) == before)
@@ -146,7 +149,7 @@ def test_it_is_renewed_while_the_query_runs_and_found_lost(server: Server, clien
 def test_streams_that_are_not_read_any_more_are_let_go(server: Server, client: redis.Redis) -> None:
     """And taken again when they are read again, be it before they were given back."""
     address = Address.parse(server.url)
-    held = Lease(address, "g", "spark", ttl=600)
+    held = Lease(address, "g", "spark", Terms(ttl=600))
     keys = [lease_key(stream, "g", "spark") for stream in "stu"]
     with Connection(address) as connection:
         held.hold(connection, ["s", "t", "u"])
@@ -154,8 +157,7 @@ def test_streams_that_are_not_read_any_more_are_let_go(server: Server, client: r
         held.hold(connection, ["s", "u"])
         wait_for(lambda: not client.exists(keys[1]))
         client.set(keys[1], "another query's")
-        now = time.monotonic()
-        wait_for(lambda: held._renewed > now)
+        wait_for_renewal(client, keys[0], 600)
         held.hold(connection, ["s", "u"])
         assert [client.exists(key) for key in keys] == [1, 1, 1]
         held.keep_only(["s", "u"])
@@ -163,14 +165,11 @@ def test_streams_that_are_not_read_any_more_are_let_go(server: Server, client: r
     assert [client.exists(key) for key in keys] == [0, 1, 0]
 
 
-def test_the_lease_of_a_stream_that_vanished_is_not_renewed(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_streams.source.group.subscription.Lease", functools.partial(Lease, ttl=600))
-    monkeypatch.setattr("spark_streams.source.group.subscription._LOOK_FOR_STREAMS", 0.1)
+def test_the_lease_of_a_stream_that_vanished_is_not_renewed(server: Server, client: redis.Redis) -> None:
     add(client, 3, "o:1")
     add(client, 3, "o:2")
-    one = reader(server, streamsPattern="o:*", failOnDataLoss="false")
+    limits = replace(LOOK_EACH_TIME, lease=Terms(ttl=600))
+    one = reader(server, limits=limits, streamsPattern="o:*", failOnDataLoss="false")
     start = one.initialOffset()
     start = one.latestOffset(start, ALL)
     client.delete("o:2")
@@ -189,81 +188,60 @@ def test_the_lease_of_a_stream_that_vanished_is_not_renewed(
     assert client.exists(kept)
 
 
-def test_giving_back_leaves_a_key_that_another_query_has_taken_meanwhile(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_giving_back_leaves_a_key_that_another_query_has_taken_meanwhile(server: Server, client: redis.Redis) -> None:
     """Ours when it was looked at; then it expired, another took it, and our DEL came."""
     address = Address.parse(server.url)
     held = Lease(address, "g", "spark")
     with Connection(address) as connection:
         held.hold(connection, ["s", "t"])
-    send = Connection.send
-
-    def stolen(self: Connection, data: bytes) -> None:
-        if b"DEL" in data:
-            monkeypatch.undo()
-            client.set(KEY, "another query's")
-        send(self, data)
-
-    monkeypatch.setattr(Connection, "send", stolen)
-    held.release()
+    with before_sending(b"DEL", act=lambda *_: client.set(KEY, "another query's"), times=1):
+        held.release()
     assert client.get(KEY) == "another query's"
     assert not client.exists(lease_key("t", "g", "spark"))
 
 
 def test_a_renewal_that_stood_still_for_too_long_is_no_proof_that_the_lease_is_ours(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    server: Server, client: redis.Redis
 ) -> None:
     """Between its question and its answer the lease expired, and another query took it."""
     address = Address.parse(server.url)
-    held = Lease(address, "g", "spark", ttl=60_000)
+    held = Lease(address, "g", "spark", Terms(ttl=300, is_kept=False))
+
+    def slow(*_: object) -> None:
+        time.sleep(0.4)
+        left_behind(client, 60_000)
+
     with Connection(address) as connection:
         held.hold(connection, ["s"])
-        held._ttl = 100
-        pipeline = Connection.pipeline
-
-        def slow(self: Connection, commands: Any) -> Any:
-            if commands[0][0] == "PEXPIRE":
-                time.sleep(0.2)
-                left_behind(client, 60_000)
-            return pipeline(self, commands)
-
-        monkeypatch.setattr(Connection, "pipeline", slow)
-        held._renew(connection)
+        client.persist(KEY)
+        time.sleep(0.4)
+        with before_sending(b"PEXPIRE", act=slow, times=1) as slowed:
+            held.hold(connection, ["s"])
+        assert slowed
         with pytest.raises(ConsumerTakenError):
             held.hold(connection, ["s"])
-    held.release()
 
 
 def test_live_consumers_are_those_with_a_lease_of_a_living_process(
     server: Server, client: redis.Redis, server_connection: Connection
 ) -> None:
     asked = [("s", "spark"), ("s", "nobody"), ("t", "spark")]
-    assert live_consumers(server_connection, "g", asked) == set()
+    held = Lease(Address.parse(server.url), "g", "another")
+    assert held.live(server_connection, asked) == set()
     left_behind(client, 60_000)
-    assert live_consumers(server_connection, "g", asked) == {("s", "spark")}
+    assert held.live(server_connection, asked) == {("s", "spark")}
     left_behind(client, 60_000, born="1")
-    assert live_consumers(server_connection, "g", asked) == set()
+    assert held.live(server_connection, asked) == set()
     left_behind(client, 60_000, space="elsewhere")
-    assert live_consumers(server_connection, "g", asked) == {("s", "spark")}
+    assert held.live(server_connection, asked) == {("s", "spark")}
 
 
-def test_a_lease_that_was_taken_when_the_connection_broke_is_ours(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lease_that_was_taken_when_the_connection_broke_is_ours(server: Server, client: redis.Redis) -> None:
     add(client, 3)
     one = reader(server)
-    send = Connection.send
-
-    def breaking(self: Connection, data: bytes) -> None:
-        send(self, data)
-        if b"NX" in data:
-            monkeypatch.undo()
-            self.execute("PING")
-            raise self.lost(None)
-
-    monkeypatch.setattr(Connection, "send", breaking)
-    assert drain(one) == [[0, 1, 2]]
+    with before_sending(b"SET", b"NX", act=reply_lost, times=1) as broken:
+        assert drain(one) == [[0, 1, 2]]
+    assert broken
     one.stop()
     assert not client.exists(KEY)
 

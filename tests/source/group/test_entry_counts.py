@@ -19,7 +19,7 @@ from spark_streams.source.stream_reader import StreamReader
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
-from tests.source.driving import ALL, add, drain, read, reader
+from tests.source.driving import ALL, NEVER_AHEAD, add, drain, read, reader
 
 LENIENT = {"failOnDataLoss": "false"}
 
@@ -78,13 +78,12 @@ def test_a_group_that_begins_at_an_id_knows_its_lag(server: Server, client: redi
     assert (client.xinfo_groups("s")[0]["entries-read"], client.xinfo_groups("s")[0]["lag"]) == (20, 2980)
 
 
-@pytest.mark.usefixtures("never_ahead")
 def test_trimming_is_noticed_behind_an_entry_that_was_deleted_ahead_of_the_group(
     server: Server, client: redis.Redis
 ) -> None:
     """XDEL ahead of the group makes the server forget how much it has read."""
     ids = add(client, 100)
-    one = reader(server)
+    one = reader(server, limits=NEVER_AHEAD)
     start = one.initialOffset()
     at = one.latestOffset(start, ReadMaxRows(10))
     assert read(one, start, at) == list(range(10))
@@ -96,8 +95,8 @@ def test_trimming_is_noticed_behind_an_entry_that_was_deleted_ahead_of_the_group
     with pytest.raises(DataLossError, match=f"stream 's': 50 entries above {ids[19]} were trimmed or deleted"):
         one.latestOffset(more, ReadMaxRows(10))
     with pytest.raises(DataLossError, match="stream 's': 50 entries above"):
-        reader(server).latestOffset(more, ReadMaxRows(10))
-    lenient = reader(server, **LENIENT)
+        reader(server, limits=NEVER_AHEAD).latestOffset(more, ReadMaxRows(10))
+    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
     assert [n for b in drain(lenient, 10, more) for n in b] == [n for n in range(69, 100) if n != 80]
     assert lost(lenient) == 50
 
@@ -152,14 +151,13 @@ def test_a_batch_without_a_pending_list_behind_a_deleted_entry_is_counted(server
 
 
 @pytest.mark.parametrize("options", [{}, {"noAck": "true"}, {"delivery": "at-most-once"}], ids=str)
-@pytest.mark.usefixtures("never_ahead")
 def test_entries_deleted_unread_amid_others_are_noticed_when_the_group_has_come_to_the_end(
     server: Server, client: redis.Redis, options: dict[str, str]
 ) -> None:
     ids = add(client, 40)
 
     def begun(**more: str) -> tuple[StreamReader, dict[str, Any]]:
-        one = reader(server, **options, **more)
+        one = reader(server, limits=NEVER_AHEAD, **options, **more)
         start = one.initialOffset()
         at = one.latestOffset(start, ReadMaxRows(10))
         assert len(read(one, start, at)) == 10
@@ -293,21 +291,20 @@ def test_trimming_is_noticed_in_a_group_that_others_read_from(server: Server, cl
     assert lost(strict) == 0
 
 
-@pytest.mark.usefixtures("never_ahead")
 @pytest.mark.parametrize("restarted", [False, True])
 def test_what_is_added_below_a_start_that_lies_ahead_is_no_loss(
     server: Server, client: redis.Redis, restarted: bool
 ) -> None:
     """Such as a startingTimestamp of this evening."""
     options = {"streams": "a,s", "startingOffsets": "1000-0"}
-    one = reader(server, **options)
+    one = reader(server, limits=NEVER_AHEAD, **options)
     at = one.initialOffset()
     for n in range(1, 5):
         client.xadd("s", {"n": n}, id=f"{n}-0")
         client.xadd("a", {"n": -n}, id=f"{1000 + n}-0")
         end = one.latestOffset(at, ALL)
         assert read(one, at, end) == [-n]
-        at, one = end, reader(server, **options) if restarted else one
+        at, one = end, reader(server, limits=NEVER_AHEAD, **options) if restarted else one
     for n in range(5):
         client.xadd("s", {"n": n}, id=f"{998 + n}-0")
     end = one.latestOffset(at, ALL)
@@ -315,7 +312,7 @@ def test_what_is_added_below_a_start_that_lies_ahead_is_no_loss(
     client.xadd("s", {"n": 5}, id="1005-0")
     client.xtrim("s", maxlen=0, approximate=False)
     with pytest.raises(DataLossError, match="stream 's': 1 entries above 1002-0"):
-        reader(server, **options).latestOffset(end, ALL)
+        reader(server, limits=NEVER_AHEAD, **options).latestOffset(end, ALL)
 
 
 @pytest.mark.parametrize("looks", ["none", "one", "restarted"])

@@ -13,7 +13,7 @@ from spark_streams.errors import DataLossError, StreamStateError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
-from tests.source.driving import ALL, add, drain, pending_count, read, reader
+from tests.source.driving import ALL, NEVER_AHEAD, add, drain, pending_count, read, reader
 
 LENIENT = {"failOnDataLoss": "false"}
 TEN = ReadMaxRows(10)
@@ -40,32 +40,30 @@ def lost(one: StreamReader) -> int:
 
 @pytest.mark.parametrize("options", [{}, {"delivery": "at-most-once"}], ids=str)
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.usefixtures("never_ahead")
 def test_an_older_copy_of_the_checkpoint_is_noticed(
     server: Server, client: redis.Redis, options: dict[str, str], shared: bool
 ) -> None:
     add(client, 50)
-    one = reader(server, **options)
+    one = reader(server, limits=NEVER_AHEAD, **options)
     at = one.initialOffset()
     if shared:
         client.xgroup_createconsumer("s", "g", "other")
     log = batches(one, 4, at)
     assert one.latestOffset(log[4], ReadMaxRows(1)) != log[4]
     with pytest.raises(DataLossError, match="it is an older copy of the checkpoint, or its last files are gone"):
-        reader(server, **options).latestOffset(log[2], TEN)
+        reader(server, limits=NEVER_AHEAD, **options).latestOffset(log[2], TEN)
     # As the message says.
     client.xgroup_setid("s", "g", log[2]["streams"]["s"])
-    again = reader(server, **options)
+    again = reader(server, limits=NEVER_AHEAD, **options)
     assert [n for batch in drain(again, 10, log[2]) for n in batch][:30] == list(range(20, 50))
 
 
-@pytest.mark.usefixtures("never_ahead")
 def test_an_older_copy_of_the_checkpoint_is_read_again_from_there_where_that_is_allowed(
     server: Server, client: redis.Redis
 ) -> None:
     add(client, 50)
-    log = batches(reader(server), 4)
-    lenient = reader(server, **LENIENT)
+    log = batches(reader(server, limits=NEVER_AHEAD), 4)
+    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
     assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(20, 50))
     assert pending_count(client) == 0
     assert lost(lenient) == 0
@@ -119,59 +117,55 @@ def test_entries_that_are_handed_to_our_consumer_below_the_checkpoint_are_read_o
 
 
 @pytest.mark.parametrize("running", [True, False])
-@pytest.mark.usefixtures("never_ahead")
 def test_a_group_that_is_set_forward_is_noticed(server: Server, client: redis.Redis, running: bool) -> None:
     ids = add(client, 50)
-    one = reader(server)
+    one = reader(server, limits=NEVER_AHEAD)
     log = batches(one, 2)
     client.xgroup_setid("s", "g", ids[29])
     with pytest.raises(DataLossError, match=rf"stands at {ids[29]}, and nothing above {ids[19]} was given to anybody"):
-        (one if running else reader(server)).latestOffset(log[2], TEN)
-    lenient = reader(server, **LENIENT)
+        (one if running else reader(server, limits=NEVER_AHEAD)).latestOffset(log[2], TEN)
+    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
     assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(30, 50))
     assert lost(lenient) == 10
 
 
-@pytest.mark.usefixtures("never_ahead")
 def test_a_group_that_is_set_forward_under_an_at_most_once_query_is_noticed(
     server: Server, client: redis.Redis
 ) -> None:
     """While it runs: after a restart it looks like a batch that a crash has given up."""
     ids = add(client, 50)
-    one = reader(server, delivery="at-most-once")
+    one = reader(server, limits=NEVER_AHEAD, delivery="at-most-once")
     log = batches(one, 2)
     client.xgroup_setid("s", "g", ids[29])
     with pytest.raises(DataLossError, match=rf"stands at {ids[29]}, and nothing above {ids[19]} was given to anybody"):
         one.latestOffset(log[2], TEN)
-    lenient = reader(server, delivery="at-most-once", **LENIENT)
+    lenient = reader(server, limits=NEVER_AHEAD, delivery="at-most-once", **LENIENT)
     assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(30, 50))
 
 
 @pytest.mark.parametrize("running", [True, False])
-@pytest.mark.usefixtures("never_ahead")
 def test_others_who_come_read_and_leave_between_two_triggers_are_no_loss(
     server: Server, client: redis.Redis, running: bool
 ) -> None:
     add(client, 50)
-    one = reader(server)
+    one = reader(server, limits=NEVER_AHEAD)
     log = batches(one, 2)
     [(_, theirs)] = client.xreadgroup("g", "other", {"s": ">"}, count=7)
     client.xack("s", "g", *[entry for entry, _ in theirs])
     client.xgroup_delconsumer("s", "g", "other")
-    found = drain(one if running else reader(server), None, log[2])
+    found = drain(one if running else reader(server, limits=NEVER_AHEAD), None, log[2])
     assert [n for batch in found for n in batch] == list(range(27, 50))
 
 
-@pytest.mark.usefixtures("never_ahead")
 def test_a_group_that_was_set_back_is_set_to_the_checkpoint_where_that_is_allowed(
     server: Server, client: redis.Redis
 ) -> None:
     ids = add(client, 50)
-    log = batches(reader(server), 2)
+    log = batches(reader(server, limits=NEVER_AHEAD), 2)
     client.xgroup_setid("s", "g", ids[4])
     with pytest.raises(StreamStateError, match="below the checkpoint's"):
-        reader(server).latestOffset(log[2], TEN)
-    lenient = reader(server, **LENIENT)
+        reader(server, limits=NEVER_AHEAD).latestOffset(log[2], TEN)
+    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
     assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(20, 50))
     assert lost(lenient) == 0
     assert pending_count(client) == 0
@@ -183,12 +177,11 @@ def restore(client: redis.Redis, dump: bytes) -> None:
 
 
 @pytest.mark.parametrize("then", ["nothing", "new entries"])
-@pytest.mark.usefixtures("never_ahead")
 def test_a_server_that_comes_back_without_its_last_entries_is_named_or_counted(server: Server, then: str) -> None:
     """Those of batches that are committed, too."""
     with server.client() as raw, server.client(decode_responses=True) as client:
         add(client, 20)
-        one = reader(server)
+        one = reader(server, limits=NEVER_AHEAD)
         log = batches(one, 1)
         dump, marks = raw.dump("s"), {key: raw.get(key) for key in raw.keys("rstream:committed:*")}
         add(client, 20, first=20)
@@ -202,8 +195,8 @@ def test_a_server_that_comes_back_without_its_last_entries_is_named_or_counted(s
         with pytest.raises(
             StreamStateError, match="below the checkpoint's .* the server came back from an older state"
         ):
-            reader(server).latestOffset(log[3], TEN)
-        lenient = reader(server, **LENIENT)
+            reader(server, limits=NEVER_AHEAD).latestOffset(log[3], TEN)
+        lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
         rest = [n for batch in drain(lenient, 10, log[3]) for n in batch]
         assert rest == ([100, 101, 102, 103, 104] if then == "new entries" else [])
         add(client, 5, first=200)
@@ -279,26 +272,24 @@ def test_a_stream_that_the_query_was_told_to_leave_may_be_deleted(
 # -- what only some runs do -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("never_ahead")
 def test_a_run_without_a_pending_list_that_comes_to_no_checkpoint_takes_nothing_along(
     server: Server, client: redis.Redis
 ) -> None:
     """It is killed with its first batch in hand, and the next run has a pending list again."""
     add(client, 50)
-    log = batches(reader(server), 2)
-    reader(server, noAck="true").latestOffset(log[2], TEN)
-    reader(server, noAck="true").latestOffset(log[2], TEN)
-    again = reader(server)
+    log = batches(reader(server, limits=NEVER_AHEAD), 2)
+    reader(server, limits=NEVER_AHEAD, noAck="true").latestOffset(log[2], TEN)
+    reader(server, limits=NEVER_AHEAD, noAck="true").latestOffset(log[2], TEN)
+    again = reader(server, limits=NEVER_AHEAD)
     assert [n for batch in drain(again, 10, log[2]) for n in batch] == list(range(20, 50))
     assert client.keys("rstream:start:*") == []
 
 
-@pytest.mark.usefixtures("never_ahead")
 def test_a_server_that_is_set_back_under_a_running_query_is_noticed(server: Server) -> None:
     """What was acknowledged is pending again: it is acknowledged again, and read no more."""
     with server.client() as raw, server.client(decode_responses=True) as client:
         add(client, 20)
-        one = reader(server)
+        one = reader(server, limits=NEVER_AHEAD)
         at = one.initialOffset()
         end = one.latestOffset(at, ALL)
         assert len(read(one, at, end)) == 20
@@ -385,11 +376,10 @@ def test_what_is_handed_to_a_query_that_has_just_begun_is_read(server: Server, c
     assert pending_count(client) == 2
 
 
-@pytest.mark.usefixtures("never_ahead")
 def test_what_a_server_that_came_back_has_lost_unread_is_counted_though_others_have_come_since(server: Server) -> None:
     with server.client() as raw, server.client(decode_responses=True) as client:
         add(client, 20)
-        one = reader(server, **LENIENT)
+        one = reader(server, limits=NEVER_AHEAD, **LENIENT)
         at = one.initialOffset()
         end = one.latestOffset(at, ALL)
         assert len(read(one, at, end)) == 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from typing import Any
 
@@ -13,13 +14,10 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from spark_streams.errors import DataLossError
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
-from tests.source.driving import ALL, add, drain, pending_count, read, reader
+from tests.source import driving
+from tests.source.driving import ALL, LOOK_EACH_TIME, add, drain, pending_count, read
 
-
-@pytest.fixture(autouse=True)
-def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New streams are looked for at every trigger."""
-    monkeypatch.setattr("spark_streams.source.group.subscription._LOOK_FOR_STREAMS", 0.0)
+reader = functools.partial(driving.reader, limits=LOOK_EACH_TIME)
 
 
 def test_streams_that_match_are_read_and_others_are_not(server: Server, client: redis.Redis) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from spark_streams.errors import (
 )
 from spark_streams.source.microbatch import prefetch
 from tests.servers import Server
-from tests.source.driving import ALL, add, drain, others_read_first, pending_count, read, reader
+from tests.source.driving import ALL, NEVER_AHEAD, SMALL, add, drain, others_read_first, pending_count, read, reader
 
 
 def test_a_batch_is_read_and_settled_when_the_next_one_is_asked_for(server: Server, client: redis.Redis) -> None:
@@ -58,16 +60,24 @@ def test_a_batch_is_cut_into_tasks(server: Server, client: redis.Redis) -> None:
     assert one.partitions(end, end) == []
 
 
-@pytest.mark.usefixtures("never_ahead")
+def test_limits_go_with_the_reader_to_its_tasks(server: Server, client: redis.Redis) -> None:
+    add(client, 50)
+    one = reader(server, limits=replace(SMALL, first_page=4, largest_page=6))
+    start = one.initialOffset()
+    [partition] = one.partitions(start, one.latestOffset(start, ALL))
+    task, share = pickle.loads(pickle.dumps((one, partition)))
+    assert [len(batch) for batch in task.read(share)] == [4, *[6] * 7, 4]
+
+
 def test_a_restart_with_an_unfinished_batch_reads_the_same_rows(server: Server, client: redis.Redis) -> None:
     """S5: partitions(start, end) comes first after a restart, with the logged offsets."""
     add(client, 200)
-    one = reader(server)
+    one = reader(server, limits=NEVER_AHEAD)
     start = one.initialOffset()
     end = one.latestOffset(start, ReadMaxRows(150))
     rows = read(one, start, end)
     add(client, 50, first=200)
-    again = reader(server)
+    again = reader(server, limits=NEVER_AHEAD)
     assert read(again, start, end) == rows == list(range(150))
     rest = again.latestOffset(end, ALL)
     assert read(again, end, rest) == list(range(150, 250))
@@ -325,24 +335,22 @@ def test_a_group_made_anew_at_the_end_is_not_taken_for_the_old_one(server: Serve
     assert read(lenient, end, lenient.latestOffset(end, ALL)) == list(range(5, 10))
 
 
-@pytest.mark.usefixtures("never_ahead")
 def test_entries_trimmed_before_they_were_delivered_are_counted(server: Server, client: redis.Redis) -> None:
     add(client, 100)
-    one = reader(server)
+    one = reader(server, limits=NEVER_AHEAD)
     start = one.initialOffset()
     end = one.latestOffset(start, ReadMaxRows(5))
     client.xtrim("s", maxlen=10, approximate=False)
     with pytest.raises(DataLossError, match="85 entries above .* were trimmed or deleted before group 'g' read them"):
-        reader(server).latestOffset(end, ALL)
-    lenient = reader(server, failOnDataLoss="false")
+        reader(server, limits=NEVER_AHEAD).latestOffset(end, ALL)
+    lenient = reader(server, limits=NEVER_AHEAD, failOnDataLoss="false")
     assert read(lenient, end, lenient.latestOffset(end, ALL)) == list(range(90, 100))
 
 
-@pytest.mark.usefixtures("never_ahead")
 def test_a_stream_that_was_trimmed_before_the_group_began_has_lost_nothing(server: Server, client: redis.Redis) -> None:
     add(client, 100)
     client.xtrim("s", maxlen=10, approximate=False)
-    one = reader(server)
+    one = reader(server, limits=NEVER_AHEAD)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     assert read(one, start, end) == list(range(90, 100))
@@ -438,7 +446,6 @@ def test_a_stream_that_vanished_is_named(server: Server, client: redis.Redis) ->
         one.latestOffset(start, ALL)
 
 
-@pytest.mark.usefixtures("never_ahead")
 @pytest.mark.parametrize("taken", [20, 30, 50])
 def test_what_others_claim_from_us_meanwhile_hides_nothing(
     server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, taken: int
@@ -446,7 +453,7 @@ def test_what_others_claim_from_us_meanwhile_hides_nothing(
     """Somebody claims entries of the batch before, as many as a step delivers or more: the step seems to deliver
     nothing, and what it delivered is read all the same."""
     ids = add(client, 200)
-    one = reader(server, entriesPerPartition="20")
+    one = reader(server, limits=NEVER_AHEAD, entriesPerPartition="20")
     start = one.initialOffset()
     first = one.latestOffset(start, ReadMaxRows(50))
     assert read(one, start, first) == list(range(50))

@@ -12,7 +12,7 @@ from spark_streams.errors import DataLossError, ServerUnreachableError
 from spark_streams.source.microbatch import prefetch
 from spark_streams.source.stream_reader import StreamReader
 from tests.servers import Server
-from tests.source.driving import ALL, add, drain, pending_count, read, reader
+from tests.source.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, drain, pending_count, read, reader
 
 TEN = ReadMaxRows(10)
 
@@ -229,10 +229,9 @@ def test_a_query_that_ends_finishes_what_it_reserves_before_it_gives_its_lease_b
     assert pending_count(client) == 20
 
 
-@pytest.mark.usefixtures("never_ahead")
 def test_little_is_not_reserved_ahead(server: Server, client: redis.Redis) -> None:
     add(client, 30)
-    one = reader(server)
+    one = reader(server, limits=NEVER_AHEAD)
     start = one.initialOffset()
     one.latestOffset(start, TEN)
     assert reserved(one) == 0
@@ -292,13 +291,12 @@ def test_a_consumer_that_is_deleted_takes_what_was_reserved_along(
 
 
 def test_without_a_pending_list_a_stream_that_the_checkpoint_does_not_know_is_set_back(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    server: Server, client: redis.Redis
 ) -> None:
     """It has appeared since, and its turn has not come when the query dies."""
-    monkeypatch.setattr("spark_streams.source.group.subscription._LOOK_FOR_STREAMS", 0.0)
     options = {"noAck": "true", "streamsPattern": "o:*"}
     add(client, 10, "o:1")
-    one = reader(server, **options)
+    one = reader(server, limits=LOOK_EACH_TIME, **options)
     start = one.initialOffset()
     first = one.latestOffset(start, ReadMaxRows(1))
     add(client, 5, "o:2", first=100)
@@ -306,7 +304,7 @@ def test_without_a_pending_list_a_stream_that_the_checkpoint_does_not_know_is_se
     assert reserved(one) == 1
     assert "o:2" not in second["streams"]
     found = [*read(one, start, first), *read(one, first, second)]
-    found += [n for batch in drain(reader(server, **options), 1, second) for n in batch]
+    found += [n for batch in drain(reader(server, limits=LOOK_EACH_TIME, **options), 1, second) for n in batch]
     assert sorted(found) == [*range(10), *range(100, 105)]
     assert client.keys("rstream:start*") == []
 

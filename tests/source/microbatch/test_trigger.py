@@ -9,7 +9,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from spark_streams.source.offset import Offset
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
-from tests.source.driving import ALL, add, drain, pending_count, read, reader
+from tests.source.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, drain, pending_count, read, reader
 
 
 class Clock:
@@ -222,26 +222,24 @@ def test_no_ack_that_is_turned_off_before_its_first_checkpoint_starts_at_the_sam
 
 @pytest.mark.parametrize("how", ["pattern", "named"])
 def test_no_ack_killed_before_a_checkpoint_knows_a_new_stream_starts_it_at_the_same_place(
-    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, how: str
+    server: Server, client: redis.Redis, how: str
 ) -> None:
-    monkeypatch.setattr("spark_streams.source.group.subscription._LOOK_FOR_STREAMS", 0.0)
     before, after = ({"streamsPattern": "?"}, {"streamsPattern": "?"})
     if how == "named":
         before, after = ({"streams": "a"}, {"streams": "a,b"})
     add(client, 3, "a")
-    one = reader(server, noAck="true", **before)
+    one = reader(server, limits=LOOK_EACH_TIME, noAck="true", **before)
     end = one.latestOffset(one.initialOffset(), ALL)
     add(client, 5, "b", first=100)
-    reader(server, noAck="true", **after).latestOffset(end, ALL)
-    assert drain(reader(server, noAck="true", **after), at=end) == [list(range(100, 105))]
+    reader(server, limits=LOOK_EACH_TIME, noAck="true", **after).latestOffset(end, ALL)
+    assert drain(reader(server, limits=LOOK_EACH_TIME, noAck="true", **after), at=end) == [list(range(100, 105))]
     assert client.keys("rstream:start*") == []
 
 
-@pytest.mark.usefixtures("never_ahead")
 def test_no_ack_sets_a_group_back_that_somebody_has_moved_on(server: Server, client: redis.Redis) -> None:
     """By hand, or as a query that has lost its lease and has yet to notice."""
     ids = add(client, 40)
-    one = reader(server, noAck="true")
+    one = reader(server, limits=NEVER_AHEAD, noAck="true")
     start = one.initialOffset()
     end = one.latestOffset(start, ReadMaxRows(10))
     client.xgroup_setid("s", "g", ids[30])

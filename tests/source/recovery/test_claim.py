@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,19 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from spark_streams.errors import DataLossError
 from spark_streams.source.recovery import claim
 from tests.servers import Server
-from tests.source.driving import ALL, SCHEMA, add, another_reader, drain, pending_count, read, reader, rows
+from tests.source.driving import (
+    ALL,
+    NEVER_AHEAD,
+    SCHEMA,
+    SMALL,
+    add,
+    another_reader,
+    drain,
+    pending_count,
+    read,
+    reader,
+    rows,
+)
 
 IDLE = "50ms"
 TWO = ReadMaxRows(2)
@@ -64,13 +77,10 @@ def test_without_claim_idle_and_before_the_time_nothing_is_taken(
     assert consumers(client)["bob"] == 4
 
 
-def test_a_claim_keeps_to_the_limit_and_crosses_pages(
-    server: Server, client: redis.Redis, group: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_streams.source.recovery.claim._PAGE", 9)
+def test_a_claim_keeps_to_the_limit_and_crosses_pages(server: Server, client: redis.Redis, group: str) -> None:
     add(client, 100)
     left_by_bob(client, 50)
-    batches = drain(reader(server, claimIdle=IDLE), 30)
+    batches = drain(reader(server, limits=replace(SMALL, claim_page=9), claimIdle=IDLE), 30)
     assert [len(batch) for batch in batches] == [30, 30, 30, 10]
     assert sorted(n for batch in batches for n in batch) == list(range(100))
     assert consumers(client) == {"bob": 0, "spark": 0}
@@ -105,16 +115,15 @@ def test_a_claim_that_was_not_logged_is_the_next_batch_of_this_query(
     assert consumers(client) == {"bob": 0, "spark": 0}
 
 
-@pytest.mark.usefixtures("never_ahead")
 def test_a_running_query_keeps_its_entries_and_a_dead_one_does_not(
     server: Server, client: redis.Redis, group: str
 ) -> None:
     add(client, 10)
-    busy = another_reader(server, consumer="busy")
+    busy = another_reader(server, limits=NEVER_AHEAD, consumer="busy")
     start = busy.initialOffset()
     busy.latestOffset(start, ReadMaxRows(6))
     time.sleep(0.08)
-    one = another_reader(server, claimIdle=IDLE)
+    one = another_reader(server, limits=NEVER_AHEAD, claimIdle=IDLE)
     assert drain(one) == [list(range(6, 10))]
     assert pending_count(client) == 6
     busy.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,9 @@ import redis
 
 from spark_streams.errors import DataLossError, GroupMissingError, ServerReplyError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
 from spark_streams.source.rows.columns import Columns
@@ -29,13 +32,8 @@ from tests.servers import Server
 SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
 COUNTED = SCHEMA.append(pa.field("_deliveries", pa.int32()))
 Row = tuple[Any, ...]
-
-
-@pytest.fixture(autouse=True)
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small pages, so that a few hundred entries cross every boundary."""
-    monkeypatch.setattr(fetcher, "_FIRST_PAGE", 7)
-    monkeypatch.setattr(fetcher, "_LARGEST_PAGE", 40)
+# Small pages, so that a few hundred entries cross every boundary.
+SMALL = replace(LIMITS, first_page=7, largest_page=40)
 
 
 @pytest.fixture
@@ -47,20 +45,31 @@ class Reading:
     """The rows of a task, and what it was told on the way."""
 
     def __init__(
-        self, server: Server, *runs: EntryRange, schema: pa.Schema = SCHEMA, mode: str = "PERMISSIVE", fail: bool = True
+        self,
+        server: Server,
+        *runs: EntryRange,
+        schema: pa.Schema = SCHEMA,
+        mode: str = "PERMISSIVE",
+        fail: bool = True,
+        limits: Limits = SMALL,
     ):
         self.lost: list[tuple[EntryRange, int]] = []
         self.dead: list[tuple[str, bytes]] = []
         self.rows: list[Row] = []
+        self.found: tuple[ColumnReport, bool] | None = None
         self.pages = 0
         member = Membership(tuple({run.stream for run in runs}), "g", "c")
         with Session(Address.parse(server.url), "reading") as connection:
             for batch in read_task(
-                connection, member, Task(runs), Columns(schema, True, mode), fail, self._lost, self._unreadable
-            ):
+                connection, member, Task(runs), Columns(schema, True, mode), fail, self._lost, self._unreadable,
+                self._found, limits,
+            ):  # fmt: skip
                 assert batch.schema == schema
                 self.rows += [tuple(row.values()) for row in batch.to_pylist()]
                 self.pages += 1
+
+    def _found(self, report: ColumnReport, whole: bool) -> None:
+        self.found = report, whole
 
     def _lost(self, run: EntryRange, count: int) -> None:
         self.lost.append((run, count))
@@ -267,9 +276,7 @@ def test_large_entries_after_small_ones_do_not_come_all_at_once(
 ) -> None:
     """300 entries of a few bytes, then 60 of 100 kB, and one of 2 MB: with 8 MB as the most, what came in one reply
     was never much more."""
-    monkeypatch.setattr(fetcher, "_LARGEST_PAGE", 8_000)
-    monkeypatch.setattr(fetcher, "_PAGE_BYTES", 1 << 18)
-    monkeypatch.setattr(fetcher, "_MOST_BYTES", 1 << 20)
+    limits = replace(LIMITS, first_page=7, page_bytes=1 << 18, most_bytes=1 << 20)
     sizes: list[int] = []
     receive = Connection.receive
 
@@ -284,12 +291,12 @@ def test_large_entries_after_small_ones_do_not_come_all_at_once(
     ids = add(client, "s", *values)
     theirs = add(client, "s", 9, first=1000)
     schema = pa.schema([("_id", pa.string())])
-    assert Reading(server, owned("s", ids), schema=schema).rows == [(str(i),) for i in ids]
+    assert Reading(server, owned("s", ids), schema=schema, limits=limits).rows == [(str(i),) for i in ids]
     assert max(sizes) > 2_000_000, "an entry that is larger than a page comes alone"
     assert sorted(sizes)[-2] < 2_100_000
     deliver(client, "s", len(ids))
     deliver(client, "s", 1, "other")
-    assert Reading(server, shared("s", ids), schema=schema).rows == [(str(i),) for i in ids]
+    assert Reading(server, shared("s", ids), schema=schema, limits=limits).rows == [(str(i),) for i in ids]
     assert theirs
 
 
@@ -301,10 +308,10 @@ def test_a_group_that_is_gone_is_named(server: Server, client: redis.Redis) -> N
 
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_the_runs_each_entry_of_ours_is_read_once_and_in_order(
-    server: Server, client: redis.Redis, seed: int, monkeypatch: pytest.MonkeyPatch
+    server: Server, client: redis.Redis, seed: int
 ) -> None:
     chosen = random.Random(seed)
-    monkeypatch.setattr(fetcher, "_LARGEST_PAGE", chosen.choice([1, 3, 40, 500]))
+    limits = replace(SMALL, largest_page=chosen.choice([1, 3, 40, 500]))
     runs: list[EntryRange] = []
     rows: list[Row] = []
     for stream in [f"s{n}" for n in range(chosen.randrange(1, 12))]:
@@ -322,9 +329,9 @@ def test_whatever_the_runs_each_entry_of_ours_is_read_once_and_in_order(
                 break
             runs.append(kind(stream, mine))
             rows += expected(stream, mine)
-    reading = Reading(server, *runs, schema=COUNTED)
+    reading = Reading(server, *runs, schema=COUNTED, limits=limits)
     assert reading.rows == [(*row, 1) for row in rows]
-    assert Reading(server, *runs).rows == rows
+    assert Reading(server, *runs, limits=limits).rows == rows
 
 
 def test_a_connection_that_breaks_between_and_inside_pages_is_made_again(server: Server, client: redis.Redis) -> None:
@@ -333,7 +340,7 @@ def test_a_connection_that_breaks_between_and_inside_pages_is_made_again(server:
     deliver(client, "s", 300)
     found: list[bytes] = []
     with Proxy(server.url) as proxy, Session(Address.parse(proxy.url), "reading") as connection:
-        one = fetcher.Fetch(connection, Membership(("s",), "g", "c"), [owned("s", ids)], True)
+        one = fetcher.Fetch(connection, Membership(("s",), "g", "c"), [owned("s", ids)], True, limits=SMALL)
         for number, page in enumerate(one.pages()):
             found += page.entries.ids().to_pylist()[: page.rows]
             if number % 3 == 0:

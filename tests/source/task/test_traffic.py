@@ -5,14 +5,13 @@ from __future__ import annotations
 import tracemalloc
 
 import pyarrow as pa
-import pytest
 import redis
 
 from spark_streams.options import BATCH_SOURCE, parse_options
 from spark_streams.source.batch_reader import BatchReader
 from spark_streams.source.rows.columns import Columns
 from tests.servers import Server
-from tests.source.driving import ALL, SCHEMA, add, drain, reader, rows
+from tests.source.driving import ALL, NEVER_AHEAD, SCHEMA, add, drain, reader, rows
 
 LARGE = 1 << 20
 
@@ -39,11 +38,10 @@ def test_idle_triggers_bring_no_entries(redis_server: Server) -> None:
         assert sent(client) - before < 200_000
 
 
-@pytest.mark.usefixtures("never_ahead")
 def test_what_comes_after_idle_triggers_is_read(server: Server, client: redis.Redis) -> None:
     """Also where as many entries are in the stream as before."""
     add(client, 5)
-    one = reader(server)
+    one = reader(server, limits=NEVER_AHEAD)
     at = one.initialOffset()
     at = one.latestOffset(at, ALL)
     for n in range(3):

@@ -10,7 +10,8 @@ from typing import TypeVar
 import numpy as np
 
 from spark_streams.deadletter.criteria import Criteria
-from spark_streams.deadletter.page import LetterPage
+from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
+from spark_streams.deadletter.page import DeadLetterPage
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.connection import Connection, ReplyError, ReplyTooLargeError, pack
@@ -22,11 +23,7 @@ from spark_streams.wire.xinfo import read_stream_state
 
 T = TypeVar("T")
 
-LARGEST_PAGE = 2_000  # letters
-_FIRST_PAGE = 200
 FIRST_LOOK = 20  # streams whose first entries are asked for at once; how large these are shows how many more
-_PAGE_BYTES = 4 << 20
-_MOST_BYTES = 64 << 20  # of a reply; beyond it the page is asked for again in small pieces
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class Extent:
 
 
 def extent(server: Connection, stream: str, criteria: Criteria) -> Extent:
-    """The range that is meant, ending at the stream's last id of this moment: letters that come later are not in it.
+    """The range that is meant, ending at the stream's last id of this moment: what comes later is not in it.
 
     Raises ServerReplyError where there is no such stream, WrongKeyTypeError, ServerError.
     """
@@ -56,22 +53,24 @@ def extent(server: Connection, stream: str, criteria: Criteria) -> Extent:
 
 
 class PageSize:
-    """How many letters to ask for: near 4 MB of them, and no more than are wanted. first: at first."""
+    """How many dead letters to ask for: near so many bytes of them, and no more than are wanted. first: at first."""
 
-    def __init__(self, first: int | None = None) -> None:
-        self._size = _FIRST_PAGE if first is None else first
-        self._share = 1.0  # of the letters that were read, those that were meant
+    def __init__(self, limits: DeadLetterLimits = DEAD_LETTER_LIMITS, first: int | None = None) -> None:
+        self.limits = limits
+        self._size = limits.first_page if first is None else first
+        self._share = 1.0  # of the dead letters that were read, those that were meant
 
     def next(self, wanted: int | None = None) -> int:
-        """wanted: letters that can be used."""
+        """wanted: dead letters that can be used."""
         if wanted is None:
             return self._size
         return max(1, min(self._size, int(wanted / max(self._share, 1e-3)) + 1 if self._share < 1 else wanted))
 
     def learn(self, read: int, size: int, meant: int) -> None:
-        """A page of `read` letters had so many bytes, and so many letters were meant."""
+        """A page of `read` dead letters had so many bytes, and so many dead letters were meant."""
         if read:
-            self._size = max(1, min(LARGEST_PAGE, 10 * self._size, _PAGE_BYTES * read // max(size, 1)))
+            fitting = self.limits.page_bytes * read // max(size, 1)
+            self._size = max(1, min(self.limits.largest_page, 10 * self._size, fitting))
             self._share = meant / read
 
     def too_large(self) -> bool:
@@ -90,33 +89,39 @@ def pages_of(names: Sequence[T], size: PageSize) -> Iterator[Sequence[T]]:
         start += len(page)
 
 
-def read_page(server: Connection, stream: str, first: StreamId, last: StreamId, size: int) -> tuple[LetterPage, int]:
-    """(at most `size` letters from `first` on, bytes of the reply). Raises ReplyTooLargeError, ServerError."""
-    command = ("XRANGE", stream, bytes(first), bytes(last), "COUNT", size)
+def read_page(
+    server: Connection, stream: str, first: StreamId, last: StreamId, size: PageSize, wanted: int | None = None
+) -> tuple[DeadLetterPage, int]:
+    """(the page from `first` on, bytes of the reply). wanted: dead letters that can be used. Raises ReplyTooLargeError,
+    ServerError."""
+    count = size.next(wanted)
+    command = ("XRANGE", stream, bytes(first), bytes(last), "COUNT", count)
     server.request(pack(*command))
-    reply = server.receive(None if size == 1 else _MOST_BYTES)
+    reply = server.receive(None if count == 1 else size.limits.most_bytes)
     if bytes(reply[:1]) == b"-":
         error = ReplyError(bytes(reply[1:500]).decode("utf-8", "replace").strip())
         raise server.error_of(error, command)
-    return LetterPage(decode_entries(reply)), len(reply)
+    return DeadLetterPage(decode_entries(reply)), len(reply)
 
 
 def _read_next(
     stream: str, first: StreamId, last: StreamId, size: PageSize, server: Connection
-) -> tuple[LetterPage, int]:
-    return read_page(server, stream, first, last, size.next())
+) -> tuple[DeadLetterPage, int]:
+    return read_page(server, stream, first, last, size)
 
 
-def letters(session: Session, stream: str, within: Extent, criteria: Criteria) -> Iterator[tuple[LetterPage, Index]]:
-    """Page after page, with the letters that are meant; a page that holds none, too. Raises ServerError."""
-    size = PageSize()
+def dead_letter_pages(
+    session: Session, stream: str, within: Extent, criteria: Criteria, limits: DeadLetterLimits = DEAD_LETTER_LIMITS
+) -> Iterator[tuple[DeadLetterPage, Index]]:
+    """Page after page, with the dead letters that are meant; a page that holds none, too. Raises ServerError."""
+    size = PageSize(limits)
     first: StreamId | None = within.first
     while first is not None and first <= within.last:
         read = functools.partial(_read_next, stream, first, within.last, size)
         page, received = run_with_smaller_pages(session, size, read)
         if not page.count:
             return
-        rows: Index = np.flatnonzero(criteria.mask(page) & page.are_letters())
+        rows: Index = np.flatnonzero(criteria.mask(page) & page.are_dead_letters())
         yield page, rows
         size.learn(page.count, received, len(rows))
         first = following(page.ids[page.count - 1].as_py())

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.envelope import opened, text
-from spark_streams.deadletter.reading import FIRST_LOOK, PageSize, extent, letters, pages_of
-from spark_streams.deadletter.tally import Tally
-from spark_streams.deadletter.transform import DeadLetter, letters_of
+from spark_streams.deadletter.kind_counts import KindCounts
+from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
+from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, dead_letter_pages, extent, pages_of
+from spark_streams.deadletter.transform import DeadLetter, dead_letters_of
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.scan import list_streams
@@ -17,8 +18,9 @@ from spark_streams.wire.session import Session
 
 
 @dataclass(frozen=True)
-class DeadStream:
-    """A stream whose first or last entry is a dead letter. letters: its entries; oldest, newest: their ids."""
+class DeadLetterStream:
+    """A stream whose first or last entry is a dead letter; the names are those of its JSON. letters: its
+    entries; oldest, newest: their ids."""
 
     stream: str
     letters: int
@@ -26,10 +28,10 @@ class DeadStream:
     newest: str
 
 
-def dead_streams(server: Connection) -> list[DeadStream]:
+def dead_letter_streams(server: Connection) -> list[DeadLetterStream]:
     """All of them, by name. Raises ServerError."""
-    streams: list[DeadStream] = []
-    size = PageSize(FIRST_LOOK)
+    streams: list[DeadLetterStream] = []
+    size = PageSize(first=FIRST_LOOK)
     for names in pages_of(list_streams(server), size):
         commands: list[tuple[str | bytes | int, ...]] = []
         for name in names:
@@ -46,34 +48,45 @@ def dead_streams(server: Connection) -> list[DeadStream]:
             received += sum(map(len, last[0][1])) + sum(map(len, first[0][1]))
             if any({"stream", "id"} <= opened(entry[0][1])[1].keys() for entry in (first, last)):
                 shown = name.decode("utf-8", "backslashreplace")
-                streams.append(DeadStream(shown, length, text(first[0][0]), text(last[0][0])))
+                streams.append(DeadLetterStream(shown, length, text(first[0][0]), text(last[0][0])))
         size.learn(len(names), received, len(names))
     return streams
 
 
-def by_kind(
-    address: Address, stream: str, criteria: Criteria, tell: Callable[[int, int], None] = lambda done, total: None
-) -> Tally:
+def count_by_kind(
+    address: Address,
+    stream: str,
+    criteria: Criteria,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+    limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
+) -> KindCounts:
     """The dead letters that are meant, by (stream, stage, reason, error). tell: called with entries looked at, and how
     many there are. Raises ServerError."""
-    tally = Tally()
+    counts = KindCounts()
     done = 0
     with Session(address) as session:
         within = extent(session.get(), stream, criteria)
-        for page, rows in letters(session, stream, within, criteria):
-            tally.add(page.ids, page.kind(), rows)
+        for page, rows in dead_letter_pages(session, stream, within, criteria, limits):
+            counts.add(page.ids, page.kind(), rows)
             done += page.count
             tell(done, within.length)
-    return tally
+    return counts
 
 
-def each_letter(address: Address, stream: str, criteria: Criteria, limit: int | None = None) -> Iterator[DeadLetter]:
+def each_dead_letter(
+    address: Address,
+    stream: str,
+    criteria: Criteria,
+    limit: int | None = None,
+    limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
+) -> Iterator[DeadLetter]:
     """The dead letters that are meant, one by one, with all their fields. Raises ServerError."""
     left = limit
     with Session(address) as session:
-        for page, rows in letters(session, stream, extent(session.get(), stream, criteria), criteria):
+        within = extent(session.get(), stream, criteria)
+        for page, rows in dead_letter_pages(session, stream, within, criteria, limits):
             wanted = rows if left is None else rows[:left]
-            yield from letters_of(page, wanted)
+            yield from dead_letters_of(page, wanted)
             if left is not None:
                 left -= len(wanted)
                 if not left:

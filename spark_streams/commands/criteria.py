@@ -12,6 +12,7 @@ from spark_streams.errors import OptionError
 
 if TYPE_CHECKING:
     from spark_streams.deadletter.criteria import Criteria
+    from spark_streams.wire.address import Address
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,8 +24,8 @@ _OPTIONS = (
     click.option("--field", "fields", multiple=True, metavar="NAME=VALUE", help="Whose entry has this field."),
     click.option("--older", metavar="TIME", help="That are dead letters for longer than this (30m, 7d)."),
     click.option("--newer", metavar="TIME", help="That are dead letters for less than this."),
-    click.option("--first-id", "first", metavar="ID", help="From this letter on."),
-    click.option("--last-id", "last", metavar="ID", help="Up to this letter, and it, too."),
+    click.option("--first-id", "first", metavar="ID", help="From this dead letter on."),
+    click.option("--last-id", "last", metavar="ID", help="Up to this dead letter, and it, too."),
 )
 
 
@@ -43,6 +44,18 @@ def criteria_of(chosen: Mapping[str, Any]) -> Criteria:
         return parse_criteria(**chosen)
     except OptionError as error:
         raise click.UsageError(error.message) from None
+
+
+def say_none_is_meant(address: Address, stream: str, criteria: Criteria, for_program: bool = False) -> None:
+    """Why no dead letter was found; on the error stream where the output is for programs. Raises ServerError."""
+    from spark_streams.deadletter.criteria import Criteria
+    from spark_streams.deadletter.listing import count_by_kind
+    from spark_streams.deadletter.none_meant import why_none_is_meant
+    from spark_streams.monitor.terminal.units import printable
+
+    with progress("count", quiet=for_program) as tell:
+        counts = count_by_kind(address, stream, Criteria(), tell)
+    click.echo(printable(why_none_is_meant(stream, criteria, counts)), err=for_program)
 
 
 @contextlib.contextmanager

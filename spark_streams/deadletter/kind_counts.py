@@ -12,15 +12,14 @@ import pyarrow.compute as pc
 from spark_streams.deadletter.envelope import text
 from spark_streams.wire.entries.lines import Index
 
-_MOST_KINDS = 1_000
 _OTHERS = "(others)"
 
 Kind = tuple[str, ...]
 
 
 @dataclass
-class Count:
-    """So many letters of a kind, and the ids of the first and the last one."""
+class KindCount:
+    """So many dead letters of a kind, and the ids of the first and the last one; the names are those of its JSON."""
 
     letters: int
     first: str
@@ -28,10 +27,11 @@ class Count:
 
 
 @dataclass
-class Tally:
-    """Counts by kind; a kind is a text for each of some columns. Beyond a thousand kinds, the others are one."""
+class KindCounts:
+    """Counts by kind; a kind is a text for each of some columns. Beyond `most` kinds, the others are one."""
 
-    counts: dict[Kind, Count] = field(default_factory=dict)
+    counts: dict[Kind, KindCount] = field(default_factory=dict)
+    most: int = 1_000
 
     def add(self, ids: pa.Array, columns: Sequence[pa.Array | str], rows: Index) -> None:
         """Count these rows. columns: binary, or a text for all; null counts as empty."""
@@ -57,14 +57,14 @@ class Tally:
             self._count(tuple(texts), number, text(ids[int(rows[begin])].as_py()), text(ids[int(rows[end])].as_py()))
 
     def _count(self, kind: Kind, number: int, first: str, last: str) -> None:
-        if kind not in self.counts and len(self.counts) >= _MOST_KINDS:
+        if kind not in self.counts and len(self.counts) >= self.most:
             kind = (_OTHERS,) * len(kind)
-        have = self.counts.setdefault(kind, Count(0, first, last))
+        have = self.counts.setdefault(kind, KindCount(0, first, last))
         have.letters += number
         have.last = last
 
-    def merge(self, other: Tally) -> None:
-        """Add what another one has counted, later letters."""
+    def merge(self, other: KindCounts) -> None:
+        """Add what another one has counted, of later dead letters."""
         for kind, count in other.counts.items():
             self._count(kind, count.letters, count.first, count.last)
 
@@ -73,6 +73,6 @@ class Tally:
         """All of them."""
         return sum(count.letters for count in self.counts.values())
 
-    def __iter__(self) -> Iterator[tuple[Kind, Count]]:
+    def __iter__(self) -> Iterator[tuple[Kind, KindCount]]:
         """Most frequent first."""
         return iter(sorted(self.counts.items(), key=lambda one: (-one[1].letters, one[0])))

@@ -1,8 +1,8 @@
-"""What a redrive is told to do, and what that means for a page of dead letters. Pure: pages in, requests out.
+"""The options of a redrive, and what they mean for a page of dead letters. Pure: pages in, requests out.
 
-A letter's way: one that was sent back too often goes to the parking stream, whole; one that a transform does not want
-stays; so does one that is to go where it came from and does not say where, or names the stream of the letters or the
-parking stream: it would come back as it is. Every other one becomes an entry again, its original fields and the mark
+A dead letter that was sent back too often goes to the parking stream, whole; one that a transform does not want stays;
+so does one that is to go where it came from and does not say where, or names the dead-letter stream or the parking
+stream: it would come back as it is. Every other one becomes an entry again, its original fields and the mark
 (envelope.py), in the stream that it came from or another one.
 """
 
@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from spark_streams.deadletter import transform
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.envelope import MARK, raw, text
-from spark_streams.deadletter.page import LetterPage, by_value
-from spark_streams.deadletter.tally import Tally
+from spark_streams.deadletter.kind_counts import KindCounts
+from spark_streams.deadletter.page import DeadLetterPage, by_value
 from spark_streams.deadletter.transform import Transform
 from spark_streams.errors import InvalidOptionError
 from spark_streams.wire.entries.encode import encode_xadd
@@ -32,10 +32,10 @@ PARKED = ":parked"
 
 
 @dataclass(frozen=True)
-class Orders:
-    """stream: of the dead letters; to: where entries go, None for where they came from; limit: letters to move, all;
-    rate: of them in a second, as fast as it goes; max_redrives: how often a letter is sent back at most; parking: the
-    stream for those beyond; transform: `module:function` that repairs letters, none."""
+class RedriveOptions:
+    """stream: of the dead letters; to: where entries go, None for where they came from; limit: how many to move, all;
+    rate: of them in a second, as fast as it goes; max_redrives: how often one is sent back at most; parking: the stream
+    for those beyond; transform: `module:function` that repairs dead letters, none. The digest has these names."""
 
     stream: str
     criteria: Criteria = field(default_factory=Criteria)
@@ -46,7 +46,7 @@ class Orders:
     parking: str | None = None
     transform: str | None = None
 
-    def checked(self) -> Orders:
+    def checked(self) -> RedriveOptions:
         """With the parking stream named. Raises InvalidOptionError."""
         if self.to == self.stream:
             raise InvalidOptionError(
@@ -62,16 +62,16 @@ class Orders:
         return sure
 
     def digest(self) -> str:
-        """The same for the same orders; how fast is no part of them."""
+        """The same for the same options, over all versions; how fast is no part of them."""
         known = json.dumps({**asdict(self), "rate": None}, sort_keys=True).encode("utf-8", "surrogatepass")
         return hashlib.sha256(known).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
-class Load:
+class PagePlan:
     """What one transaction does. rows: of the page, that leave the dead-letter stream; ids: theirs; requests: packed
     XADDs, in that order; moved, parked: how many; left: by the transform; homeless: that stay because they name no
-    stream to go to; to: the streams that get entries; tally: of moved, parked and homeless ones, by (action,
+    stream to go to; to: the streams that get entries; counts: of moved, parked and homeless ones, by (action,
     destination, stage, reason); last: the last row that was looked at."""
 
     rows: Index
@@ -82,16 +82,16 @@ class Load:
     left: int
     homeless: int
     to: Sequence[bytes]
-    tally: Tally
+    counts: KindCounts
     last: int
 
 
-def load(page: LetterPage, orders: Orders, repair: Transform | None, room: int | None) -> Load:
-    """The letters of a page that are meant, at most `room` of them. Raises TransformError."""
-    meant_rows = np.flatnonzero(orders.criteria.mask(page) & page.are_letters())
+def plan_page(page: DeadLetterPage, options: RedriveOptions, repair: Transform | None, room: int | None) -> PagePlan:
+    """The dead letters of a page that are meant, at most `room` of them. Raises TransformError."""
+    meant_rows = np.flatnonzero(options.criteria.mask(page) & page.are_dead_letters())
     redrives = by_value(page.told("redrives").take(pa.array(meant_rows)), _number).astype(np.int64)
-    beyond = redrives >= orders.max_redrives
-    stay = ~beyond & _are_homeless(page, orders)[meant_rows]
+    beyond = redrives >= options.max_redrives
+    stay = ~beyond & _are_homeless(page, options)[meant_rows]
     last = page.count - 1
     meant, homeless, redrives, beyond = meant_rows[~stay], meant_rows[stay], redrives[~stay], beyond[~stay]
     if room is not None and len(meant) > room:
@@ -107,47 +107,47 @@ def load(page: LetterPage, orders: Orders, repair: Transform | None, room: int |
         again = again[np.isin(moved, kept)]
         left = len(moved) - len(kept)
         moved = kept
-    tally = Tally()
+    counts = KindCounts()
     requests = b""
     to: list[bytes] = []
     if len(moved):
-        if orders.to is None:
+        if options.to is None:
             target = page.told("stream").take(pa.array(moved)).dictionary_encode()
         else:
-            target = _named(raw(orders.to), len(moved))
+            target = _named(raw(options.to), len(moved))
         to = target.dictionary.to_pylist()
-        encoded, _ = encode_xadd(target, [MARK], [_marks(page, orders.stream, moved, again)], first=fields)
+        encoded, _ = encode_xadd(target, [MARK], [_marks(page, options.stream, moved, again)], first=fields)
         requests += bytes(encoded.data)
-        destination = orders.to if orders.to is not None else page.told("stream")
-        tally.add(page.ids, ["move", destination, page.told("stage"), page.told("reason")], moved)
+        destination = options.to if options.to is not None else page.told("stream")
+        counts.add(page.ids, ["move", destination, page.told("stage"), page.told("reason")], moved)
     if len(parked):
-        parking = raw(orders.parking or "")
+        parking = raw(options.parking or "")
         to = [*to, parking]
         encoded, _ = encode_xadd(parking, [], [], first=page.whole(parked))
         requests += bytes(encoded.data)
-        tally.add(page.ids, ["park", text(parking), page.told("stage"), page.told("reason")], parked)
-    tally.add(page.ids, ["stay", page.told("stream"), page.told("stage"), page.told("reason")], homeless)
+        counts.add(page.ids, ["park", text(parking), page.told("stage"), page.told("reason")], parked)
+    counts.add(page.ids, ["stay", page.told("stream"), page.told("stage"), page.told("reason")], homeless)
     rows = np.concatenate([moved, parked])
     ids = page.ids.take(pa.array(rows)).to_pylist()
-    return Load(rows, ids, requests, len(moved), len(parked), left, len(homeless), to, tally, last)
+    return PagePlan(rows, ids, requests, len(moved), len(parked), left, len(homeless), to, counts, last)
 
 
-def _are_homeless(page: LetterPage, orders: Orders) -> Mask:
-    """Which letters are to go where they came from, and cannot."""
-    if orders.to is not None:
+def _are_homeless(page: DeadLetterPage, options: RedriveOptions) -> Mask:
+    """Which dead letters are to go where they came from, and cannot."""
+    if options.to is not None:
         return np.zeros(page.count, np.bool_)
-    nowhere = ("", orders.stream, orders.parking)
+    nowhere = ("", options.stream, options.parking)
     return by_value(page.told("stream"), lambda stream: stream in nowhere).astype(np.bool_)
 
 
-def _marks(page: LetterPage, stream: str, rows: Index, redrives: Index) -> pa.Array:
+def _marks(page: DeadLetterPage, stream: str, rows: Index, redrives: Index) -> pa.Array:
     """Per row what its entry will know of its past."""
     kept = pa.array(rows)
     blank, empty = pa.scalar(b" ", pa.binary()), pa.scalar(b"", pa.binary())
-    counts = pa.array(redrives).cast(pa.string()).cast(pa.binary())
+    times = pa.array(redrives).cast(pa.string()).cast(pa.binary())
     since = pc.fill_null(page.told("first-failed").take(kept), b"")
     return pc.binary_join_element_wise(
-        counts, blank, since, blank, pa.scalar(raw(stream) + b"/", pa.binary()), page.ids.take(kept), empty
+        times, blank, since, blank, pa.scalar(raw(stream) + b"/", pa.binary()), page.ids.take(kept), empty
     )
 
 

@@ -2,7 +2,7 @@
 hold up the other commands (FACTS R14).
 
 XINFO STREAM alone tells the last id that a stream has given out; that of its last entry may be lower (XDEL, XSETID).
-It brings the first and the last entry along: once a transaction of letters, two letters more.
+It brings the first and the last entry along: once a transaction, two entries more.
 """
 
 from __future__ import annotations

@@ -1,0 +1,50 @@
+"""Readings by the hour of their own time, into a stream of means.
+
+    python examples/hourly.py
+
+Or paste it into a pyspark shell. It makes its own readings, on the bundled engine or where RSTREAM_URL points.
+"""
+
+import os
+import tempfile
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import spark_streams
+
+spark = SparkSession.builder.config("spark.sql.shuffle.partitions", 2).getOrCreate()
+url = os.environ.get("RSTREAM_URL", "embedded:")
+
+minutes = spark.range(240).selectExpr("TIMESTAMP '2026-01-01 00:00:00' + make_interval(0, 0, 0, 0, 0, id) AS at", "id")
+readings = minutes.selectExpr("at", "concat('room-', id % 2) AS sensor", "20 + id % 7 AS degrees")
+readings.write.format("rstream").mode("append").option("url", url).option("stream", "example:readings").save()
+
+# How late a reading may be: after ten minutes without an earlier one an hour is closed, and written once.
+hours = (
+    spark.readStream.format("rstream")
+    .schema("sensor STRING, at TIMESTAMP, degrees INT")
+    .option("url", url)
+    .option("streams", "example:readings")
+    .option("group", "hourly")
+    .option("startingOffsets", "earliest")
+    .load()
+    .withWatermark("at", "10 minutes")
+    .groupBy(F.window("at", "1 hour"), "sensor")
+    .agg(F.avg("degrees").cast("DECIMAL(5,2)").alias("mean"), F.count("*").alias("readings"))
+    .select(F.col("window.start").alias("hour"), "sensor", "mean", "readings")
+)
+
+# In a real query the checkpoint stays where it is, on storage that lasts: with it the next run goes on.
+spark_streams.run(
+    hours.writeStream.format("rstream")
+    .outputMode("append")
+    .option("url", url)
+    .option("stream", "example:hourly")
+    .option("checkpointLocation", tempfile.mkdtemp())
+    .queryName("hourly")
+    .trigger(availableNow=True)
+)
+
+means = spark.read.format("rstream").schema("hour TIMESTAMP, sensor STRING, mean DECIMAL(5,2), readings INT")
+means.option("url", url).option("streams", "example:hourly").load().orderBy("hour", "sensor").show()

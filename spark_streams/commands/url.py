@@ -1,0 +1,36 @@
+"""`rstream url`: where other clients find the server."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from spark_streams.commands.shared import address_of, url_option
+
+_UNIX = "unix://"
+
+
+@click.command(short_help="The address for other clients.")
+@click.option("--start", is_flag=True, help="Start the bundled engine where it does not run.")
+@url_option
+def url(start: bool, url: str) -> None:
+    """The address that redis-py and other clients connect to: of the bundled engine, which runs behind embedded:, the
+    Unix socket on which it listens. Another server's address is printed as it was given, with its password.
+
+    Where the bundled engine does not run it says so, with exit code 1. One that --start started ends ten minutes after
+    its last client, as every bundled engine does (embedded:?idle=3600 for another time).
+
+    \b
+    Examples:
+      rstream url
+      python -c "import redis; print(redis.Redis.from_url('$(rstream url)').keys())"
+      rstream url --start --url embedded:///var/lib/streams
+    """
+    address = address_of(url, start)
+    if start and not address.is_embedded:
+        raise click.UsageError(f"--start starts the bundled engine, and {address} is another server: leave it out")
+    found = address.resolve()
+    click.echo(found)
+    if sys.stdout.isatty() and found.startswith(_UNIX):
+        click.echo(f"redis-cli takes it as: redis-cli -s {found.removeprefix(_UNIX).partition('?')[0]}", err=True)

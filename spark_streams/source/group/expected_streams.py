@@ -1,0 +1,60 @@
+"""Streams that a query names before they exist: waited for, and said to be, or refused (`createStreams=false`).
+
+What a query knows of its streams is in its checkpoint, which it sees with its first trigger: only then is anything said
+or refused. A stream that the checkpoint knows and that is gone is a loss (spark_streams.source.group.gone_or_moved).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from spark_streams.deadletter.inputs import own_dead_letter_streams
+from spark_streams.ids import MIN_ID
+from spark_streams.options import Options
+from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.xinfo import stream_states
+
+_log = logging.getLogger("spark_streams.source")
+
+
+class ExpectedStreams:
+    """Those of one run of a query."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._but = own_dead_letter_streams(options["deadLetterStream"])
+        self._absent: set[str] = set()  # when the query started
+        self._is_told = False
+
+    def look(self, server: Connection, streams: Sequence[str]) -> None:
+        """Remember which of these do not exist, before groups make them. Raises WrongKeyTypeError."""
+        self._absent |= {stream for stream, state in stream_states(server, streams).items() if not state.exists}
+
+    @property
+    def may_be_refused(self) -> bool:
+        """Whether the query may end with its first trigger, so that no group is to be made before."""
+        return bool(self._absent) and not self._options["createStreams"]
+
+    def check(self, server: Connection, unknown: Sequence[str]) -> None:
+        """Once a run, with its first trigger. unknown: streams that the checkpoint does not know. Raises
+        StreamMissingError."""
+        if self._is_told:
+            return
+        why = {}
+        for stream, state in stream_states(server, unknown).items():
+            if not state.exists and not self._options["createStreams"]:
+                raise missing(server, stream, CREATE)
+            if state.last == MIN_ID:
+                why[stream] = ABSENT if stream in self._absent or not state.exists else SILENT
+        for line in lines_of(server, why, WAITING, self._but):
+            _log.warning("%s", line)
+        self._is_told = True
+
+    def check_pattern(self, server: Connection, streams: Sequence[str]) -> None:
+        """The same for a pattern. streams: that it has found, or the checkpoint knows."""
+        if not self._is_told and not streams:
+            line = nothing_matches(server, self._options["streamsPattern"], self._but)
+            _log.warning("%s; waiting for the first one", line)
+        self._is_told = True

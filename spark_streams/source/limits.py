@@ -1,0 +1,69 @@
+"""How much a query's source asks of the server at a time, and how often. No option: whoever makes a reader may hand it
+others, as tests do, and they go with the reader to its tasks.
+
+Rates and times were measured with entries of 40 bytes on redis-server, both on one machine of two cores; facts (R…) are
+in docs/facts.md. While the server carries out a command it answers nobody else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
+from spark_streams.lease import DEFAULT_TERMS, Terms
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one reader.
+
+    A task, and the pages that it reads:
+    smallest_task: entries; reading fewer costs less than the task around it
+    first_page: entries, while nobody knows how large they are
+    largest_page: entries. Pages of 1,000 come to 1.6 M entries/s, of 4,000 to 2.5, of 8,000 to 2.7, larger ones to less
+    page_bytes: of a page, as far as its entries are like those before them
+    most_bytes: of a reply; beyond it the page is asked for again in small pieces
+
+    Pending lists, of which those of many streams share a round trip:
+    pending_page: entries of one stream. 1,000 at a time come to 2.6 M/s, 10,000 to 3.7, and 100,000 to 3.0
+    pending_round: entries of all streams; the driver holds their ids, a few megabytes
+    pending_streams: streams. 500 at a time come to 61,000 streams/s, 2,000 to 86,000, 8,000 to 89,000
+
+    Reserving (XREADGROUP):
+    reserve_step: entries of one command, 10 ms of the server's time; larger ones are no faster
+    reserve_round: entries of all streams in a round trip, whose commands are carried out without a pause (R15)
+    worth_ahead: entries of a batch; reserving fewer (50 ms) takes less time than Spark needs between two batches
+
+    claim_page: entries that are claimed with one command, 4 ms of the server's time; larger ones are no faster
+    look_every: seconds between two looks for streams that match the pattern
+
+    The sample that a schema is inferred from:
+    sample_entries: of a stream, from either end
+    sample_bytes: of all streams together, as far as entries are alike
+
+    note_page: notes that a task leaves, or the driver takes, with one command
+    dead_letters: how they are looked at and posted
+    lease: how the query's is taken and kept
+    """
+
+    smallest_task: int = 10_000
+    first_page: int = 200
+    largest_page: int = 8_000
+    page_bytes: int = 4 << 20
+    most_bytes: int = 32 << 20
+    pending_page: int = 10_000
+    pending_round: int = 100_000
+    pending_streams: int = 2_000
+    reserve_step: int = 10_000
+    reserve_round: int = 10_000
+    worth_ahead: int = 50_000
+    claim_page: int = 1_000
+    look_every: float = 2.0
+    sample_entries: int = 1_000
+    sample_bytes: int = 32 << 20
+    note_page: int = 500
+    dead_letters: DeadLetterLimits = DEAD_LETTER_LIMITS
+    lease: Terms = DEFAULT_TERMS
+
+
+LIMITS = Limits()

@@ -1,0 +1,91 @@
+"""What one task finds out about declared columns while it decodes pages (column_report). Pure: Arrow in, values out.
+
+It stands on what decoding knows anyway: the masks of values that do not fit, and counts of nulls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_type
+
+from spark_streams.source.column_report import MOST_NAMES, BadValues, ColumnReport
+from spark_streams.source.rows.columns import Columns, Decoded
+from spark_streams.source.rows.malformed import Unfit
+from spark_streams.source.rows.nested_json import is_nested
+from spark_streams.wire.entries.decode import EntryPage
+
+_LONGEST_NAME = 80  # bytes of a field's name that are told
+# Told once, when the task has nothing more to read, or is ended before (then it is not whole).
+Found = Callable[[ColumnReport, bool], None]
+
+
+class ColumnTally:
+    """Of one task."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._mode = columns.mode
+        self._entries = 0
+        self._bad: dict[str, BadValues] = {}
+        self._absent = dict.fromkeys(columns.of_fields)
+        self._last: EntryPage | None = None  # kept where a column has no field yet
+
+    def add(self, page: EntryPage, rows: int, streams: str | pa.Array, decoded: Decoded) -> None:
+        """One page. rows, streams: as for Columns.batch."""
+        self._entries += rows
+        for column in decoded.unfit:
+            values, name = _bad_values(page, streams, column), column.field.name
+            self._bad[name] = self._bad[name] + values if name in self._bad else values
+        if self._absent:
+            self._absent = {name: None for name in self._absent if name in decoded.absent}
+            self._last = page if self._absent else None
+
+    @contextlib.contextmanager
+    def telling(self, found: Found) -> Iterator[None]:
+        """While the task reads: it is told at the end, also where Spark wants no more rows, if there is anything."""
+        try:
+            yield
+        except GeneratorExit:
+            self._tell(found, whole=False)
+            raise
+        self._tell(found, whole=True)
+
+    def _tell(self, found: Found, whole: bool) -> None:
+        absent = tuple(self._absent) if self._entries else ()
+        report = ColumnReport(self._mode, self._entries, self._bad, absent, _names(self._last) if absent else ())
+        if report:
+            found(report, whole)
+
+
+def _bad_values(page: EntryPage, streams: str | pa.Array, column: Unfit) -> BadValues:
+    first = pc.index(column.bad, True).as_py()
+    counts = _per_stream(streams, column.bad)
+    stream = streams if isinstance(streams, str) else streams[first].as_py()
+    return BadValues(
+        _in_sql(column.field.type), counts, stream, page.ids()[first].as_py().decode(), column.shown(first)
+    )
+
+
+def _per_stream(streams: str | pa.Array, bad: pa.Array) -> Mapping[str, int]:
+    if isinstance(streams, str):
+        return {streams: bad.true_count}
+    counts = streams.slice(0, len(bad)).filter(bad).value_counts()
+    return {one["values"]: one["counts"] for one in counts.to_pylist()}
+
+
+def _in_sql(to: pa.DataType) -> str:
+    """The type as a schema declares it."""
+    name = from_arrow_type(to).simpleString()
+    return name if is_nested(to) else name.upper()
+
+
+def _names(page: EntryPage | None) -> tuple[str, ...]:
+    """Of the fields that a page's entries have, in their order."""
+    if page is None:
+        return ()
+    names = pc.binary_slice(pc.unique(page.fields()[1]).slice(0, MOST_NAMES), 0, _LONGEST_NAME)
+    texts = [name.decode("utf-8", "replace") for name in names.to_pylist()]
+    return tuple(text if text.isprintable() else repr(text) for text in texts)

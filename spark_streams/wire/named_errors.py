@@ -1,0 +1,122 @@
+"""The named error behind an error reply to a command, and behind a login that was refused: what to do, in one line.
+
+    WRONGTYPE           the key holds something else
+    NOGROUP             the stream or its group is gone
+    NOAUTH              the server wants a password, and the url has none
+    WRONGPASS           the user or the password is wrong, or the user is disabled
+    NOPERM              the user has no right to the command, or to a key
+    anything else       as the server words it
+
+No part of a login is in any of them (`str` of an address hides it).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import redis
+
+from spark_streams.errors import (
+    GroupMissingError,
+    LoginError,
+    NotPermittedError,
+    RStreamError,
+    ServerReplyError,
+    WrongKeyTypeError,
+)
+from spark_streams.wire.address import Address
+
+# NOPERM … to run the 'xgroup|create' command: the same words in Redis 7 and 8 and in Valkey.
+_REFUSED_COMMAND = re.compile(r"'([^' ]+)' command")
+_CONTAINERS = ("XGROUP", "XINFO")  # their key follows a subcommand
+
+
+def error_behind(address: Address, code: str, text: str, words: Sequence[str]) -> RStreamError:
+    """The named error for an error reply. code: its first word; text: all of it; words: the command's."""
+    shown = words[:1] if words[0] == "ECHO" else words[:4]  # what is echoed is nothing to anybody
+    where = f"{' '.join(shown)[:200]} at {address}"
+    if code == "WRONGTYPE":
+        return not_a_stream(address, _key_of(words), words[0])
+    if code == "NOGROUP":
+        return GroupMissingError(
+            f"{where}: the stream or its consumer group is gone ({text}): restore it, or take a new checkpoint"
+            + (" (embedded: forgets its streams when it ends)" if address.forgets else "")
+        )
+    if code in ("NOAUTH", "WRONGPASS"):
+        return _login_refused(address, code, text)
+    if code == "NOPERM":
+        return not_permitted(where, text, words)
+    return ServerReplyError(f"{where} was answered with: {text}", code)
+
+
+def not_a_stream(address: Address, key: str, command: str) -> WrongKeyTypeError:
+    """The error for a key that holds something else; command: that was, or would be, refused for it."""
+    return WrongKeyTypeError(
+        f"key {key!r} at {address} holds something that is not a stream; name another key ({command})"
+    )
+
+
+def not_permitted(where: str, text: str, words: Sequence[str]) -> NotPermittedError:
+    """The user may not run a command, or not on this key. where: the command and the server."""
+    found = _REFUSED_COMMAND.search(text)
+    if found is not None:
+        command = found[1]
+        wanted, right = f"run {command.replace('|', ' ').upper()}", f"+{command.lower()}"
+    else:
+        key = _key_of(words)
+        pattern = "rstream:*" if key.startswith("rstream:") else key
+        wanted, right = (f"use key {key!r}", f"~{pattern}") if key else ("use a key of this transaction", "~key")
+    return NotPermittedError(
+        f"{where}: the url's user has no right to {wanted} ({text}); give it with ACL SETUSER user {right} "
+        "(docs/options.md lists all rights that are needed)",
+        "NOPERM",
+    )
+
+
+def while_reading(where: str, error: ServerReplyError, stream: str) -> ServerReplyError:
+    """What was answered instead of a stream's entries, told with where that was."""
+    if error.code == "NOPERM":
+        return not_permitted(where, error.message, ("XRANGE", stream))
+    return ServerReplyError(f"{where}: {error.message}", error.code)
+
+
+def login_error(address: Address, error: redis.RedisError) -> ServerReplyError:
+    """What redis-py raises where a server answers, and refuses the connection."""
+    text = str(error).rstrip(".")
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return not_permitted(f"connecting to {address}", f"NOPERM {text}", ())
+    if not isinstance(error, redis.AuthenticationError):
+        return ServerReplyError(f"{address} refused the connection: {text}")
+    if "called without any password" in text or "no password is set" in text:
+        return LoginError(f"the server at {address} has no password, and the url gives one: leave it out of the url")
+    return _login_refused(address, "NOAUTH" if "required" in text else "WRONGPASS", text)
+
+
+def _login_refused(address: Address, code: str, text: str) -> LoginError:
+    if code == "NOAUTH":
+        return LoginError(
+            f"the server at {address} wants a password: write it into the url (or RSTREAM_URL), "
+            f"{_with_login(address)}, without a user's name for the default user",
+            code,
+        )
+    said = text.removeprefix("WRONGPASS ").rstrip(".")
+    return LoginError(
+        f"the server at {address} refuses the user and password of the url ({said}): check both; in a password write "
+        "@ : / ? # % as %40 %3A %2F %3F %23 %25",
+        code,
+    )
+
+
+def _with_login(address: Address) -> str:
+    """The address with places for a user and a password."""
+    scheme, slashes, rest = str(address).partition("?")[0].partition("://")
+    return f"{scheme}://user:password@{rest.rpartition('@')[2]}" if slashes else "redis://user:password@host:port"
+
+
+def _key_of(words: Sequence[str]) -> str:
+    """A command's first key; "" where it has none."""
+    if not words or words[0] in ("EXEC", "MULTI"):
+        return ""
+    place = words.index("STREAMS") + 1 if "STREAMS" in words else 2 if words[0] in _CONTAINERS else 1
+    return words[place] if place < len(words) else ""

@@ -1,0 +1,70 @@
+"""The programs of examples/, as a newcomer runs them: as they are, and pasted into a pyspark shell."""
+
+from __future__ import annotations
+
+import code
+import runpy
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.servers import Server
+
+pytestmark = pytest.mark.spark
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+# What each leaves behind: streams and how many entries are in them.
+LEFT = {
+    "large_orders.py": {"example:orders": 4, "example:large-orders": 2},
+    "dead_letters.py": {"example:payments": 4, "example:payments:dead": 2, "example:paid": 2},
+    "hourly.py": {"example:readings": 240, "example:hourly": 6},
+}
+SHOWN = {
+    "large_orders.py": ["bob", "dee", "1200.00"],
+    "dead_letters.py": ["a lot", "decode", "pays nothing"],
+    "hourly.py": ["room-0", "room-1", "02:00:00"],
+}
+
+
+def test_each_program_is_tested() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(LEFT)
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_program_runs_and_again(
+    spark: SparkSession, server: Server, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second run has another checkpoint: it goes on where the group is, and reads its own entries."""
+    monkeypatch.setenv("RSTREAM_URL", server.url)
+    for times in (1, 2):
+        runpy.run_path(str(EXAMPLES / name))
+        shown = capsys.readouterr().out
+        assert [word for word in SHOWN[name] if word not in shown] == []
+        with server.client() as client:
+            assert {stream: client.xlen(stream) for stream in LEFT[name]} == {
+                stream: times * count for stream, count in LEFT[name].items()
+            }
+            for stream in LEFT[name]:
+                assert all(group["pending"] == 0 for group in client.xinfo_groups(stream))
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_program_can_be_pasted_into_a_shell(
+    spark: SparkSession,
+    engine_server: Server,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with engine_server.client() as client:
+        client.flushall()
+    monkeypatch.setenv("RSTREAM_URL", engine_server.url)
+    shell = code.InteractiveConsole({"spark": spark, "sc": spark.sparkContext})
+    waits = False
+    for line in (EXAMPLES / name).read_text(encoding="utf-8").splitlines():
+        waits = shell.push(line)
+    assert not waits, "the shell waits for more"
+    shown = capsys.readouterr()
+    assert "Error" not in shown.err
+    assert [word for word in SHOWN[name] if word not in shown.out] == []
