@@ -19,6 +19,6 @@ def test_letters_do_not_wait_to_be_read(server: Server) -> None:
     fill(server, 5, into="flights:dead")
     given = {"url": server.url, "streamsPattern": "flights*", "group": "etl"}
     given |= {"mode": "DEADLETTER", "deadLetterStream": "flights:gone"}
-    job: Any = SimpleNamespace(get=lambda key, default=None: default)
+    job: Any = SimpleNamespace(get=lambda key, default=None: default, check=False)
     made = Query(job, parse_options(given, SOURCE, "source"))
     assert (made.streams, made.waiting) == (["flights:1"], 7)
