@@ -52,7 +52,7 @@ def run(
     query: `df.writeStream…` before its `start()`, which is called here; or a query that is started; or a function that
     gives one of them, so that errors of its own (of `load()`, of names that Spark does not find) are told the same way.
     stop_within: on Ctrl-C or SIGTERM the batch in flight may take so long to finish; then it is cut, and run again next
-    time. A second Ctrl-C ends the program at once.
+    time. A second Ctrl-C, a second later or more, ends the program at once.
     traceback: show all that Spark and Python say of an error (default: whether `$RSTREAM_TRACEBACK` is set).
 
     The query, which has ended, or was stopped. Raises an RStreamError of one line: the one that ended the query,
