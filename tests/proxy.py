@@ -177,9 +177,10 @@ class Proxy:
                         else:
                             target.sendall(some[:left])
                         break
-                    target.sendall(some)
+                    # Noted first: whoever has the answer may ask what was sent for it.
                     passed.append(passed[-1] + len(some))
                     kept += some if direction == "up" else b""
+                    target.sendall(some)
                     left = None if left is None else left - len(some)
                 else:
                     continue
