@@ -43,13 +43,14 @@ def drain(frame: DataFrame, folder: Path) -> DataFrame:
     return written(frame.sparkSession, folder)
 
 
-def run_to_the_end(begin: Callable[[], StreamingQuery]) -> None:
-    """A query with availableNow, as often as this Spark needs for it (spark_streams.run does the same)."""
+def run_to_the_end(begin: Callable[[], StreamingQuery]) -> list[StreamingQuery]:
+    """A query with availableNow, as often as this Spark needs for it (as spark_streams.run does); each of them."""
+    ran: list[StreamingQuery] = []
     while True:
-        query = begin()
-        query.awaitTermination()
-        if HAS_READ_LIMITS or not any(one.numInputRows for one in query.recentProgress):
-            return
+        ran.append(begin())
+        ran[-1].awaitTermination()
+        if HAS_READ_LIMITS or not any(one.numInputRows for one in ran[-1].recentProgress):
+            return ran
 
 
 def written(spark: SparkSession, folder: Path) -> DataFrame:
