@@ -53,7 +53,7 @@ def run_to_the_end(begin: Callable[[], StreamingQuery]) -> list[StreamingQuery]:
     while True:
         ran.append(begin())
         ran[-1].awaitTermination()
-        if HAS_READ_LIMITS or not any(one.numInputRows for one in ran[-1].recentProgress):
+        if HAS_READ_LIMITS or not any("addBatch" in one.durationMs for one in ran[-1].recentProgress):
             return ran
 
 
