@@ -1,0 +1,31 @@
+"""Where a job begins: a Python that lacks what jobs need is told in one line, before anything imports it."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+_NEEDED = ("click", "numpy", "pyarrow", "pyspark", "redis", "rich")
+
+
+def main(name: str, spark_is_told: bool = False) -> None:
+    """Run a job from the command line, which is sys.argv; leaves with the codes that command.py tells.
+
+    spark_is_told: whoever called spark-submit has given it what the configuration has in [spark].
+    """
+    leave_if_lacking()
+    from spark_streams.jobs.command import main as run
+
+    run(name, spark_is_told)
+
+
+def leave_if_lacking() -> None:
+    """Ends the process with one line where this Python cannot run a job."""
+    for name in _NEEDED:
+        if find_spec(name) is None:
+            sys.exit(
+                f"{Path(sys.argv[0]).name}: {sys.executable} lacks {name}: activate the environment that "
+                "spark-streams is installed in (. .venv/bin/activate), or set PYSPARK_PYTHON to its python; "
+                f"else install it there: pip install {name}"
+            )
