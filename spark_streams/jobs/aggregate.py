@@ -12,13 +12,15 @@ from spark_streams.jobs.config import FREE
 from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, foreach_batch
+from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
+from spark_streams.jobs.schema.columns import Columns
 from spark_streams.options import SINK, SOURCE
 from spark_streams.running.failing import first_line
 from spark_streams.sink.destination import Destination
 
 SHAPE = {
     "source": FREE,
-    "columns": FREE,
+    **SCHEMA,
     "aggregate": {
         "where": str,
         "keys": list,
@@ -32,7 +34,7 @@ SHAPE = {
     "sink": FREE,
     "job": JOB,
 }
-REQUIRED = ["source.group", "columns", "aggregate.values", "sink.stream", "job.checkpoint"]
+REQUIRED = ["source.group", "aggregate.values", "sink.stream", "job.checkpoint"]
 # The groups are a part of the micro-batch: written once, also where it is replayed.
 TRANSACTION = {"transaction": "groups"}
 
@@ -40,11 +42,11 @@ TRANSACTION = {"transaction": "groups"}
 def body(job: Job) -> None:
     source = job.check_options("source", SOURCE, "source")
     to = job.check_options("sink", SINK, "sink")
-    final = _check(job)
+    columns = Columns.of(job.config)
+    final = _check(job, columns)
     query = Query(job, source)
     spark = job.session()
-    columns = job.schema("columns", ", ".join(f"`{name}` {kind}" for name, kind in job.get("columns").items()))
-    entries = spark.readStream.format("rstream").schema(columns).options(**job.options("source")).load()
+    entries = spark.readStream.format("rstream").schema(columns.struct()).options(**job.options("source")).load()
     aggregated = groups(job, entries)
     job.plan(
         **query.plan(),
@@ -72,14 +74,14 @@ def body(job: Job) -> None:
     job.say(entries=ran.entries, groups=appended[0], stream=to["stream"], entries_per_second=round(ran.rate))
 
 
-def _check(job: Job) -> bool:
+def _check(job: Job, columns: Columns) -> bool:
     """What must hold between the keys of [aggregate]; whether only final windows are emitted. Raises ConfigError."""
     for key, needed in (("window", "event_time"), ("slide", "window"), ("watermark", "event_time")):
         if job.get(f"aggregate.{key}") and not job.get(f"aggregate.{needed}"):
             raise ConfigError(f"aggregate.{key} needs aggregate.{needed}")
     event_time = job.get("aggregate.event_time")
-    if event_time is not None and event_time not in job.get("columns"):
-        raise ConfigError(f"aggregate.event_time names {event_time!r}, which is not among [columns]")
+    if event_time is not None and not columns.needs_spark and event_time not in columns.types:
+        raise ConfigError(f"aggregate.event_time names {event_time!r}, which is not among {columns.where}")
     if event_time is not None and not (job.get("aggregate.window") or job.get("aggregate.watermark")):
         raise ConfigError("aggregate.event_time has no meaning without aggregate.window or aggregate.watermark")
     if not job.get("aggregate.keys") and not job.get("aggregate.window"):

@@ -1,13 +1,14 @@
-"""Stream to Parquet by date, then trim: what is archived and acknowledged by every group leaves the stream.
+"""Stream to a table by date, then trim: what is archived and acknowledged by every group leaves the stream.
 
-A group of its own reads every entry from the first one on; an entry is acknowledged when its batch is in Parquet and in
-Spark's commit log. Trimmed is only what every group has acknowledged, this one among them, so nothing is trimmed that
-is not archived, and nothing that another group still needs. A batch that is run again replaces its own Parquet files.
+A group of its own reads every entry from the first one on; an entry is acknowledged when its batch is in the table and
+in Spark's commit log. Trimmed is only what every group has acknowledged, this one among them, so nothing is trimmed
+that is not archived, and nothing that another group still needs. A batch that is run again replaces its own files.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -15,7 +16,9 @@ from pyspark.sql import functions as F
 from spark_streams.errors import ConfigError, RStreamError, StreamStateError
 from spark_streams.jobs.config import FREE
 from spark_streams.jobs.job import Job, Program
-from spark_streams.jobs.parquet import BatchFolders
+from spark_streams.jobs.output.outputs import main_table
+from spark_streams.jobs.output.table import SHAPE as TABLE
+from spark_streams.jobs.output.table import TableConfig
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.keys import key_beside
@@ -30,11 +33,12 @@ from spark_streams.wire.xinfo import groups_in
 
 SHAPE = {
     "source": FREE,
+    "table": {**{key: kind for key, kind in TABLE.items() if key != "partition_by"}, "fields": str},
     "parquet": {"path": str, "fields": str},
     "trim": {"enabled": bool, "keep_entries": int, "keep_for": str, "approximate": bool, "every": str},
     "job": JOB,
 }
-REQUIRED = ["source.streams", "source.group", "parquet.path", "job.checkpoint"]
+REQUIRED = ["source.streams", "source.group", "job.checkpoint"]
 _FIELDS = {"text": "MAP<STRING, STRING>", "binary": "MAP<BINARY, BINARY>"}
 
 
@@ -42,15 +46,13 @@ def body(job: Job) -> None:
     source = _source(job)
     trimming = _trimming(job)
     every = _duration(job, "trim.every", "5s") / 1000
-    fields = job.get("parquet.fields", "text")
-    if fields not in _FIELDS:
-        raise ConfigError(f'parquet.fields must be "text" or "binary", not {fields!r}')
+    table, fields = _table(job)
     query = Query(job, source)
     with Connection(source.address) as server:
         fresh = _groups_to_make(server, source)
     job.plan(
         **query.plan(),
-        parquet=f"{job.get('parquet.path')} by date, batch; fields as {fields}",
+        **{table.kind: f"{table.plan}; fields as {fields}"},
         trim=_planned(job, trimming),
     )
     spark = job.session()
@@ -58,18 +60,19 @@ def body(job: Job) -> None:
         _make_groups(server, source, fresh)
     schema = f"`_stream` STRING, `_id` STRING, `_timestamp` TIMESTAMP, `_fields` {_FIELDS[fields]}"
     entries = spark.readStream.format("rstream").schema(schema).options(**_options(job)).load()
-    folders = BatchFolders(spark, job.get("parquet.path"), ["date"])
-    folders.sweep()
+    table.check_format(spark)
+    place = table.open(spark)
+    place.sweep()
 
     def batch(rows: DataFrame, number: int) -> None:
         kept = [F.col(f"_{name}").alias(name) for name in ("stream", "id", "timestamp", "fields")]
         date = F.to_date(F.to_utc_timestamp("_timestamp", F.current_timezone())).alias("date")
-        folders.write(rows.select(*kept, date), number)
+        place.write(rows.select(*kept, date), number)
 
     trimmer = Trimmer(source, trimming, every) if trimming else None
     query.watch(spark)
     ran = query.run(foreach_batch(entries, batch), trimmer.look if trimmer else lambda: None)
-    job.say(entries=ran.entries, parquet=job.get("parquet.path"), entries_per_second=round(ran.rate))
+    job.say(entries=ran.entries, **{table.kind: table.place}, entries_per_second=round(ran.rate))
     if trimmer:
         trimmer.trim()
         job.say(trimmed=trimmer.trimmed)
@@ -92,6 +95,19 @@ def _source(job: Job) -> Options:
             "source.noAck and source.delivery = at-most-once acknowledge entries before they are archived: drop them"
         )
     return source
+
+
+def _table(job: Job) -> tuple[TableConfig, str]:
+    """Where entries go, and how their fields are written. Raises ConfigError."""
+    table = main_table(job.config)
+    if table is None:
+        raise ConfigError("table.path is missing; add it, or pass --set table.path=…")
+    if table.kind in ("csv", "text"):
+        raise ConfigError(f"{table.where}.format {table.kind!r} cannot hold the map of an entry's fields: take another")
+    fields = job.get("parquet.fields") or job.get("table.fields", "text")
+    if fields not in _FIELDS:
+        raise ConfigError(f'{table.where}.fields must be "text" or "binary", not {fields!r}')
+    return replace(table, partition_by=["date"]), fields
 
 
 def _trimming(job: Job) -> Trimming | None:
@@ -136,7 +152,7 @@ def _mark(stream: str, group: str) -> bytes:
 
 def _groups_to_make(server: Connection, source: Options) -> list[str]:
     """The streams that do not have the group yet. Raises StreamStateError where somebody else has made it: what it had
-    been given by then is in no Parquet, and would be trimmed."""
+    been given by then is not in the archive, and would be trimmed."""
     fresh = []
     for stream in source["streams"]:
         described = server.execute("XINFO", "GROUPS", stream) if server.execute("EXISTS", stream) else []
@@ -145,7 +161,7 @@ def _groups_to_make(server: Connection, source: Options) -> list[str]:
         elif not server.execute("EXISTS", _mark(stream, source["group"])):
             raise StreamStateError(
                 f"group {source['group']!r} of stream {stream!r} at {source.address} was not made by an archive job: "
-                "what it has been given is in no Parquet; choose another source.group"
+                "what it has been given is not in the archive; choose another source.group"
             )
     return fresh
 

@@ -115,7 +115,7 @@ class Job:
 
     def plain_options(self, table: str) -> dict[str, str]:
         """A config table as options of any format: Spark takes texts."""
-        return {key: _as_option(value) for key, value in self.get(table, {}).items()}
+        return as_texts(self.get(table, {}))
 
     def say(self, **facts: Any) -> None:
         """Facts for the summary at the end."""
@@ -145,6 +145,11 @@ class JobError(RStreamError):
 
 def _under_submit() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def as_texts(table: Mapping[str, Any]) -> dict[str, str]:
+    """A table of options as Spark takes them."""
+    return {key: _as_option(value) for key, value in table.items()}
 
 
 def _as_option(value: Any) -> str:

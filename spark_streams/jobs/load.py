@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_streams.errors import ConfigError, RStreamError
 from spark_streams.jobs.config import FREE
 from spark_streams.jobs.job import Job, Program
+from spark_streams.jobs.schema.columns import FOREIGN, Columns
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.options import SINK, Options
@@ -27,6 +28,7 @@ from spark_streams.wire.connection import Connection
 SHAPE = {
     "input": {"path": str, "format": str, "schema": str, "options": FREE},
     "load": {"name": str, "rate": int, "again": bool},
+    "schema": FOREIGN,
     "sink": FREE,
 }
 _SELF_DESCRIBING = ("parquet", "orc", "avro")
@@ -96,8 +98,12 @@ def _check(job: Job, sink: Options, path: str, kind: str) -> None:
     """Raises ConfigError."""
     if "://" not in path and not glob.glob(path):
         raise ConfigError(f"input.path {path!r} does not exist (seen from {Path.cwd()})")
-    if kind not in _SELF_DESCRIBING and not job.get("input.schema"):
+    if job.get("input.schema") and job.get("schema"):
+        raise ConfigError("input.schema and [schema] contradict each other: give one of them")
+    if kind not in _SELF_DESCRIBING and not job.get("input.schema") and not job.get("schema"):
         raise ConfigError(f"input.schema is missing: {kind} files do not say what their columns are")
+    if job.get("schema"):
+        Columns.of(job.config)
     if job.get("load.rate", 1) < 1:
         raise ConfigError("load.rate must be at least 1")
     if job.get("sink.delivery") is not None:
@@ -114,6 +120,8 @@ def _read(job: Job, file: str | None = None) -> DataFrame:
     reader = job.spark.read.format(_format(job)).options(**job.plain_options("input.options"))
     if job.get("input.schema"):
         reader = reader.schema(job.schema("input.schema", job.get("input.schema")))
+    elif job.get("schema"):
+        reader = reader.schema(Columns.of(job.config).struct())
     if file is not None and Path(path).is_dir() and job.get("input.options.basePath") is None:
         reader = reader.option("basePath", path)
     return reader.load(path if file is None else file)
