@@ -48,7 +48,10 @@ def settings_of(config: Config) -> SparkSettings:
             near = difflib.get_close_matches(key, _OWN, n=1) or [f"spark.{key}"]
             raise ConfigError(f"[spark]: unknown key {key}; did you mean {near[0]}? It has master, submit and spark.…")
     confs = {key if key.startswith("spark.") else f"spark.{key}": _text(value) for key, value in given.items()}
-    return SparkSettings(str(submit).lower() == "true", {**_defaults(), **confs})
+    defaults = _defaults()
+    if _JAVA_OPTIONS in defaults and _JAVA_OPTIONS in confs and _LOG4J not in confs[_JAVA_OPTIONS]:
+        confs[_JAVA_OPTIONS] = f"{defaults[_JAVA_OPTIONS]} {confs[_JAVA_OPTIONS]}"  # one key for many things
+    return SparkSettings(str(submit).lower() == "true", {**defaults, **confs})
 
 
 def prepare(settings: SparkSettings) -> None:

@@ -38,6 +38,13 @@ def test_spark_has_the_last_word() -> None:
     assert told["spark.ui.enabled"] == "false"
 
 
+def test_java_options_go_beside_those_that_keep_it_quiet() -> None:
+    quiet = confs()["spark.driver.extraJavaOptions"]
+    assert confs({"spark.driver.extraJavaOptions": "-Xss4m"})["spark.driver.extraJavaOptions"] == f"{quiet} -Xss4m"
+    own = "-Dlog4j2.configurationFile=mine"
+    assert confs({"spark.driver.extraJavaOptions": own})["spark.driver.extraJavaOptions"] == own
+
+
 @pytest.mark.parametrize(
     ("spark", "message"),
     [
