@@ -24,8 +24,9 @@ def leave_if_lacking() -> None:
     """Ends the process with one line where this Python cannot run a job."""
     for name in _NEEDED:
         if find_spec(name) is None:
+            what = "'spark-streams[spark]'" if name == "pyspark" else name
             sys.exit(
                 f"{Path(sys.argv[0]).name}: {sys.executable} lacks {name}: activate the environment that "
                 "spark-streams is installed in (. .venv/bin/activate), or set PYSPARK_PYTHON to its python; "
-                f"else install it there: pip install {name}"
+                f"or install it there: pip install {what}"
             )
