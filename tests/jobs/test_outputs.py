@@ -25,6 +25,7 @@ def outputs(text: str) -> list[Output]:
         ('[table]\nformat = "delta"\npath = "s3a://b/f"', "s3a://b/f as delta"),
         ('[table]\nformat = "iceberg"\nname = "c.d.t"\nonce = false', "c.d.t as iceberg; at least once"),
         ('[table]\npath = "out"\nonce = false\npartition_by = ["m"]', "out as parquet by m; at least once"),
+        ('[table]\nformat = "jdbc"\nonce = false', "where its options say as jdbc; at least once"),
         (SINK, "stream 'late' at redis://127.0.0.1:6379"),
         (SINK + 'delivery = "at-least-once"\n', "stream 'late' at redis://127.0.0.1:6379; at least once"),
     ],

@@ -132,6 +132,17 @@ def test_a_table_without_such_means_is_appended_to(spark: SparkSession, tmp_path
     assert spark.read.parquet(str(tmp_path / "out")).count() == spark.table(name).count() == 18
 
 
+def test_a_format_may_be_told_by_its_options_where_to_write(spark: SparkSession, tmp_path: Path) -> None:
+    """JDBC, to the database that Spark brings."""
+    derby = {"url": f"jdbc:derby:;databaseName={tmp_path}/db;create=true", "dbtable": "orders"}
+    derby["driver"] = "org.apache.derby.iapi.jdbc.AutoloadedDriver"
+    table = TableConfig.of({"format": "jdbc", "once": False}, "table", derby)
+    table.check_format(spark)
+    table.open(spark).write(rows_of(spark).select("id"), 0)
+    table.open(spark).write(rows_of(spark).select("id"), 1)
+    assert spark.read.format("jdbc").options(**derby).load().count() == 18
+
+
 def test_a_format_that_spark_does_not_have_is_named_with_where_it_comes_from(spark: SparkSession) -> None:
     for kind in ("delta", "avro"):
         with pytest.raises(ConfigError, match=f"table.format '{kind}': .*spark.jars.packages"):

@@ -19,17 +19,17 @@ class AppendedTable:
     def __init__(
         self,
         spark: SparkSession,
-        place: str,
-        is_name: bool,
+        path: str | None,
+        name: str | None,
         keys: list[str],
         kind: str,
         options: Mapping[str, str],
         transaction: str | None,
     ) -> None:
-        """place: a path, or a name of the catalog; transaction: what tells this output from the query's others, for
-        Delta; None: no format's own way to write once is used."""
+        """path, name (of the catalog): one of them, or none where the options say the place; transaction: what tells
+        this output from the query's others, for Delta; None: no format's own way to write once is used."""
         self._spark = spark
-        self._place, self._is_name = place, is_name
+        self._path, self._name = path, name
         self._keys, self._kind, self._options = keys, kind, dict(options)
         self._transaction = transaction
 
@@ -44,7 +44,7 @@ class AppendedTable:
             writer = writer.options(**own)
         if self._keys:
             writer = writer.partitionBy(*self._keys)
-        if self._is_name:
-            writer.saveAsTable(self._place)
+        if self._name is not None:
+            writer.saveAsTable(self._name)
         else:
-            writer.save(self._place)
+            writer.save(self._path)

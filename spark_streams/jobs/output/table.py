@@ -36,7 +36,7 @@ class Table(Protocol):
 
 @dataclass(frozen=True)
 class TableConfig:
-    """where: how the configuration calls it; one of path and name is given."""
+    """where: how the configuration calls it; one of path and name is given, where the format wants one."""
 
     where: str
     kind: str = "parquet"
@@ -61,7 +61,7 @@ class TableConfig:
             given.get("once", True),
             options,
         )
-        if not table.path and not table.name:
+        if not table.path and not table.name and table.kind in (*FILES, DELTA):
             instead = "" if where == "parquet" else f" (or {where}.name, a table of Spark's catalog)"
             raise ConfigError(f"{where}.path is missing{instead}; add it, or pass --set {where}.path=…")
         if table.path and table.name:
@@ -79,7 +79,8 @@ class TableConfig:
 
     @property
     def place(self) -> str:
-        return str(self.path or self.name)
+        """Some formats, as jdbc, are told by their options where to write."""
+        return self.path or self.name or "where its options say"
 
     @property
     def in_batches(self) -> bool:
@@ -118,9 +119,7 @@ class TableConfig:
         """output: what tells it from other outputs of the query."""
         if not self.in_batches:
             transaction = output if self.once else None
-            return AppendedTable(
-                spark, self.place, self.name is not None, self.partition_by, self.kind, self.options, transaction
-            )
+            return AppendedTable(spark, self.path, self.name, self.partition_by, self.kind, self.options, transaction)
         if self.name is not None:
             return CatalogTable(spark, self.name, self.partition_by, self.kind, self.options)
         return BatchFolders(spark, self.place, self.partition_by, self.kind, self.options)
