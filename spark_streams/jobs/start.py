@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,11 +23,19 @@ def main(name: str, spark_is_told: bool = False) -> None:
 
 def leave_if_lacking() -> None:
     """Ends the process with one line where this Python cannot run a job."""
+    _take_that_of_spark_home()
     for name in _NEEDED:
         if find_spec(name) is None:
-            what = "'spark-streams[spark]'" if name == "pyspark" else name
+            what = "'spark-streams[spark]' (or set SPARK_HOME)" if name == "pyspark" else name
             sys.exit(
                 f"{Path(sys.argv[0]).name}: {sys.executable} lacks {name}: activate the environment that "
                 "spark-streams is installed in (. .venv/bin/activate), or set PYSPARK_PYTHON to its python; "
                 f"or install it there: pip install {what}"
             )
+
+
+def _take_that_of_spark_home() -> None:
+    """Where this Python has no pyspark, the one of the Spark that SPARK_HOME names."""
+    home = os.environ.get("SPARK_HOME")
+    if home and find_spec("pyspark") is None:
+        sys.path += [str(file) for file in sorted(Path(home, "python", "lib").glob("py*.zip"))]

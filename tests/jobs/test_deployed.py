@@ -95,6 +95,18 @@ def test_a_driver_without_what_the_jobs_need_is_told_in_one_line(tmp_path: Path)
         assert ended.stderr.count("\n") == 1
 
 
+def test_a_python_without_pyspark_takes_that_of_spark_home(tmp_path: Path) -> None:
+    python = bare_python(tmp_path / "env", BY_DRIVER)
+    code = "from spark_streams.jobs.start import leave_if_lacking as f; f(); import pyspark; print(pyspark.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_HOME": str(Path(pyspark.__file__).parent)}
+    found = subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
+    assert "/python/lib/pyspark.zip/" in found
+    environment["SPARK_HOME"] = str(tmp_path)
+    lacking = subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "lacks pyspark: " in lacking.stderr
+    assert "pip install 'spark-streams[spark]' (or set SPARK_HOME)" in lacking.stderr
+
+
 def test_a_wheel_holds_all_files_of_the_package() -> None:
     """Those that are no modules are named in pyproject.toml."""
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["spark_streams"]
