@@ -16,7 +16,7 @@ from spark_streams.errors import ConfigError
 from spark_streams.jobs.config import FREE
 from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.output.outputs import SHAPE as OUTPUTS
-from spark_streams.jobs.output.outputs import Output, check_main_columns, outputs_of, query
+from spark_streams.jobs.output.outputs import Output, apply_sql, check_main_columns, outputs_of
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, added, foreach_batch
 from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
@@ -44,7 +44,8 @@ def body(job: Job) -> None:
     columns = Columns.of(job.config)
     outputs = outputs_of(job.config, job.url)
     split = Split(columns, job.get("rule", []), job.get("source.mode") is not None)
-    if not job.get("sql.query") and not columns.needs_spark:
+    sql = job.get("sql.query") or None
+    if sql is None and not columns.needs_spark:
         check_main_columns(outputs, split.names)
     query = Query(job, source)
     gone = source["deadLetterStream"]
@@ -54,18 +55,18 @@ def body(job: Job) -> None:
     # The time of a letter is the batch's: a replay repeats it.
     entries = entries.withColumn("_at", F.current_timestamp())
     split.check(entries)
-    _check_outputs(split.good(split.judge(entries)), job.get("sql.query"), outputs)
+    _check_outputs(split.good(split.judge(entries)), sql, outputs)
     job.plan(
         **query.plan(),
         types="by the source, mode " + source["mode"] if split.by_source else f"{len(split.names)} columns",
         rules=", ".join(rule["reason"] for rule in job.get("rule", [])) or "none",
-        **({"sql": " ".join(job.get("sql.query").split())} if job.get("sql.query") else {}),
+        **({} if sql is None else {"sql": " ".join(sql.split())}),
         **{output.shown: output.to.plan for output in outputs},
         dead_letters=f"{letters_to['stream']} at {letters_to.address}",
     )
     once = TRANSACTION if letters_to["delivery"] == "exactly-once" else {}
     sink = {**once, **job.options("dead_letters")}
-    batches = Batches(split, job.get("sql.query"), [(one, one.open(spark)) for one in outputs], source, sink)
+    batches = Batches(split, sql, [(one, one.open(spark)) for one in outputs], source, sink)
     query.watch(spark)
     rate = query.run(foreach_batch(entries, batches.write)).rate
     job.say(entries=batches.read.total(), **batches.told(), entries_per_second=round(rate))
@@ -87,7 +88,7 @@ def _check_outputs(good: DataFrame, sql: str | None, outputs: Sequence[Output]) 
     """Let Spark look at [sql] and at the outputs. Raises ConfigError."""
     if sql is not None:
         try:
-            good = query(good, sql)
+            good = apply_sql(good, sql)
         except Exception as error:
             raise ConfigError(f"sql.query: {first_line(error)}") from error
     for output in outputs:
@@ -137,7 +138,7 @@ class Batches:
             for output, place in self._outputs:
                 self._write_output(output, place, good, count, number)
             return
-        made = query(good, self._sql).persist()
+        made = apply_sql(good, self._sql).persist()
         try:
             count = made.count()
             for output, place in self._outputs:

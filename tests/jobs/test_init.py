@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -110,3 +113,23 @@ def test_a_machine_without_java_is_told_so_by_both_ways(monkeypatch: pytest.Monk
     monkeypatch.setattr("spark_streams.jobs.command.has_java", lambda: False)
     ended = rstream("run", "etl", "--config", "etl.toml", "--submit")
     assert (ended.exit_code, "no Java found: install a JDK 17 or newer" in ended.output) == (1, True)
+
+
+def test_by_spark_submit_the_command_becomes_it(tmp_path: Path) -> None:
+    """With [spark] as its own words; its exit code is the command's."""
+    program = tmp_path / "spark home" / "bin" / "spark-submit"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\nexit 7\n')
+    program.chmod(0o755)
+    (tmp_path / "etl.toml").write_text(sample_config("etl") + '[spark]\nsubmit = true\n"spark.a" = "b c"\n')
+    words = ["run", "etl", "--config", "etl.toml", "--set", "spark.master=yarn", "--summary", "my sum.json"]
+    environment = {**os.environ, "SPARK_HOME": str(program.parent.parent), "JAVA_HOME": "/java"}
+    environment.pop("SPARK_CONF_DIR", None)
+    command = [sys.executable, "-m", "spark_streams.cli", *words]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    told = ended.stdout.splitlines()
+    assert (ended.returncode, ended.stderr) == (7, "")
+    confs = [word for before, word in zip(told, told[1:], strict=False) if before == "--conf"]
+    assert {"spark.master=yarn", "spark.a=b c", "spark.sql.session.timeZone=UTC"} <= set(confs)
+    entry = next(at for at, word in enumerate(told) if word.endswith("spark_streams/jobs/__main__.py"))
+    assert told[entry + 1 :] == ["etl", "--config=etl.toml", "--set=spark.master=yarn", "--summary=my sum.json"]

@@ -119,7 +119,7 @@ def _output(given: Mapping[str, Any], name: str, where: str, url: str) -> Output
 
 def _rows(given: Mapping[str, Any], name: str) -> Callable[[DataFrame], DataFrame] | None:
     if "sql" in given:
-        return lambda good: query(good, given["sql"])
+        return lambda good: apply_sql(good, given["sql"])
     if "where" not in given and "select" not in given:
         return None
     columns = given.get("select")
@@ -138,7 +138,7 @@ def _rows(given: Mapping[str, Any], name: str) -> Callable[[DataFrame], DataFram
     return rows
 
 
-def query(rows: DataFrame, sql: str) -> DataFrame:
+def apply_sql(rows: DataFrame, sql: str) -> DataFrame:
     """SQL over the rows, which it calls `rows`."""
     rows.createOrReplaceTempView("rows")
     return rows.sparkSession.sql(sql)
