@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -129,7 +130,7 @@ def test_by_spark_submit_the_command_becomes_it(tmp_path: Path) -> None:
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     told = ended.stdout.splitlines()
     assert (ended.returncode, ended.stderr) == (7, "")
-    confs = [word for before, word in zip(told, told[1:], strict=False) if before == "--conf"]
+    confs = [word for before, word in itertools.pairwise(told) if before == "--conf"]
     assert {"spark.master=yarn", "spark.a=b c", "spark.sql.session.timeZone=UTC"} <= set(confs)
     entry = next(at for at, word in enumerate(told) if word.endswith("spark_streams/jobs/__main__.py"))
     assert told[entry + 1 :] == ["etl", "--config=etl.toml", "--set=spark.master=yarn", "--summary=my sum.json"]
