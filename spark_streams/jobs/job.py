@@ -22,6 +22,7 @@ from spark_streams.errors import ConfigError, RStreamError
 from spark_streams.options import Option, Options, parse_options
 from spark_streams.running.failing import first_line
 from spark_streams.running.stopping import Stop
+from spark_streams.spark_connect import is_of_connect
 from spark_streams.wire.address import default_url
 
 
@@ -54,6 +55,11 @@ class Job:
         if self.check:
             builder = builder.master("local[1]").config("spark.ui.enabled", "false")
         self.spark = spark = builder.getOrCreate()
+        if is_of_connect(spark):
+            raise JobError(
+                "a job runs in the driver, and this is a session of Spark Connect: unset SPARK_REMOTE (and spark.remote, "
+                "spark.api.mode), and start it with spark-submit --master …"
+            )
         # Now: Spark has just put its own handler of SIGINT in place.
         self.stop.listen(spark.sparkContext._gateway)
         register(spark)

@@ -20,6 +20,7 @@ BELOW = {
     "option_values": {"ids"},
     "task_context": set(),
     "worker": set(),
+    "spark_connect": set(),
     "engine": {"_version", "ids"},
     "keys": set(),
     "wire": {"_version", "engine", "errors", "ids"},
@@ -30,18 +31,22 @@ BELOW = {
     "source": {
         *("deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "task_context", "wire", "worker")
     },
-    "sink": {"deadletter", "errors", "ids", "keys", "options", "source", "task_context", "wire", "worker"},
-    "monitor": {"_version", "errors", "ids", "keys", "source", "wire"},
+    "sink": {
+        *("deadletter", "errors", "ids", "keys", "options", "source", "spark_connect", "task_context", "wire", "worker")
+    },
+    "monitor": {"_version", "errors", "ids", "keys", "source", "spark_connect", "wire"},
     "option_uses": {"errors", "options"},
     "datasource": {"errors", "option_uses", "options", "sink", "source", "wire"},
     "commands": {"deadletter", "engine", "errors", "ids", "monitor", "option_values", "options", "wire"},
     "cli": {"_version", "commands"},
     # Streams they read and write by format("rstream"): source and sink are not among these.
-    "running": {"errors", "monitor", "option_values"},
-    "jobs": {"__init__", "deadletter", "errors", "monitor", "option_values", "options", "running", "wire"},
+    "running": {"errors", "monitor", "option_values", "spark_connect"},
+    "jobs": {
+        *("__init__", "deadletter", "errors", "monitor", "option_values", "options", "running", "spark_connect", "wire")
+    },
     "installation": {"_version"},
     "__main__": {"installation"},
-    "__init__": {"_version", "datasource", "deadletter", "monitor", "running"},
+    "__init__": {"_version", "datasource", "deadletter", "monitor", "running", "sink"},
 }
 # Within the source: from what is known of entries and groups up to what Spark asks.
 SOURCE = [
@@ -161,5 +166,12 @@ def test_the_engine_stands_apart_from(apart: str) -> None:
 
 
 def test_what_is_public_is_there() -> None:
-    assert sorted(spark_streams.__all__) == ["__version__", "register", "route_dead_letters", "run", "watch"]
+    assert sorted(spark_streams.__all__) == [
+        "__version__",
+        "register",
+        "route_dead_letters",
+        "run",
+        "transaction",
+        "watch",
+    ]
     assert all(getattr(spark_streams, name) is not None for name in spark_streams.__all__)

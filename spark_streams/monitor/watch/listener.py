@@ -14,11 +14,13 @@ import json
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_streams.errors import InvalidOptionError, OffsetError, UnsupportedError
@@ -30,6 +32,7 @@ from spark_streams.monitor.watch.prometheus import Collector, Exposition
 from spark_streams.monitor.watch.queries import Query
 from spark_streams.source.offset import Offset
 from spark_streams.source.recovery.poison_record import Failure, note_failure
+from spark_streams.spark_connect import is_of_connect
 from spark_streams.wire.address import Address, default_url
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.streaming.query import StreamingQuery
 
-_GONE = (Py4JError, OSError)  # what a session that has ended answers
+_GONE = (Py4JError, PySparkException, OSError)  # what a session that has ended answers
 _log = logging.getLogger("spark_streams.monitor")
 
 
@@ -208,19 +211,40 @@ def attach(
     metrics_file: str | Path | None,
 ) -> Watch:
     """See spark_streams.watch."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise UnsupportedError(
-            "queries cannot be watched over Spark Connect: their listener would run in the server; call "
-            "spark_streams.watch in a program that has the driver's own session (spark-submit)"
-        )
     watch = Watch(
         spark, Address.parse(url or default_url()), _writer(log), metrics_host, metrics_port,
         None if metrics_file is None else Path(metrics_file),
     )  # fmt: skip
-    spark.streams.addListener(watch)
+    _add(spark, watch)
     # A program that ends right after its query has died has not been told of that yet.
-    atexit.register(watch.close)
+    _at_exit(spark, watch.close)
     return watch
+
+
+def _add(spark: SparkSession, watch: Watch) -> None:
+    """Raises UnsupportedError where Spark Connect's server takes no listener."""
+    if not is_of_connect(spark):
+        spark.streams.addListener(watch)
+        return
+    # The thread that calls the listeners of Spark Connect is of this process, which waits for it at its end, before
+    # anything could detach them; not if it is a daemon, as threads are that a daemon starts.
+    adding = threading.Thread(target=spark.streams.addListener, args=(watch,), daemon=True)
+    with warnings.catch_warnings(record=True) as said:  # it raises nothing
+        adding.start()
+        adding.join()
+    if said:
+        raise UnsupportedError(
+            f"the queries cannot be watched, for Spark Connect's server takes no listener: {said[0].message}"
+        )
+
+
+def _at_exit(spark: SparkSession, close: Callable[[], None]) -> None:
+    """At the process' end; over Spark Connect before its client's threads are told of that, while it can still ask."""
+    threads_end = getattr(threading, "_register_atexit", None)  # what concurrent.futures has; last in, first out
+    if is_of_connect(spark) and threads_end is not None:
+        threads_end(close)
+    else:
+        atexit.register(close)
 
 
 def _writer(log: str | Path | logging.Logger | None) -> Callable[[str], None] | None:
