@@ -25,6 +25,11 @@ from spark_streams.running.stopping import Stop
 from spark_streams.spark_connect import is_of_connect
 from spark_streams.wire.address import default_url
 
+_NEEDS_THE_DRIVER = (
+    "a job runs in Spark's driver, and this is a client of Spark Connect: unset SPARK_REMOTE (spark.remote, "
+    "spark.api.mode), and start it with spark-submit --master …"
+)
+
 
 @dataclass
 class Job:
@@ -48,18 +53,17 @@ class Job:
         return str(self.get("url") or default_url())
 
     def session(self) -> SparkSession:
-        """The Spark session, with format("rstream") known. Raises JobError where no JDK is found."""
+        """The Spark session, with format("rstream") known. Raises JobError without a JDK, and over Spark Connect."""
         if not _under_submit() and not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
             raise JobError("no Java found: install a JDK 17 or newer, or set JAVA_HOME")
+        if os.environ.get("SPARK_REMOTE"):
+            raise JobError(_NEEDS_THE_DRIVER)
         builder = SparkSession.builder.appName(f"rstream {self.name}")
         if self.check:
             builder = builder.master("local[1]").config("spark.ui.enabled", "false")
         self.spark = spark = builder.getOrCreate()
         if is_of_connect(spark):
-            raise JobError(
-                "a job runs in the driver, and this is a session of Spark Connect: unset SPARK_REMOTE (and spark.remote, "
-                "spark.api.mode), and start it with spark-submit --master …"
-            )
+            raise JobError(_NEEDS_THE_DRIVER)
         # Now: Spark has just put its own handler of SIGINT in place.
         self.stop.listen(spark.sparkContext._gateway)
         register(spark)

@@ -25,7 +25,7 @@ def one_line(error: BaseException) -> str:
     if find_in_text(text) is None and _TRACEBACK in text:
         failure = failure_of(text)
         return f"{failure.error}: {' '.join(failure.message.split())}".removesuffix(": ")[:_LONGEST]
-    causes = _CAUSE.findall(text) or _GRPC.findall(text)
+    causes = _CAUSE.findall(text) or [f"Spark Connect: {one}" for one in _GRPC.findall(text)]
     causes = [cause for cause in (first_line(error), *causes) if _MISUNDERSTOOD.search(cause)] or causes
     return find_in_text(text) or (causes[-1] if causes else f"{type(error).__name__}: {first_line(error)}")[:_LONGEST]
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _GONE = (Py4JError, PySparkException, OSError)  # what a session that has ended answers
+_AT_LAST = 2.0  # seconds for the end of a client of Spark Connect
 _log = logging.getLogger("spark_streams.monitor")
 
 
@@ -70,6 +71,9 @@ class Watch(StreamingQueryListener):
             self._metrics = Exposition(Collector(self._known, self._standings), port, host, file)
         self.metrics_port = None if self._metrics is None else self._metrics.port
         self._closed = False
+        # Detached; or only silent: over Spark Connect removeListener waits, for ever, for the thread that calls listeners
+        # where that has an event to tell of just then (StreamingQueryListenerBus.remove holds the lock of both).
+        self._is_deaf = False
 
     def __enter__(self) -> Watch:
         return self
@@ -91,7 +95,9 @@ class Watch(StreamingQueryListener):
         atexit.unregister(self.close)
         try:
             self.catch_up()
-            self._spark.streams.removeListener(self)
+            self._is_deaf = True
+            if not is_of_connect(self._spark):
+                self._spark.streams.removeListener(self)
         except _GONE:
             _log.debug("the Spark session has ended before its listener")
         if self._metrics is not None:
@@ -102,6 +108,8 @@ class Watch(StreamingQueryListener):
     # -- what Spark calls, on a thread of its own ----------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        if self._is_deaf:
+            return
         query_id, run = str(event.id), str(event.runId)
         try:
             handle = self._spark.streams.get(query_id)
@@ -115,6 +123,8 @@ class Watch(StreamingQueryListener):
         self._tell(log_lines.event_line(event.timestamp, "started", query.name, query_id, run))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        if self._is_deaf:
+            return
         self._standings.forget()
         progress = read_progress(json.loads(event.progress.json))
         if not progress.sources:
@@ -128,6 +138,8 @@ class Watch(StreamingQueryListener):
         self._expose()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        if self._is_deaf:
+            return
         with self._lock:
             query = self._queries.get(str(event.id))
         if query is None or not query.sources:
@@ -140,6 +152,8 @@ class Watch(StreamingQueryListener):
         self._expose()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        if self._is_deaf:
+            return
         query_id, run = str(event.id), str(event.runId)
         failure = None if event.exception is None else failure_of(event.exception)
         try:
@@ -217,7 +231,7 @@ def attach(
     )  # fmt: skip
     _add(spark, watch)
     # A program that ends right after its query has died has not been told of that yet.
-    _at_exit(spark, watch.close)
+    _at_exit(spark, watch)
     return watch
 
 
@@ -238,13 +252,21 @@ def _add(spark: SparkSession, watch: Watch) -> None:
         )
 
 
-def _at_exit(spark: SparkSession, close: Callable[[], None]) -> None:
-    """At the process' end; over Spark Connect before its client's threads are told of that, while it can still ask."""
+def _at_exit(spark: SparkSession, watch: Watch) -> None:
+    """Close it at the process' end; over Spark Connect before its client's threads are told of that, so that it can
+    still ask for what is missing."""
     threads_end = getattr(threading, "_register_atexit", None)  # what concurrent.futures has; last in, first out
-    if is_of_connect(spark) and threads_end is not None:
-        threads_end(close)
-    else:
-        atexit.register(close)
+    if not is_of_connect(spark) or threads_end is None:
+        atexit.register(watch.close)
+        return
+
+    def leave() -> None:
+        watch.close()
+        removing = threading.Thread(target=spark.streams.removeListener, args=(watch,), daemon=True)
+        removing.start()
+        removing.join(_AT_LAST)
+
+    threads_end(leave)
 
 
 def _writer(log: str | Path | logging.Logger | None) -> Callable[[str], None] | None:
