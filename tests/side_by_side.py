@@ -24,7 +24,7 @@ from types import FrameType
 ROOT = Path(__file__).resolve().parents[1]
 # What takes longest begins first; a folder that is not named here is run, too.
 # A Spark wants a core, or its Python processes come too late for it: in ten seconds.
-SPARK = ["tests/faults", "tests/spark", "tests/jobs", "tests/sink"]
+SPARK = ["tests/faults", "tests/spark", "tests/jobs", "tests/sink", "tests/connect"]
 FIRST = [*SPARK, "tests/source", "tests/engine"]
 CORES = min(5, os.cpu_count() or 1)
 AT_ONCE = CORES + 1

@@ -81,4 +81,4 @@ def test_named_writes_are_written_once(
     assert [numbers(server, "again") for server in both] == [Counter(range(21)) + Counter(range(20))] * 2
     with redis_server.client() as client:
         assert client.xpending("in", "g")["pending"] == 0
-    assert "is not that of the query which calls this function with batch 0" in (tmp_path / "other").read_text()
+    assert "is not that of the query which calls this function with batch 1" in (tmp_path / "other").read_text()

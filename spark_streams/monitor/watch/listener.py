@@ -71,8 +71,7 @@ class Watch(StreamingQueryListener):
             self._metrics = Exposition(Collector(self._known, self._standings), port, host, file)
         self.metrics_port = None if self._metrics is None else self._metrics.port
         self._closed = False
-        # Detached; or only silent: over Spark Connect removeListener waits, for ever, for the thread that calls listeners
-        # where that has an event to tell of just then (StreamingQueryListenerBus.remove holds the lock of both).
+        # Detached; or only silent: over Spark Connect removeListener may wait for ever (docs/facts.md, S62).
         self._is_deaf = False
 
     def __enter__(self) -> Watch:
@@ -240,8 +239,10 @@ def _add(spark: SparkSession, watch: Watch) -> None:
     if not is_of_connect(spark):
         spark.streams.addListener(watch)
         return
-    # The thread that calls the listeners of Spark Connect is of this process, which waits for it at its end, before
-    # anything could detach them; not if it is a daemon, as threads are that a daemon starts.
+    # What Python functions of the session have left to be told would end the listeners' thread (docs/facts.md, S62):
+    # any command takes it. That thread is of this process, which waits for it at its end, before anything could detach
+    # the listener; not if it is a daemon, as threads are that a daemon starts.
+    spark.sql("SELECT 1").collect()
     adding = threading.Thread(target=spark.streams.addListener, args=(watch,), daemon=True)
     with warnings.catch_warnings(record=True) as said:  # it raises nothing
         adding.start()
