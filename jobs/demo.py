@@ -54,7 +54,7 @@ class DemoError(RStreamError):
 def main(url: str) -> None:
     os.chdir(ROOT)
     try:
-        with connect(url) as server:  # held to the end: an embedded engine stays while somebody uses it
+        with connect(url, starts=True) as server:  # held to the end: an embedded engine stays while somebody uses it
             feed_and_check(server, url)
     except RStreamError as error:
         sys.exit(f"run: {error}")

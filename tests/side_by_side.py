@@ -1,5 +1,7 @@
 """All tests, some folders at a time, each in a pytest of its own: `python -m tests.side_by_side`, as scripts/test does.
 
+`--spark`: only what knows of Spark, for a Python that has another one; `--short`: some minutes of it.
+
 Most of them wait, for Spark above all. A pytest has servers, a Spark and a temporary folder of its own, so that nothing
 is shared. What it says is shown whole when it has ended; the exit code is that of the first folder, in the order in
 which they began, whose tests did not all pass. PYTEST_ADDOPTS adds to the options of each.
@@ -20,23 +22,45 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 # What takes longest begins first; a folder that is not named here is run, too.
-# A Spark wants a core, or its Python processes come too late for it: in ten seconds.
-SPARK = ["tests/faults", "tests/spark", "tests/jobs", "tests/sink", "tests/connect"]
+# A Spark waits most of the time. With too many at once its Python processes come too late for it: in ten seconds.
+SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/connect"]
 FIRST = [*SPARK, "tests/source", "tests/engine"]
+# Folders that would take longer than all others: each so many legs, which share its files.
+PARTS = {"tests/spark": 2}
+# What depends on Spark, or is told by it how things are; and the part of it that shows most in little time: the side
+# of the driver, a query from end to end, values in both directions, drivers that are killed. (Not Spark Connect.)
+ON_ANOTHER_SPARK = [*SPARK[:-1], "tests/source", "tests/unit"]
+SHORT = {
+    "tests/spark": ("tests/spark/test_end_to_end.py", "tests/spark/test_sink.py", "tests/spark/test_promises.py"),
+    "tests/faults": ("tests/faults/test_killed_driver.py", "tests/faults/test_endings.py"),
+    "tests/source": ("tests/source/microbatch",),
+    "tests/unit": ("tests/unit",),
+}
 CORES = min(5, os.cpu_count() or 1)
-AT_ONCE = CORES + 1
+SPARKS_AT_ONCE = CORES + 1
+AT_ONCE = CORES + 2
 NO_TESTS = 5  # pytest's exit code where none is left after -m
 INTERRUPTED = 130
+_FILE_NAME = str.maketrans(" /", "--")
+
+
+class Part(NamedTuple):
+    """What one pytest runs: a folder, or some files of it. name: "tests/spark 1/2" where it is not the whole."""
+
+    name: str
+    folder: str
+    paths: tuple[str, ...]
 
 
 @dataclass
 class Leg:
-    """The pytest of one folder."""
+    """The pytest of one part."""
 
-    name: str
+    part: Part
     home: Path
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
@@ -47,7 +71,7 @@ class Leg:
         own = ["-o", f"cache_dir={self.home / 'cache'}", f"--basetemp={self.home / 't'}"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", *own, self.name],
+                [sys.executable, "-m", "pytest", *own, *self.part.paths],
                 cwd=ROOT,
                 env={**environment, "TMPDIR": str(self.home / "tmp")},
                 stdin=subprocess.DEVNULL,
@@ -55,6 +79,10 @@ class Leg:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # it is interrupted once, by us
             )
+
+    @property
+    def name(self) -> str:
+        return self.part.name
 
     @property
     def log(self) -> Path:
@@ -91,16 +119,34 @@ def folders() -> list[str]:
     return [name for name in FIRST if name in found] + [name for name in found if name not in FIRST]
 
 
-def run(home: Path) -> Generator[Leg, None, None]:
+def parts() -> list[Part]:
+    """Every folder, or its parts, in the order in which they begin."""
+    found = list[Part]()
+    for folder in folders():
+        files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(f"{folder}/**/test_*.py"))
+        count = PARTS.get(folder, 1)
+        if count == 1:
+            found.append(Part(folder, folder, (folder,)))
+        else:
+            found += [Part(f"{folder} {n + 1}/{count}", folder, tuple(files[n::count])) for n in range(count)]
+    return found
+
+
+def short_parts() -> list[Part]:
+    """Some minutes of what knows of Spark."""
+    return [Part(name, name.split(" ")[0], paths) for name, paths in SHORT.items()]
+
+
+def run(home: Path, waiting: list[Part]) -> Generator[Leg, None, None]:
     """All legs, each when it has ended."""
-    waiting, running = folders(), list[Leg]()
+    running = list[Leg]()
     try:
         while waiting or running:
-            for name in list(waiting):
-                sparks = sum(leg.name in SPARK for leg in running)
-                if len(running) < AT_ONCE and (sparks < CORES or name not in SPARK):
-                    waiting.remove(name)
-                    running.append(Leg(name, home / name.rpartition("/")[2]))
+            for part in list(waiting):
+                sparks = sum(leg.part.folder in SPARK for leg in running)
+                if len(running) < AT_ONCE and (sparks < SPARKS_AT_ONCE or part.folder not in SPARK):
+                    waiting.remove(part)
+                    running.append(Leg(part, home / part.name.removeprefix("tests/").translate(_FILE_NAME)))
             for leg in [leg for leg in running if leg.has_ended()]:
                 running.remove(leg)
                 yield leg
@@ -134,10 +180,17 @@ def sum_up(legs: list[Leg]) -> None:
     """A line for each leg, and what did not pass."""
     print(f"\n{' all ':#^120}\n")
     for leg in legs:
-        print(f"{leg.name:16} {leg.seconds:5.0f} s   {leg.said()[-1].strip('= ') if leg.said() else 'said nothing'}")
+        print(f"{leg.name:17} {leg.seconds:5.0f} s   {leg.said()[-1].strip('= ') if leg.said() else 'said nothing'}")
     for leg in legs:
         if leg.code:
             print(*[line for line in leg.said() if line.startswith(("FAILED ", "ERROR "))], sep="\n")
+
+
+def wanted(words: list[str]) -> list[Part]:
+    """What the command line asks for."""
+    if "--short" in words:
+        return short_parts()
+    return [part for part in parts() if "--spark" not in words or part.folder in ON_ANOTHER_SPARK]
 
 
 def main() -> int:
@@ -148,7 +201,7 @@ def main() -> int:
     home = Path(tempfile.mkdtemp(prefix="rs-"))  # short: a socket's path has a hundred bytes at most
     legs: list[Leg] = []
     try:
-        with contextlib.closing(run(home)) as ended:
+        with contextlib.closing(run(home, wanted(sys.argv[1:]))) as ended:
             for leg in ended:
                 show(leg)
                 legs.append(leg)
@@ -160,7 +213,7 @@ def main() -> int:
     remember(legs)
     sum_up(legs)
     code = next((leg.code for leg in legs if leg.code), 0)
-    print(f"{'failed' if code else 'passed'} in {time.monotonic() - began:.0f} s, {AT_ONCE} folders at a time")
+    print(f"{'failed' if code else 'passed'} in {time.monotonic() - began:.0f} s, {AT_ONCE} at a time")
     if code:
         print(f"what they left is in {home}")
     else:

@@ -22,7 +22,7 @@ from spark_streams.errors import ConfigError, RStreamError
 from spark_streams.options import Option, Options, parse_options
 from spark_streams.running.failing import first_line
 from spark_streams.running.stopping import Stop
-from spark_streams.spark_connect import is_of_connect
+from spark_streams.spark.connect import is_of_connect
 from spark_streams.wire.address import default_url
 
 _NEEDS_THE_DRIVER = (

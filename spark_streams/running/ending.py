@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.running.stopping import Stop
-from spark_streams.spark_connect import is_of_connect
+from spark_streams.spark.connect import is_of_connect
 
 _LOOK = 0.2  # seconds
 _MOMENT = 2.0  # seconds: within these a trigger follows a batch, if one is due

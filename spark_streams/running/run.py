@@ -14,11 +14,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams.errors import InvalidOptionError, UnsupportedError
 from spark_streams.option_values import duration
-from spark_streams.running.ending import cut, end_between_batches, wait_for_end
+from spark_streams.running.ending import cut, end_between_batches
 from spark_streams.running.quiet import quietened
 from spark_streams.running.stopping import Stop
 from spark_streams.running.telling import errors_in_one_line, say
-from spark_streams.spark_connect import is_of_connect
+from spark_streams.running.to_the_end import to_the_end
+from spark_streams.spark.connect import is_of_connect
+from spark_streams.spark.read_limits import HAS_READ_LIMITS
 
 ALL = "RSTREAM_TRACEBACK"  # in the environment: as the argument `traceback`
 
@@ -34,9 +36,17 @@ def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: b
         context = _context()
         a_little_longer = closing.enter_context(quietened(context, not show))
         stop = closing.enter_context(_listening(context))
-        running = _started(query() if callable(query) else query, context)
+        wanted = query() if callable(query) else query
+        running = _started(wanted, context)
+
+        def runs(query: StreamingQuery) -> None:
+            nonlocal running
+            running = query
+
         try:
-            if not wait_for_end(running, stop):
+            again = wanted.start if isinstance(wanted, DataStreamWriter) else None
+            running, has_ended = to_the_end(running, again, stop, runs)
+            if not has_ended:
                 say(f"stopping; the batch in flight is finished first ({stop_within} at most; Ctrl-C again: at once)")
                 if not end_between_batches(running, patience):
                     say(f"the batch in flight took longer than {stop_within}: it is cut, and run again next time")
@@ -86,6 +96,11 @@ def _started(query: Runnable, context: SparkContext | None) -> StreamingQuery:
         )
     if context is None and not is_of_connect(query):
         raise UnsupportedError("spark_streams.run was called before there was a Spark session: make it before")
+    if is_of_connect(query) and not HAS_READ_LIMITS:
+        raise UnsupportedError(
+            "spark_streams.run over Spark Connect needs Spark 4.2 or newer, which reads trigger(availableNow=True) to "
+            "its end: use query.awaitTermination()"
+        )
     return cast(DataStreamWriter, query).start() if isinstance(query, writers) else cast(StreamingQuery, query)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,6 +126,17 @@ def test_help_names_every_option(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     said = capsys.readouterr().out
     options = ["--url"] if job == "demo" else ["--config", "--set", "--check", "--summary", "--traceback"]
     assert all(option in said for option in options)
+
+
+def test_the_demo_starts_the_engine_where_none_runs(tmp_path: Path) -> None:
+    """It comes as far as its first job, which finds no Java here. A copy, because it begins with an empty out/."""
+    (tmp_path / "jobs").mkdir()
+    demo = shutil.copy(ROOT / "jobs" / "demo.py", tmp_path / "jobs")
+    environment = {"PATH": str(tmp_path), "RSTREAM_URL": f"embedded://{tmp_path}/engine?idle=1"}
+    ended = subprocess.run([sys.executable, demo], env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stdout.startswith("336,776 departures of 2013 through a Redis stream at embedded:")
+    assert ended.stderr.splitlines()[-1].startswith("run: [RSTREAM_DEMO] the load job ended with exit code 1")
 
 
 def test_a_missing_jdk_and_a_missing_config_are_one_line(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import redis
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.options import SOURCE, parse_options
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.microbatch import prefetch
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
+from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.task_context import MicroBatchName, micro_batch
 from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 from tests.servers import Server
@@ -40,11 +40,12 @@ def reader(
     limits: Limits = SMALL,
     batch: Callable[[], MicroBatchName | None] = micro_batch,
     patience: Patience = DEFAULT_PATIENCE,
+    first_at_once: bool = False,
     **options: str,
 ) -> StreamReader:
     """A query's reader. Those before it have died: their leases are free, and what they reserved is still pending."""
     stop_all()
-    return another_reader(server, schema, now, limits, batch, patience, **options)
+    return another_reader(server, schema, now, limits, batch, patience, first_at_once, **options)
 
 
 def another_reader(
@@ -54,6 +55,7 @@ def another_reader(
     limits: Limits = SMALL,
     batch: Callable[[], MicroBatchName | None] = micro_batch,
     patience: Patience = DEFAULT_PATIENCE,
+    first_at_once: bool = False,
     **options: str,
 ) -> StreamReader:
     """One more reader beside those that run. now: seconds that only go up; batch: the one that its tasks are in."""
@@ -64,7 +66,7 @@ def another_reader(
         del given["startingOffsets"]
     checked = parse_options(given, SOURCE, "source").with_patience(patience)
     columns = Columns(schema, True, checked["mode"], checked["columnNameOfCorruptRecord"])
-    _running.append(StreamReader(checked, columns, now, limits, batch))
+    _running.append(StreamReader(checked, columns, now, limits, batch, first_at_once))
     return _running[-1]
 
 

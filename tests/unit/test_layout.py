@@ -20,7 +20,7 @@ BELOW = {
     "option_values": {"ids"},
     "task_context": set(),
     "worker": set(),
-    "spark_connect": set(),
+    "spark": {"errors"},
     "engine": {"_version", "ids"},
     "keys": set(),
     "wire": {"_version", "engine", "errors", "ids"},
@@ -29,21 +29,18 @@ BELOW = {
     "options": {"errors", "ids", "option_checks", "option_values", "wire"},
     "deadletter": {"errors", "ids", "keys", "lease", "option_values", "options", "task_context", "wire"},
     "source": {
-        *("deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "task_context", "wire", "worker")
+        *("deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "spark", "task_context"),
+        *("wire", "worker"),
     },
-    "sink": {
-        *("deadletter", "errors", "ids", "keys", "options", "source", "spark_connect", "task_context", "wire", "worker")
-    },
-    "monitor": {"_version", "errors", "ids", "keys", "source", "spark_connect", "wire"},
+    "sink": {"deadletter", "errors", "ids", "keys", "options", "source", "spark", "task_context", "wire", "worker"},
+    "monitor": {"_version", "errors", "ids", "keys", "source", "spark", "wire"},
     "option_uses": {"errors", "options"},
-    "datasource": {"errors", "option_uses", "options", "sink", "source", "wire"},
+    "datasource": {"errors", "option_uses", "options", "sink", "source", "spark", "wire"},
     "commands": {"deadletter", "engine", "errors", "ids", "monitor", "option_values", "options", "wire"},
     "cli": {"_version", "commands"},
     # Streams they read and write by format("rstream"): source and sink are not among these.
-    "running": {"errors", "monitor", "option_values", "spark_connect"},
-    "jobs": {
-        *("__init__", "deadletter", "errors", "monitor", "option_values", "options", "running", "spark_connect", "wire")
-    },
+    "running": {"errors", "monitor", "option_values", "spark"},
+    "jobs": {"__init__", "deadletter", "errors", "monitor", "option_values", "options", "running", "spark", "wire"},
     "installation": {"_version"},
     "__main__": {"installation"},
     "__init__": {"_version", "datasource", "deadletter", "monitor", "running", "sink"},

@@ -32,7 +32,7 @@ from spark_streams.monitor.watch.prometheus import Collector, Exposition
 from spark_streams.monitor.watch.queries import Query
 from spark_streams.source.offset import Offset
 from spark_streams.source.recovery.poison_record import Failure, note_failure
-from spark_streams.spark_connect import is_of_connect
+from spark_streams.spark.connect import is_of_connect
 from spark_streams.wire.address import Address, default_url
 
 if TYPE_CHECKING:
@@ -264,8 +264,9 @@ def _at_exit(spark: SparkSession, watch: Watch) -> None:
     def leave() -> None:
         watch.close()
         removing = threading.Thread(target=spark.streams.removeListener, args=(watch,), daemon=True)
-        removing.start()
-        removing.join(_AT_LAST)
+        with warnings.catch_warnings(action="ignore"):  # of a session that was stopped before
+            removing.start()
+            removing.join(_AT_LAST)
 
     threads_end(leave)
 
