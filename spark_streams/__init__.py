@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from logging import Logger
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from spark_streams.deadletter.routing import route_dead_letters
     from spark_streams.monitor.watch.listener import Watch
 
-__all__ = ["__version__", "register", "route_dead_letters", "run", "watch"]
+__all__ = ["__version__", "register", "route_dead_letters", "run", "transaction", "watch"]
 
 
 def __getattr__(name: str) -> object:
@@ -62,6 +62,21 @@ def run(
     from spark_streams.running.run import run as run_query
 
     return run_query(query, stop_within, traceback)
+
+
+def transaction(name: str, rows: DataFrame, number: int, checkpoint: str) -> dict[str, str]:
+    """Options of a write within foreachBatch that is written once also when Spark replays the micro-batch.
+
+    In the function: `rows.write.format("rstream").options(**transaction("good", rows, number, checkpoint), …)`. Over
+    Spark Connect there is no other way; elsewhere option `transaction` alone does the same.
+
+    name: of this write, different from the function's other writes; rows, number: what the function is given;
+    checkpoint: the query's option `checkpointLocation`, which Spark reads over Spark Connect, once in a run: there
+    stands the query's id. Raises InvalidOptionError where it is another query's, or this is no such function.
+    """
+    from spark_streams.sink.named_write import transaction as options_of
+
+    return options_of(name, rows, number, checkpoint)
 
 
 def watch(

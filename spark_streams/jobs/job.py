@@ -22,8 +22,13 @@ from spark_streams.jobs.spark_settings import SparkSettings, has_java, prepare, 
 from spark_streams.options import Option, Options, parse_options
 from spark_streams.running.failing import first_line
 from spark_streams.running.stopping import Stop
+from spark_streams.spark.connect import is_of_connect
 from spark_streams.wire.address import default_url
 
+_NEEDS_THE_DRIVER = (
+    "a job runs in Spark's driver, and this is a client of Spark Connect: unset SPARK_REMOTE (spark.remote, "
+    "spark.api.mode), and start it with spark-submit --master …"
+)
 NO_JAVA = "no Java found: install a JDK 17 or newer, or set JAVA_HOME"
 
 
@@ -68,7 +73,9 @@ class Job:
         return settings_of(self.config)
 
     def session(self) -> SparkSession:
-        """The Spark session, with format("rstream") known. Raises JobError where no JDK is found."""
+        """The Spark session, with format("rstream") known. Raises JobError without a JDK, and over Spark Connect."""
+        if os.environ.get("SPARK_REMOTE"):
+            raise JobError(_NEEDS_THE_DRIVER)
         builder = SparkSession.builder.appName(f"rstream {self.name}")
         if not _under_submit():
             if not has_java():
@@ -79,6 +86,8 @@ class Job:
         if self.check:
             builder = builder.master("local[1]").config("spark.ui.enabled", "false")
         self.spark = spark = builder.getOrCreate()
+        if is_of_connect(spark):
+            raise JobError(_NEEDS_THE_DRIVER)
         # Now: Spark has just put its own handler of SIGINT in place.
         self.stop.listen(spark.sparkContext._gateway)
         register(spark)

@@ -33,7 +33,7 @@ BELOW = {
         *("wire", "worker"),
     },
     "sink": {"deadletter", "errors", "ids", "keys", "options", "source", "spark", "task_context", "wire", "worker"},
-    "monitor": {"_version", "errors", "ids", "keys", "source", "wire"},
+    "monitor": {"_version", "errors", "ids", "keys", "source", "spark", "wire"},
     "option_uses": {"errors", "options"},
     "datasource": {"errors", "option_uses", "options", "sink", "source", "spark", "wire"},
     "commands": {"deadletter", "engine", "errors", "ids", "jobs", "monitor", "option_values", "options", "wire"},
@@ -41,12 +41,12 @@ BELOW = {
     # Streams they read and write by format("rstream"): source and sink are not among these.
     "running": {"errors", "monitor", "option_values", "spark"},
     "jobs": {
-        *("__init__", "deadletter", "errors", "keys", "monitor", "option_values", "options", "running", "wire"),
-        *("sink", "source"),  # a load's writer, an archive's trimming, the columns of a stream
+        *("__init__", "deadletter", "errors", "keys", "monitor", "option_values", "options", "running", "spark"),
+        *("sink", "source", "wire"),  # a load's writer, an archive's trimming, the columns of a stream
     },
     "installation": {"_version"},
     "__main__": {"installation"},
-    "__init__": {"_version", "datasource", "deadletter", "monitor", "running"},
+    "__init__": {"_version", "datasource", "deadletter", "monitor", "running", "sink"},
 }
 # Within the source: from what is known of entries and groups up to what Spark asks.
 SOURCE = [
@@ -172,5 +172,12 @@ def test_the_engine_stands_apart_from(apart: str) -> None:
 
 
 def test_what_is_public_is_there() -> None:
-    assert sorted(spark_streams.__all__) == ["__version__", "register", "route_dead_letters", "run", "watch"]
+    assert sorted(spark_streams.__all__) == [
+        "__version__",
+        "register",
+        "route_dead_letters",
+        "run",
+        "transaction",
+        "watch",
+    ]
     assert all(getattr(spark_streams, name) is not None for name in spark_streams.__all__)
