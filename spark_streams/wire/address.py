@@ -1,6 +1,7 @@
 """Where the stream server is: URLs in, addresses out. Pure, but for `embedded:`, which may start the bundled engine.
 
-`redis://`, `rediss://`, `unix://` as redis-py reads them; `embedded:` for the bundled engine of this machine.
+`redis://`, `rediss://`, `unix://` as redis-py reads them; `embedded:` for the bundled engine of this machine: the one
+where the URL was read, which is the driver's. An executor elsewhere must not start an engine of its own.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -53,16 +55,32 @@ def redacted(url: str) -> str:
 
 
 @dataclass(frozen=True)
+class Home:
+    """Where `embedded:` was read: its machine, and the folder in which the engine's socket is."""
+
+    machine: str
+    meeting: Path
+
+    @classmethod
+    def here(cls) -> Home:
+        """This process'."""
+        from spark_streams.engine.launch import embedded
+
+        return cls(socket.gethostname(), embedded.meeting_place())
+
+
+@dataclass(frozen=True)
 class Address:
     """A checked server URL, and how long the server is waited for. `str()` hides the login, so it may go into plans,
     logs and errors.
 
-    starts: whether the bundled engine is started where it does not run.
+    starts: whether the bundled engine is started where it does not run; home: whose engine `embedded:` is.
     """
 
     url: str = field(repr=False)
     patience: Patience = field(default=DEFAULT_PATIENCE, repr=False)
     starts: bool = field(default=True, repr=False)
+    home: Home | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -78,7 +96,7 @@ class Address:
         elif scheme == "embedded" and urlsplit(url).netloc:
             raise InvalidOptionError(f"url {redacted(url)!r}: write embedded:, embedded:///dir or embedded:?idle=60")
         _check_parameters(url, scheme)
-        return cls(url)
+        return cls(url, home=Home.here() if scheme == "embedded" else None)
 
     def __str__(self) -> str:
         return redacted(self.url)
@@ -100,26 +118,39 @@ class Address:
     def resolve(self) -> str:
         """The URL that redis-py connects to; for `embedded:` the engine is found, or started on first use.
 
-        Raises ServerUnreachableError when the engine cannot be started, or does not run and is not to be.
+        Raises ServerUnreachableError when the engine cannot be started, or does not run and is not to be, or is another
+        machine's.
         """
         if not self.is_embedded:
             return self.url
+        self._check_machine()
         from spark_streams.engine.launch import embedded
 
         parts = urlsplit(self.url)
         directory = Path(unquote(parts.path)) if parts.path else None
         given = dict(parse_qsl(parts.query))
+        meeting = self.home and self.home.meeting
         idle = float(given["idle"]) if "idle" in given else embedded.IDLE_SECONDS
         try:
             if self.starts:
-                return embedded.locate(directory, idle, given.get("fsync"))
-            found = embedded.find(directory)
+                return embedded.locate(directory, idle, given.get("fsync"), meeting=meeting)
+            found = embedded.find(directory, meeting=meeting)
         except embedded.EngineStartError as error:
             reason = f"the bundled engine at {self} cannot be used: {error}"
             raise ServerUnreachableError(reason, passes=False) from error
         if found is None:
             raise self._not_running(0 if directory is None else embedded.kept_bytes(directory))
         return found
+
+    def _check_machine(self) -> None:
+        here = socket.gethostname()
+        if self.home is not None and self.home.machine != here:
+            raise ServerUnreachableError(
+                f"{self} is the bundled engine of machine {self.home.machine!r}, where the driver runs, and this task "
+                f"runs on {here!r}: that engine is reachable on its own machine only; start a server that all machines "
+                "reach, and set url (or RSTREAM_URL) to redis://host:port/db",
+                passes=False,
+            )
 
     def _not_running(self, kept: int) -> ServerUnreachableError:
         """kept: bytes on disk that an engine would begin with."""

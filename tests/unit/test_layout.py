@@ -20,6 +20,7 @@ BELOW = {
     "option_values": {"ids"},
     "task_context": set(),
     "worker": set(),
+    "same_version": {"_version", "errors"},
     "engine": {"_version", "ids"},
     "keys": set(),
     "wire": {"_version", "engine", "errors", "ids"},
@@ -28,9 +29,12 @@ BELOW = {
     "options": {"errors", "ids", "option_checks", "option_values", "wire"},
     "deadletter": {"errors", "ids", "keys", "lease", "option_values", "options", "task_context", "wire"},
     "source": {
-        *("deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "task_context", "wire", "worker")
+        *("deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "same_version"),
+        *("task_context", "wire", "worker"),
     },
-    "sink": {"deadletter", "errors", "ids", "keys", "options", "source", "task_context", "wire", "worker"},
+    "sink": {
+        *("deadletter", "errors", "ids", "keys", "options", "same_version", "source", "task_context", "wire", "worker")
+    },
     "monitor": {"_version", "errors", "ids", "keys", "source", "wire"},
     "option_uses": {"errors", "options"},
     "datasource": {"errors", "option_uses", "options", "sink", "source", "wire"},
