@@ -23,7 +23,8 @@ class SameVersion:
     """A class whose pickles are read by the version that has made them, and by no other."""
 
     def __reduce__(self) -> tuple[Callable[[str, bytes], object], tuple[str, bytes]]:
-        return read, (__version__, cloudpickle.dumps((type(self), self.__getstate__())))
+        made = cloudpickle.dumps((type(self), self.__getstate__()))  # type: ignore[no-untyped-call]  # pyspark has no types there
+        return read, (__version__, made)
 
 
 def read(version: str, pickled: bytes) -> object:

@@ -129,7 +129,7 @@ class Address:
         parts = urlsplit(self.url)
         directory = Path(unquote(parts.path)) if parts.path else None
         given = dict(parse_qsl(parts.query))
-        meeting = self.home and self.home.meeting
+        meeting = None if self.home is None else self.home.meeting
         idle = float(given["idle"]) if "idle" in given else embedded.IDLE_SECONDS
         try:
             if self.starts:
