@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_streams.errors import InvalidOptionError, RStreamError, SchemaError
+from spark_streams.errors import InvalidOptionError, RStreamError, SchemaError, UnsupportedError
 from spark_streams.option_uses import check_any_given, check_for_any_use
 from spark_streams.options import BATCH_SOURCE, SINK, SOURCE, Options, parse_options
 from spark_streams.sink.batch_writer import BatchWriter
@@ -18,6 +17,9 @@ from spark_streams.source.batch_reader import BatchReader, PushingBatchReader, i
 from spark_streams.source.refused_reader import RefusedReader
 from spark_streams.source.rows.columns import DEFAULT_SCHEMA, Columns
 from spark_streams.source.stream_reader import StreamReader
+from spark_streams.spark.arrow_schema import arrow_schema
+from spark_streams.spark.batch_starts import for_this_spark
+from spark_streams.spark.filters import HAS_FILTERS
 
 _LEAST_TO_READ = "say which streams to read (option streams, or streamsPattern), and at which server (option url)"
 
@@ -47,19 +49,26 @@ class RStreamDataSource(DataSource):
         check_any_given(self.options, _LEAST_TO_READ)
         options = parse_options(self.options, BATCH_SOURCE, "source")
         columns = self._columns(schema, options)
-        return PushingBatchReader(options, columns, schema) if options["pushFilters"] else BatchReader(options, columns)
+        if not options["pushFilters"]:
+            return BatchReader(options, columns)
+        if not HAS_FILTERS:
+            raise UnsupportedError(
+                "option pushFilters needs a Spark that hands its filters to Python sources, 4.1 or newer: drop it, and "
+                "bound what is read by startingOffsets, endingOffsets and their like"
+            )
+        return PushingBatchReader(options, columns, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
             check_any_given(self.options, _LEAST_TO_READ)
             options = parse_options(self.options, SOURCE, "source")
-            return StreamReader(options, self._columns(schema, options))
+            return for_this_spark(StreamReader(options, self._columns(schema, options)))
         except RStreamError as error:
-            return RefusedReader(error)
+            return for_this_spark(RefusedReader(error))
 
     def _columns(self, schema: StructType, options: Options) -> Columns:
         try:
-            arrow = to_arrow_schema(schema, timezone="UTC")
+            arrow = arrow_schema(schema)
         except PySparkTypeError as error:
             raise SchemaError(f"the schema has a column that fields cannot be read as: {error}") from None
         columns = Columns(arrow, self._declared, options["mode"], options["columnNameOfCorruptRecord"])

@@ -13,6 +13,12 @@ _TRACEBACK = "Traceback (most recent call last):"
 _CAUSE = re.compile(r"^(?:Caused by: |: )(\S.*)$", re.MULTILINE)
 # SQLSTATE 42…: Spark does not understand a name or an expression, and says which; what caused that is its own affair.
 _MISUNDERSTOOD = re.compile(r"\[[A-Z_.]+\].* SQLSTATE: 42")
+# A Python that Spark has started is not the driver's own.
+_LACKING = re.compile(r"^ModuleNotFoundError: No module named '(spark_streams|pyarrow|numpy|redis|hiredis)[.']")
+_TO_INSTALL = (
+    "; a Python that Spark runs (PYSPARK_PYTHON, on each machine) does not have it: install it there, or send it along "
+    "(--archives; the package alone: --py-files)"
+)
 _LONGEST = 500  # characters of what others say
 
 
@@ -22,7 +28,8 @@ def one_line(error: BaseException) -> str:
     text = str(error)
     if find_in_text(text) is None and _TRACEBACK in text:
         failure = failure_of(text)
-        return f"{failure.error}: {' '.join(failure.message.split())}".removesuffix(": ")[:_LONGEST]
+        line = f"{failure.error}: {' '.join(failure.message.split())}".removesuffix(": ")[:_LONGEST]
+        return f"{line}{_TO_INSTALL if _LACKING.search(line) else ''}"
     causes = _CAUSE.findall(text)
     causes = [cause for cause in causes if _MISUNDERSTOOD.search(cause)] or causes
     return find_in_text(text) or (causes[-1] if causes else f"{type(error).__name__}: {first_line(error)}")[:_LONGEST]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError, SchemaError, UnsupportedError
@@ -21,6 +20,7 @@ from spark_streams.sink.destination import Destination
 from spark_streams.sink.fields import check_writable
 from spark_streams.sink.runs import begin_job, begin_run
 from spark_streams.sink.write import Task, append
+from spark_streams.spark.arrow_schema import arrow_schema
 from spark_streams.task_context import micro_batch, partition
 from spark_streams.worker import settle_in
 
@@ -56,7 +56,7 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
             if field.dataType.typeName() == "variant":
                 raise SchemaError(f"column {field.name!r} is a VARIANT; write to_json({field.name}) instead")
         try:
-            columns = to_arrow_schema(schema, timezone="UTC")
+            columns = arrow_schema(schema)
         except PySparkTypeError as error:
             raise SchemaError(f"a column cannot be written as a field, cast it to a string: {error}") from None
         to.check(columns)

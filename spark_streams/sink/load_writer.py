@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError
@@ -18,6 +17,7 @@ from spark_streams.options import SINK, Options, parse_options
 from spark_streams.sink.counts import Load
 from spark_streams.sink.fields import WAYS_TO_USE, check_writable
 from spark_streams.sink.loading import append_in_order
+from spark_streams.spark.arrow_schema import arrow_schema
 
 
 class LoadDataSource(DataSource):
@@ -44,7 +44,7 @@ def check_loadable(schema: StructType) -> None:
             raise InvalidOptionError(
                 f"column {name!r}: a load fills one stream, whose server gives the ids; leave it out"
             )
-    check_writable(to_arrow_schema(schema, timezone="UTC"))
+    check_writable(arrow_schema(schema))
 
 
 class LoadWriter(DataSourceArrowWriter):

@@ -12,9 +12,10 @@ import functools
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -46,6 +47,9 @@ from spark_streams.source.rows.column_tally import ColumnTally
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.task.fetcher import Fetch
 from spark_streams.wire.session import Session
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter  # not in Spark 4.0
 
 _NOBODY = Membership((), "", "")  # reading ranges needs no group
 

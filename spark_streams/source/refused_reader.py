@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from spark_streams.errors import RStreamError
+from spark_streams.spark.read_limits import ReadLimit, SupportsTriggerAvailableNow
 
 
 class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

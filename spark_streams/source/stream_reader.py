@@ -14,12 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
 from spark_streams.keys import lossy_key
@@ -38,6 +32,7 @@ from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.task.read_partition import read_task
 from spark_streams.source.task_notes import Writer
+from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_streams.task_context import MicroBatchName, micro_batch
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.session import Session

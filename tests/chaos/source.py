@@ -13,13 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from spark_streams.datasource import RStreamDataSource
 from spark_streams.options import SOURCE, parse_options
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.stream_reader import StreamReader
+from spark_streams.spark.batch_starts import for_this_spark
+from spark_streams.spark.read_limits import ReadLimit, SupportsTriggerAvailableNow
 from tests.chaos import patience
 from tests.chaos.query import Query
 from tests.chaos.strike import Strike, stand_still, struck, wait_for_file
@@ -43,7 +44,7 @@ class ChaosDataSource(RStreamDataSource):
         query = Query.from_json(json.loads(self._query))
         options = parse_options(self.options, SOURCE, "source")
         limits = replace(LIMITS, worth_ahead=query.ahead)
-        return ChaosReader(StreamReader(options, self._columns(schema, options), limits=limits), query)
+        return for_this_spark(ChaosReader(StreamReader(options, self._columns(schema, options), limits=limits), query))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ChaosWriter:  # type: ignore[override]
         query = Query.from_json(json.loads(self._query))

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_streams.sink.stream_writer import StreamWriter
+from spark_streams.spark.stream_arrow_writer import DataSourceStreamArrowWriter
 from tests.chaos import patience
 from tests.chaos.attempts import Record, new_run, recorded
 from tests.chaos.query import Query

@@ -13,13 +13,12 @@ import traceback
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
-
 from spark_streams.errors import RStreamError
 from spark_streams.options import SOURCE, parse_options
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
+from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit
 from tests.chaos.history import id_key
 from tests.simulation.injected import PATIENCE, TERMS
 from tests.simulation.model import Entry

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import redis
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.options import SOURCE, parse_options
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.microbatch import prefetch
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
+from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.task_context import MicroBatchName, micro_batch
 from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 from tests.servers import Server

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
-from pyspark.sql.streaming.datasource import ReadLimit
 
 from spark_streams.source.stream_reader import StreamReader
+from spark_streams.spark.read_limits import ReadLimit
 from tests.servers import Server
 from tests.source.driving import ALL, read, reader
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, StructField, StructType, VariantType
 
 from spark_streams.errors import DecodeError, SchemaError
 from spark_streams.source.rows.columns import Columns
+from spark_streams.spark.arrow_schema import arrow_schema
 from spark_streams.wire.entries.decode import ExactPage
 
 US = pa.timestamp("us", tz="UTC")
@@ -88,7 +88,7 @@ def test_types_that_no_field_can_hold_are_refused_by_name(to: pa.DataType, wrong
 
 
 def test_a_variant_column_is_refused_by_name() -> None:
-    schema = to_arrow_schema(StructType([StructField("v", ArrayType(VariantType()))]), timezone="UTC")
+    schema = arrow_schema(StructType([StructField("v", ArrayType(VariantType()))]))
     with pytest.raises(SchemaError, match="column 'v' is declared VARIANT"):
         Columns(schema, True, "PERMISSIVE").check()
 

@@ -21,6 +21,7 @@ BELOW = {
     "task_context": set(),
     "worker": set(),
     "same_version": {"_version", "errors"},
+    "spark": {"errors"},
     "engine": {"_version", "ids"},
     "keys": set(),
     "wire": {"_version", "engine", "errors", "ids"},
@@ -29,19 +30,20 @@ BELOW = {
     "options": {"errors", "ids", "option_checks", "option_values", "wire"},
     "deadletter": {"errors", "ids", "keys", "lease", "option_values", "options", "task_context", "wire"},
     "source": {
-        *("deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "same_version"),
+        *("deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "same_version", "spark"),
         *("task_context", "wire", "worker"),
     },
     "sink": {
-        *("deadletter", "errors", "ids", "keys", "options", "same_version", "source", "task_context", "wire", "worker")
+        *("deadletter", "errors", "ids", "keys", "options", "same_version", "source", "spark", "task_context", "wire"),
+        "worker",
     },
     "monitor": {"_version", "errors", "ids", "keys", "source", "wire"},
     "option_uses": {"errors", "options"},
-    "datasource": {"errors", "option_uses", "options", "sink", "source", "wire"},
+    "datasource": {"errors", "option_uses", "options", "sink", "source", "spark", "wire"},
     "commands": {"deadletter", "engine", "errors", "ids", "monitor", "option_values", "options", "wire"},
     "cli": {"_version", "commands"},
     # Streams they read and write by format("rstream"): source and sink are not among these.
-    "running": {"errors", "monitor", "option_values"},
+    "running": {"errors", "monitor", "option_values", "spark"},
     "jobs": {"__init__", "deadletter", "errors", "monitor", "option_values", "options", "running", "wire"},
     "installation": {"_version"},
     "__main__": {"installation"},

@@ -78,7 +78,7 @@ def _per_stream(streams: str | pa.Array, bad: pa.Array) -> Mapping[str, int]:
 
 def _in_sql(to: pa.DataType) -> str:
     """The type as a schema declares it."""
-    name = from_arrow_type(to).simpleString()
+    name = from_arrow_type(to, prefer_timestamp_ntz=True).simpleString()
     return name if is_nested(to) else name.upper()
 
 

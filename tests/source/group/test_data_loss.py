@@ -6,9 +6,9 @@ import logging
 
 import pytest
 import redis
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.errors import DataLossError, GroupMissingError, StreamStateError, WrongKeyTypeError
+from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.source.driving import ALL, add, drain, pending_count, read, reader

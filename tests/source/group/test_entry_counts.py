@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import redis
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.errors import DataLossError
 from spark_streams.source.group import group_state
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch import prefetch
 from spark_streams.source.stream_reader import StreamReader
+from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import redis
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.errors import DataLossError, StreamStateError
 from spark_streams.source.stream_reader import StreamReader
+from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.source.driving import ALL, NEVER_AHEAD, add, drain, pending_count, read, reader

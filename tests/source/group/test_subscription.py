@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import redis
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.errors import DataLossError
+from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.source import driving

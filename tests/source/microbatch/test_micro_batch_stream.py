@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import redis
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.errors import (
     DataLossError,
@@ -19,6 +18,7 @@ from spark_streams.errors import (
     WrongKeyTypeError,
 )
 from spark_streams.source.microbatch import prefetch
+from spark_streams.spark.read_limits import ReadMaxRows
 from tests.servers import Server
 from tests.source.driving import ALL, NEVER_AHEAD, SMALL, add, drain, others_read_first, pending_count, read, reader
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import redis
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.errors import DataLossError, ServerUnreachableError
 from spark_streams.source.microbatch import prefetch
 from spark_streams.source.stream_reader import StreamReader
+from spark_streams.spark.read_limits import ReadMaxRows
 from tests.servers import Server
 from tests.source.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, drain, pending_count, read, reader
 

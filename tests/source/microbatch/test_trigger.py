@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import redis
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.source.offset import Offset
+from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.source.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, drain, pending_count, read, reader

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import redis
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_streams.errors import DataLossError
 from spark_streams.source.recovery import claim
+from spark_streams.spark.read_limits import ReadMaxRows
 from tests.servers import Server
 from tests.source.driving import (
     ALL,

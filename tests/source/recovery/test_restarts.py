@@ -12,8 +12,8 @@ from collections import Counter
 
 import pytest
 import redis
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.source.driving import ALL, add, pending_count

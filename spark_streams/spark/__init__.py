@@ -1,0 +1,3 @@
+"""What differs between the Sparks that this runs on, 4.0 to 4.3: one file a difference, found by what a Spark has, not
+by its number, because vendors carry features back. docs/sparks.md says what follows for a user.
+"""

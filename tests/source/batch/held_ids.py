@@ -1,0 +1,29 @@
+"""Streams as sets of ids, for tests of what a batch reads."""
+
+from __future__ import annotations
+
+import bisect
+
+from hypothesis import strategies as st
+
+from spark_streams.ids import MIN_ID, U64_MAX, StreamId
+from spark_streams.source.batch.stream_bounds import Head
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.wire.entries.pending_page import texts_of
+
+IDS = st.builds(StreamId, st.integers(0, 1500) | st.integers(0, U64_MAX), st.integers(0, 12)).filter(
+    lambda one: one > MIN_ID
+)
+
+
+def head_of(ids: list[StreamId]) -> Head:
+    return Head(min(ids), max(ids), len(ids), 20) if ids else Head(None, None, 0)
+
+
+def inside(run: EntryRange | None, ids: list[StreamId]) -> list[StreamId]:
+    """Which of the stream's ids are read."""
+    if run is None:
+        return []
+    if run.ids:
+        ids = sorted({StreamId.parse(one) for one in texts_of(run.ids).to_pylist()} & set(ids))
+    return ids[bisect.bisect_right(ids, run.after) : bisect.bisect_right(ids, run.last)]
