@@ -55,32 +55,19 @@ def redacted(url: str) -> str:
 
 
 @dataclass(frozen=True)
-class Home:
-    """Where `embedded:` was read: its machine, and the folder in which the engine's socket is."""
-
-    machine: str
-    meeting: Path
-
-    @classmethod
-    def here(cls) -> Home:
-        """This process'."""
-        from spark_streams.engine.launch import embedded
-
-        return cls(socket.gethostname(), embedded.meeting_place())
-
-
-@dataclass(frozen=True)
 class Address:
     """A checked server URL, and how long the server is waited for. `str()` hides the login, so it may go into plans,
     logs and errors.
 
-    starts: whether the bundled engine is started where it does not run; home: whose engine `embedded:` is.
+    starts: whether the bundled engine is started where it does not run; machine: where the URL was read, "" for here;
+    meeting: the folder in which `embedded:` was looked for there.
     """
 
     url: str = field(repr=False)
     patience: Patience = field(default=DEFAULT_PATIENCE, repr=False)
     starts: bool = field(default=True, repr=False)
-    home: Home | None = field(default=None, repr=False, compare=False)
+    machine: str = field(default="", repr=False, compare=False)
+    meeting: Path | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -96,7 +83,7 @@ class Address:
         elif scheme == "embedded" and urlsplit(url).netloc:
             raise InvalidOptionError(f"url {redacted(url)!r}: write embedded:, embedded:///dir or embedded:?idle=60")
         _check_parameters(url, scheme)
-        return cls(url, home=Home.here() if scheme == "embedded" else None)
+        return cls(url, machine=socket.gethostname(), meeting=_meeting_place() if scheme == "embedded" else None)
 
     def __str__(self) -> str:
         return redacted(self.url)
@@ -123,18 +110,23 @@ class Address:
         """
         if not self.is_embedded:
             return self.url
-        self._check_machine()
+        if self.is_elsewhere:
+            raise ServerUnreachableError(
+                f"{self} is the bundled engine of machine {self.machine!r}, where the driver runs, and this task runs "
+                f"on {socket.gethostname()!r}: that engine is reachable on its own machine only; start a server that "
+                "all machines reach, and set url (or RSTREAM_URL) to redis://host:port/db",
+                passes=False,
+            )
         from spark_streams.engine.launch import embedded
 
         parts = urlsplit(self.url)
         directory = Path(unquote(parts.path)) if parts.path else None
         given = dict(parse_qsl(parts.query))
-        meeting = None if self.home is None else self.home.meeting
         idle = float(given["idle"]) if "idle" in given else embedded.IDLE_SECONDS
         try:
             if self.starts:
-                return embedded.locate(directory, idle, given.get("fsync"), meeting=meeting)
-            found = embedded.find(directory, meeting=meeting)
+                return embedded.locate(directory, idle, given.get("fsync"), meeting=self.meeting)
+            found = embedded.find(directory, meeting=self.meeting)
         except embedded.EngineStartError as error:
             reason = f"the bundled engine at {self} cannot be used: {error}"
             raise ServerUnreachableError(reason, passes=False) from error
@@ -142,15 +134,23 @@ class Address:
             raise self._not_running(0 if directory is None else embedded.kept_bytes(directory))
         return found
 
-    def _check_machine(self) -> None:
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the URL was read on another machine than this one, and means that machine's own server."""
+        return self.machine not in ("", socket.gethostname()) and self._is_of_one_machine()
+
+    def _is_of_one_machine(self) -> bool:
+        if not self.url.startswith(("redis://", "rediss://")):
+            return True
+        host = urlsplit(self.url).hostname or ""
+        return host in ("localhost", "::1") or host.startswith("127.")
+
+    def beside(self) -> str:
+        """What is to be said where nobody answers: an address that means another server on each machine."""
+        if not self.is_elsewhere:
+            return ""
         here = socket.gethostname()
-        if self.home is not None and self.home.machine != here:
-            raise ServerUnreachableError(
-                f"{self} is the bundled engine of machine {self.home.machine!r}, where the driver runs, and this task "
-                f"runs on {here!r}: that engine is reachable on its own machine only; start a server that all machines "
-                "reach, and set url (or RSTREAM_URL) to redis://host:port/db",
-                passes=False,
-            )
+        return f" (on machine {here!r}; the driver is on {self.machine!r}, and this address is each machine's own)"
 
     def _not_running(self, kept: int) -> ServerUnreachableError:
         """kept: bytes on disk that an engine would begin with."""
@@ -159,6 +159,12 @@ class Address:
         how = f"a query or `rstream url --start{given}` starts one"
         other = "" if kept else "; for another server set url (or RSTREAM_URL)"
         return ServerUnreachableError(f"no bundled engine is running at {self}, {what}; {how}{other}", passes=False)
+
+
+def _meeting_place() -> Path:
+    from spark_streams.engine.launch import embedded
+
+    return embedded.meeting_place()
 
 
 def _check_host_and_port(url: str) -> None:

@@ -62,7 +62,8 @@ def pending(server: Server) -> int:
 
 @dataclass
 class Carrying:
-    """The driver's process. folder: a new one for its files; options: of the source."""
+    """The driver's process. folder: a new one for its files; options: of the source; environment: more
+    variables of the driver."""
 
     cluster: Cluster
     folder: Path
@@ -72,6 +73,7 @@ class Carrying:
     batch: int = 5_000
     trigger: dict[str, Any] = field(default_factory=lambda: {"availableNow": True})
     options: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +89,7 @@ class Carrying:
             self.process = subprocess.Popen(
                 [*words, str(ROOT / "tests" / "cluster" / "carry.py"), str(self.folder / "asked")],
                 cwd=self.folder, stdout=said, stderr=said, start_new_session=True,
-                env=submit_environment(None if self.python is None else str(self.python)),
+                env=submit_environment(None if self.python is None else str(self.python), **self.environment),
             )  # fmt: skip
 
     def said(self) -> str:

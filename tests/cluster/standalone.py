@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,16 +70,18 @@ class Cluster:
         wait_until(self._answers, "the master answers", master)
         return master
 
-    def add_worker(self) -> Daemon:
-        """One more worker with one core; it is there when this returns."""
+    def add_worker(self, machine: str = "") -> Daemon:
+        """One more worker with one core; it is there when this returns. machine: the name of the one that it believes
+        to be on, which root alone can make it (`can_rename_machines`)."""
         name, there = f"worker{len(self.workers)}", len(self.alive_workers())
         where = ("--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(self.folder / name / "work"))
-        worker = self._start(name, _WORKER, *where, "--cores", "1", "--memory", "1g", self.url)
+        words = (_WORKER, *where, "--cores", "1", "--memory", "1g", self.url)
+        worker = self._start(name, *words, within=_on(machine) if machine else ())
         self.workers.append(worker)
         wait_until(lambda: len(self.alive_workers()) > there, "the worker has registered", worker)
         return worker
 
-    def _start(self, name: str, *words: str) -> Daemon:
+    def _start(self, name: str, *words: str, within: Sequence[str] = ()) -> Daemon:
         """Without anything of ours on its path: executors inherit what a worker has."""
         home = self.folder / name
         home.mkdir(parents=True)
@@ -94,7 +96,7 @@ class Cluster:
         log = home / "log"
         with log.open("wb") as said:
             process = subprocess.Popen(
-                [str(SPARK_HOME / "bin" / "spark-class"), *words],
+                [*within, str(SPARK_HOME / "bin" / "spark-class"), *words],
                 env=environment, cwd=home, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
             )  # fmt: skip
         return Daemon(process, log)
@@ -134,6 +136,18 @@ class Cluster:
         logs = [*self.folder.glob("*/log"), *self.folder.glob("*/work/*/*/stderr")]
         ends = {log.relative_to(self.folder): log.read_text(errors="replace")[-2000:] for log in logs}
         return "\n".join(f"--- {log}\n{end}" for log, end in ends.items())
+
+
+def can_rename_machines() -> bool:
+    """Whether a process of this user can have a host name of its own."""
+    try:
+        return subprocess.run([*_on("elsewhere"), "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def _on(machine: str) -> tuple[str, ...]:
+    return ("unshare", "--uts", "sh", "-c", f'hostname {machine} && exec "$@"', "sh")
 
 
 @contextlib.contextmanager

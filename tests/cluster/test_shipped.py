@@ -80,15 +80,15 @@ def test_a_job_by_spark_submit(cluster: Cluster, pythons: Pythons, real: Server,
 
 def test_a_packed_environment(cluster: Cluster, pythons: Pythons, real: Server, tmp_path: Path) -> None:
     """venv-pack: the archive comes with the query, and is all that executors have; but for the Python that the venv was
-    made of, which must be on every machine, at the same place."""
+    made of, which must be on every machine, at the same place. The driver needs one under the same name (S70)."""
     feed(real, MANY)
     archive = pack(pythons.whole, tmp_path / "env.tar.gz")
     submit = ("--archives", f"{archive}#env")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "env").symlink_to(pythons.whole.parent.parent)
     run = Carrying(cluster, tmp_path / "run", [real], "./env/bin/python", submit, batch=20_000)
     tasks = run.finish()
-    assert {Path(package).parts[-6:-3] for _, package in tasks} == {
-        ("env", "lib", f"python3.{sys.version_info.minor}")[-3:]
-    }
+    assert all(Path(package).is_relative_to(Path(python)) for python, package in tasks)
     assert all(Path(python).is_relative_to(cluster.folder) for python, _ in tasks)
     assert carried(real) == list(range(MANY))
     assert pending(real) == 0

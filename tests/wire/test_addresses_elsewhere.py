@@ -1,4 +1,5 @@
-"""`embedded:` in a task is the driver's engine, or an error: never one that the task's own machine starts."""
+"""An address that means another server on each machine, in a task: `embedded:` is the driver's engine, or an error, and
+never one that the task's own machine starts."""
 
 from __future__ import annotations
 
@@ -51,3 +52,27 @@ def test_a_task_with_another_environment_finds_the_drivers_engine(
     with Connection(there) as server:
         assert server.execute("XLEN", "s") == 1
     assert not (tmp_path / "worker").exists()
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "redis://localhost:1", "unix:///nowhere/x.sock"])
+def test_an_address_of_each_machines_own_is_named_where_nobody_answers(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be right: a proxy on every machine. So it is waited for, as any server is."""
+    there, driver = Address.parse(url), socket.gethostname()
+    with pytest.raises(ServerUnreachableError) as here:
+        Connection(there)
+    assert "machine" not in str(here.value)
+    monkeypatch.setattr(socket, "gethostname", lambda: "worker-7")
+    with pytest.raises(ServerUnreachableError) as error:
+        Connection(there)
+    assert f"(on machine 'worker-7'; the driver is on {driver!r}, and this address is each machine's own)" in str(
+        error.value
+    )
+    assert error.value.passes
+
+
+def test_an_address_that_is_the_same_everywhere_says_nothing_of_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Address.parse("redis://redis.internal:6379/0")
+    monkeypatch.setattr(socket, "gethostname", lambda: "worker-7")
+    assert there.beside() == ""
