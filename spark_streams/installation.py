@@ -26,7 +26,7 @@ Version = tuple[int, ...]
 # As in pyproject.toml: the oldest version that works, and the first one that may not any more (None: not known).
 PYTHON: Version = (3, 11)
 NEEDED: dict[str, tuple[Version, Version | None]] = {
-    "pyspark": ((4, 3), (5,)),
+    "pyspark": ((4, 0), (5,)),
     "pyarrow": ((18,), None),
     "redis": ((6,), None),
     "xxhash": ((3,), None),

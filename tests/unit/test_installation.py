@@ -52,7 +52,7 @@ def test_a_whole_installation_is_a_few_lines_and_takes_no_time(tmp_path: Path) -
         "spark-streams", "Python", "pyspark", "pyarrow", "redis-py", "Java", 'format("rstream")',
     ]  # fmt: skip
     assert sys.executable in lines["Python"]
-    assert "fits pyspark>=4.3,<5" in lines["pyspark"]
+    assert "fits pyspark>=4.0,<5" in lines["pyspark"]
     assert "17.0.9" in lines["Java"]
     assert "found" in lines['format("rstream")']
 
@@ -123,7 +123,7 @@ def test_packages_that_are_missing_or_too_old_are_one_sentence(tmp_path: Path) -
     ended = check(JAVA_HOME=java(tmp_path), PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert ended.returncode == 1
     assert "this Python has pyspark 3.5.1, which spark-streams" in ended.stderr
-    assert f"run {sys.executable} -m pip install 'pyspark>=4.3,<5'" in ended.stderr
+    assert f"run {sys.executable} -m pip install 'pyspark>=4.0,<5'" in ended.stderr
     ended = check(str(stub(tmp_path, "bare", f'exec {sys.executable} -S "$@"')), JAVA_HOME=java(tmp_path))
     assert "this Python lacks pyspark, pyarrow, redis" in ended.stderr
     assert ended.stderr.count("pip install") == 1
