@@ -63,7 +63,7 @@ def pending(server: Server) -> int:
 @dataclass
 class Carrying:
     """The driver's process. folder: a new one for its files; options: of the source; environment: more
-    variables of the driver."""
+    variables of the driver; path: an argument before the program's own."""
 
     cluster: Cluster
     folder: Path
@@ -74,6 +74,7 @@ class Carrying:
     trigger: dict[str, Any] = field(default_factory=lambda: {"availableNow": True})
     options: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    path: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +88,7 @@ class Carrying:
         self.log = self.folder / f"said{time.monotonic_ns()}"
         with self.log.open("wb") as said:
             self.process = subprocess.Popen(
-                [*words, str(ROOT / "tests" / "cluster" / "carry.py"), str(self.folder / "asked")],
+                [*words, str(ROOT / "tests" / "cluster" / "carry.py"), *self.path, str(self.folder / "asked")],
                 cwd=self.folder, stdout=said, stderr=said, start_new_session=True,
                 env=submit_environment(None if self.python is None else str(self.python), **self.environment),
             )  # fmt: skip
@@ -95,12 +96,12 @@ class Carrying:
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def in_the_middle(self, server: Server, batches: int = 2) -> None:
-        """Wait until a batch behind so many is written in part."""
+    def in_the_middle(self, server: Server, batches: int = 2, alive: bool = True) -> None:
+        """Wait until a batch behind so many is written in part. alive: its process must live meanwhile."""
         with server.client() as client:
 
             def is_there() -> bool:
-                assert self.process.poll() is None, self.said()
+                assert not alive or self.process.poll() is None, self.said()
                 written = int(client.xlen("out"))
                 return written > batches * self.batch and written % self.batch != 0
 

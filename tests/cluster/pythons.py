@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAST = ("pyarrow", "numpy", "redis[hiredis]")  # pyspark and py4j are Spark's own there
-_BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "pyspark_rstream.py", "spark_streams", "jobs", "conf")
+_BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "pyspark_rstream.py", "spark_streams")
 
 
 def make_wheel(folder: Path, version: str | None = None) -> Path:

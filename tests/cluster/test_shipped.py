@@ -86,7 +86,8 @@ def test_a_packed_environment(cluster: Cluster, pythons: Pythons, real: Server, 
     submit = ("--archives", f"{archive}#env")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "env").symlink_to(pythons.whole.parent.parent)
-    run = Carrying(cluster, tmp_path / "run", [real], "./env/bin/python", submit, batch=20_000)
+    alone = {"PYTHONPATH": "", "PYSPARK_DRIVER_PYTHON": "./env/bin/python"}
+    run = Carrying(cluster, tmp_path / "run", [real], "./env/bin/python", submit, batch=20_000, environment=alone)
     tasks = run.finish()
     assert all(Path(package).is_relative_to(Path(python)) for python, package in tasks)
     assert all(Path(python).is_relative_to(cluster.folder) for python, _ in tasks)
