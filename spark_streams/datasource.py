@@ -20,6 +20,7 @@ from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.arrow_schema import arrow_schema
 from spark_streams.spark.batch_starts import for_this_spark
 from spark_streams.spark.filters import HAS_FILTERS
+from spark_streams.spark.read_limits import HAS_READ_LIMITS
 
 _LEAST_TO_READ = "say which streams to read (option streams, or streamsPattern), and at which server (option url)"
 
@@ -62,7 +63,9 @@ class RStreamDataSource(DataSource):
         try:
             check_any_given(self.options, _LEAST_TO_READ)
             options = parse_options(self.options, SOURCE, "source")
-            return for_this_spark(StreamReader(options, self._columns(schema, options)))
+            return for_this_spark(
+                StreamReader(options, self._columns(schema, options), first_at_once=not HAS_READ_LIMITS)
+            )
         except RStreamError as error:
             return for_this_spark(RefusedReader(error))
 

@@ -1,7 +1,7 @@
 """Running a query with trigger(availableNow=True) to the end of what is there, on every Spark.
 
 Before 4.2 Spark ends such a query after one batch of a Python source, and neither says that the batch is committed nor
-asks for more (docs/facts.md, S37): so it is started again, until a run reads nothing. That one acknowledges the last
+asks for more (docs/facts.md, S37): so it is started again, until a run has no batch. That one acknowledges the last
 batch, too.
 """
 
@@ -47,9 +47,10 @@ def to_the_end(
 
 
 def _may_have_more(query: StreamingQuery) -> bool:
-    """Whether it has read entries, and ended because this Spark knows no better."""
+    """Whether it has run a batch, and ended because this Spark knows no better. The batch may be an old one, which is
+    run again and is empty by now."""
     trigger = query._jsq.streamingQuery().trigger().toString()
-    return bool(trigger == "AvailableNowTrigger" and any(one.numInputRows for one in query.recentProgress))
+    return bool(trigger == "AvailableNowTrigger" and any("addBatch" in one.durationMs for one in query.recentProgress))
 
 
 def _has_checkpoint(query: StreamingQuery) -> bool:

@@ -32,7 +32,12 @@ from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.task.read_partition import read_task
 from spark_streams.source.task_notes import Writer
-from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from spark_streams.spark.read_limits import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from spark_streams.task_context import MicroBatchName, micro_batch
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.session import Session
@@ -80,7 +85,10 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         now: Callable[[], float] = time.monotonic,
         limits: Limits = LIMITS,
         batch: Callable[[], MicroBatchName | None] = micro_batch,
+        first_at_once: bool = False,
     ) -> None:
+        """first_at_once: the first trigger waits for no minEntriesPerTrigger: a run may end with it, and not say so."""
+        self._first_at_once = first_at_once
         self._options = options
         self._now = now
         self._limits = limits
@@ -101,7 +109,9 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         """The query's batches, made on first use: only the driver's copy of the reader has them."""
         if self._batches is None:
             leave_interrupts_to_the_driver()
-            self._batches = MicroBatchStream(self._options, self._now, limits=self._limits)
+            self._batches = MicroBatchStream(
+                self._options, self._now, limits=self._limits, first_at_once=self._first_at_once
+            )
         return self._batches
 
     def initialOffset(self) -> dict[str, Any]:

@@ -9,6 +9,8 @@ What is known there (docs/facts.md, S36):
 
 So whenever `latestOffset()` is asked, the end that was planned last is committed; where none was, the query begins.
 What was told and is not yet planned is told again.
+
+Nor is a source asked there what it reports. Its counts go into the offset: Spark shows that in the query's progress.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from spark_streams.errors import UnsupportedError
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 
+REPORT = "report"  # in an offset, beside what Offset.from_json reads
+COUNTS = ("lost", "claimed", "dead", "bad")  # of run_counters
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
@@ -46,7 +50,9 @@ class StartingReader(DataSourceStreamReader):
             end = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
             if end == start:
                 return end
-            self._told = end
+            report = self._reader.reportLatestOffset() or {}
+            counts = {name: report[name] for name in COUNTS if report.get(name)}
+            self._told = {**end, REPORT: counts} if counts else end
         return self._told
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -40,11 +40,12 @@ def reader(
     limits: Limits = SMALL,
     batch: Callable[[], MicroBatchName | None] = micro_batch,
     patience: Patience = DEFAULT_PATIENCE,
+    first_at_once: bool = False,
     **options: str,
 ) -> StreamReader:
     """A query's reader. Those before it have died: their leases are free, and what they reserved is still pending."""
     stop_all()
-    return another_reader(server, schema, now, limits, batch, patience, **options)
+    return another_reader(server, schema, now, limits, batch, patience, first_at_once, **options)
 
 
 def another_reader(
@@ -54,6 +55,7 @@ def another_reader(
     limits: Limits = SMALL,
     batch: Callable[[], MicroBatchName | None] = micro_batch,
     patience: Patience = DEFAULT_PATIENCE,
+    first_at_once: bool = False,
     **options: str,
 ) -> StreamReader:
     """One more reader beside those that run. now: seconds that only go up; batch: the one that its tasks are in."""
@@ -64,7 +66,7 @@ def another_reader(
         del given["startingOffsets"]
     checked = parse_options(given, SOURCE, "source").with_patience(patience)
     columns = Columns(schema, True, checked["mode"], checked["columnNameOfCorruptRecord"])
-    _running.append(StreamReader(checked, columns, now, limits, batch))
+    _running.append(StreamReader(checked, columns, now, limits, batch, first_at_once))
     return _running[-1]
 
 

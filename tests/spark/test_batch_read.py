@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from spark_streams.spark.filters import HAS_FILTERS
 from tests.servers import Server
+from tests.spark.streams import PLANS_ONCE
 
 pytestmark = pytest.mark.spark
 
@@ -106,6 +107,7 @@ def test_nothing_to_read_is_no_rows(spark: SparkSession, server: Server, client:
     assert load(spark, server, startingOffsets="1800000000000").count() == 0
 
 
+@pytest.mark.skipif(not PLANS_ONCE, reason="this Spark plans a DataFrame anew for each use")
 def test_a_dataframe_reads_the_same_entries_whenever_it_is_used(
     spark: SparkSession, server: Server, client: redis.Redis
 ) -> None:

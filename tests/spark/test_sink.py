@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.servers import Server
-from tests.spark.streams import append, read_stream
+from tests.spark.streams import append, read_stream, run_to_the_end
 
 pytestmark = pytest.mark.spark
 
@@ -114,7 +114,7 @@ def test_a_batch_whose_commit_entry_is_gone_is_there_once(spark: SparkSession, s
     def run(partitions: int) -> None:
         rows = read_stream(spark, server, "n INT", streams="in", maxEntriesPerTrigger="200").repartition(partitions)
         query = rows.writeStream.format("rstream").options(url=server.url, stream="out", chunkSize="30")
-        query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+        run_to_the_end(query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start)
 
     run(2)
     last = max(int(file.name) for file in (tmp_path / "commits").iterdir() if file.name.isdigit())
@@ -134,7 +134,7 @@ def test_delivery_may_change_between_runs(spark: SparkSession, server: Server, t
                 client.xadd("in", {"n": n})
         rows = read_stream(spark, server, "n INT", streams="in", maxEntriesPerTrigger="100")
         query = rows.writeStream.format("rstream").options(url=server.url, stream="out", delivery=delivery)
-        query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+        run_to_the_end(query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start)
 
     run(0, "exactly-once")
     for file in (tmp_path / "commits").glob("*0*"):
@@ -159,7 +159,7 @@ def test_a_batch_whose_entries_are_trimmed_before_it_is_read_again_is_there_once
                 client.xadd("in", {"n": n})
         rows = read_stream(spark, server, "n INT", **given)
         query = rows.writeStream.format("rstream").options(url=server.url, stream="out", chunkSize="30")
-        query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+        run_to_the_end(query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start)
 
     run(0)
     for file in (tmp_path / "commits").glob("*2*"):
@@ -181,7 +181,7 @@ def test_every_write_of_a_foreach_batch_is_written(spark: SparkSession, server: 
         append(frame, server, "out")
 
     query = read_stream(spark, server, "n INT", streams="in").writeStream.foreachBatch(both)
-    query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+    run_to_the_end(query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start)
     assert _numbers(server, "out") == Counter(dict.fromkeys(range(20), 2))
 
 
@@ -225,7 +225,7 @@ def test_a_query_does_not_send_rows_back_to_where_it_read_them(
 
     def run(rows: DataFrame) -> None:
         query = rows.writeStream.format("rstream").options(url=server.url, stream="out")
-        query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+        run_to_the_end(query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start)
 
     with pytest.raises(PySparkException, match=WAY_OUT):
         run(frame)
@@ -276,7 +276,7 @@ def test_named_writes_within_foreach_batch_are_written_once(
 
     def drain() -> None:
         writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        run_to_the_end(writer.trigger(availableNow=True).start)
 
     drain()
     for name in ("1", ".1.crc"):
@@ -298,4 +298,4 @@ def test_a_transaction_outside_of_foreach_batch_is_refused(spark: SparkSession, 
     writer = read_stream(spark, server, "id LONG", streams="in").writeStream.format("rstream")
     given = {"url": server.url, "stream": "out", "transaction": "x", "checkpointLocation": str(tmp_path)}
     with pytest.raises(PySparkException, match="writeStream writes each micro-batch once by itself: drop it"):
-        writer.options(**given).trigger(availableNow=True).start().awaitTermination()
+        run_to_the_end(writer.options(**given).trigger(availableNow=True).start)

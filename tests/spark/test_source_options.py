@@ -15,8 +15,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_streams.monitor.watch.progress import read_progress
 from tests.servers import Server
-from tests.spark.streams import append, drain, read_stream, start, written
+from tests.spark.streams import append, drain, read_stream, run_to_the_end, start, written
 
 pytestmark = pytest.mark.spark
 
@@ -128,8 +129,7 @@ def test_entries_that_do_not_fit_become_letters_of_their_query_and_batch(
     for n in range(5):
         client.xadd("s", {"n": f"{n}?", "name": "x"})
     options = {"streams": "s", "mode": "DEADLETTER", "deadLetterStream": "dead", "maxEntriesPerTrigger": "80"}
-    query = start(read_stream(spark, server, SCHEMA, **options), tmp_path)
-    query.awaitTermination()
+    query = run_to_the_end(lambda: start(read_stream(spark, server, SCHEMA, **options), tmp_path))[0]
     assert_df_equality(written(spark, tmp_path), frame, ignore_row_order=True, ignore_nullable=True)
     letters = [fields for _, fields in client.xrange("dead")]
     assert sorted(letter["n"] for letter in letters) == [f"{n}?" for n in range(5)]
@@ -161,10 +161,10 @@ def test_what_a_dead_client_left_is_taken_over_and_told_in_the_progress(
     client.xgroup_create("s", "g", id="0")
     client.xreadgroup("g", "bob", {"s": ">"}, count=20)
     options = {"streams": "s", "claimIdle": "1ms", "failOnDataLoss": "false"}
-    query = start(read_stream(spark, server, "n INT, _deliveries INT", **options), tmp_path)
-    query.awaitTermination()
+    frame = read_stream(spark, server, "n INT, _deliveries INT", **options)
+    query = run_to_the_end(lambda: start(frame, tmp_path))[0]
     back = written(spark, tmp_path)
     assert [tuple(row) for row in back.orderBy("n").collect()] == [(n, 2 if n < 20 else 1) for n in range(50)]
-    told = [json.loads(progress.sources[0].latestOffset) for progress in query.recentProgress]
-    assert told[-1]["claimed"] == {"s": 20}
+    told = read_progress(json.loads(query.recentProgress[-1].json))
+    assert [stream.claimed for stream in told.sources[0].streams] == [20]
     assert {one["name"]: one["pending"] for one in client.xinfo_consumers("s", "g")} == {"bob": 0, "spark": 0}

@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.servers import Server
+from tests.spark.streams import run_to_the_end
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +47,7 @@ def test_a_query_of_the_version_before_goes_on(server: Server, spark: SparkSessi
         assert (client.xlen("out"), client.xpending("in", "g")["pending"]) == (60, 20)
         for n in range(60, 75):
             client.xadd("in", {"n": n}, id=f"{1000 + n}-0")
-        query = (
+        writer = (
             spark.readStream.format("rstream")
             .options(url=server.url, streams="in", group="g", startingOffsets="earliest", maxEntriesPerTrigger="20")
             .schema("n long")
@@ -54,10 +55,8 @@ def test_a_query_of_the_version_before_goes_on(server: Server, spark: SparkSessi
             .writeStream.format("rstream")
             .options(url=server.url, stream="out", checkpointLocation=str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination(120)
-        assert query.exception() is None
+        run_to_the_end(writer.start)
         assert [int(fields["n"]) for _, fields in client.xrange("out")] == list(range(75))
         assert client.xpending("in", "g")["pending"] == 0
         group = client.xinfo_groups("in")[0]

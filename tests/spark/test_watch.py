@@ -22,7 +22,7 @@ import spark_streams
 from spark_streams.errors import InvalidOptionError
 from spark_streams.monitor.watch.listener import Watch
 from tests.servers import Server, free_port
-from tests.spark.streams import read_stream, start
+from tests.spark.streams import read_stream, run_to_the_end, start
 
 pytestmark = pytest.mark.spark
 
@@ -64,7 +64,7 @@ def metrics(text: str) -> dict[tuple[str, ...], float]:
 
 def drained(frame: DataFrame, folder: Path) -> None:
     """Run to the end of what is there."""
-    start(frame, folder).awaitTermination()
+    run_to_the_end(lambda: start(frame, folder))
 
 
 def test_lines_and_metrics_say_what_happened(

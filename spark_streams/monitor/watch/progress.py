@@ -74,6 +74,7 @@ def _source(told: Mapping[str, Any]) -> SourceProgress | None:
     if end is None:
         return None
     latest = _offset(told.get("latestOffset")) or {}
+    latest = latest.get("report", latest)  # where Spark does not ask for one (spark/batch_starts.py)
     streams = []
     for stream, position in end["streams"].items():
         taken = end.get("batch", {}).get(stream, {}).get("count", 0)

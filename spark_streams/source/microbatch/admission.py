@@ -15,10 +15,11 @@ _ENDLESS = 1 << 62  # a backlog that the server cannot count
 class Admission:
     """now: seconds that only go up; until: where an AvailableNow run ends, per stream."""
 
-    def __init__(self, options: Options, now: Callable[[], float]) -> None:
+    def __init__(self, options: Options, now: Callable[[], float], first_at_once: bool = False) -> None:
         self._options = options
         self._now = now
         self._waiting_since: float | None = None  # fewer than minEntriesPerTrigger are there
+        self._at_once = first_at_once
         self.until: Mapping[str, StreamState] | None = None
 
     def end_of(self, stream: str, heads: Mapping[str, StreamState]) -> StreamState:
@@ -44,7 +45,11 @@ class Admission:
     def is_too_little(self, backlog: int) -> bool:
         """Whether there are fewer than minEntriesPerTrigger."""
         least: int | None = self._options["minEntriesPerTrigger"]
-        return least is not None and backlog < least and self.until is None
+        return least is not None and backlog < least and self.until is None and not self._at_once
+
+    def looked(self) -> None:
+        """A trigger is over."""
+        self._at_once = False
 
     def made(self) -> None:
         """A batch was made: the next wait begins anew."""

@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 class MicroBatchStream:
     """One query's batches. Calls come from one thread. now: seconds that only go up; worker: what runs beside the
-    tasks; terms: of the lease."""
+    tasks; first_at_once: the first trigger waits for no minEntriesPerTrigger."""
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class MicroBatchStream:
         now: Callable[[], float] = time.monotonic,
         worker: BackgroundWorker | None = None,
         limits: Limits = LIMITS,
+        first_at_once: bool = False,
     ) -> None:
         self._options = options
         self._limits = limits
@@ -83,7 +84,7 @@ class MicroBatchStream:
         groups = self._groups = GroupReconciler(losses, subscription, account, self._no_ack)
         poison = self._poison = PoisonBatch(options["maxDeliveries"], self._dead_letter, losses, limits)
         acks = self._acknowledging = Acknowledging(self.worker, options, self.member, losses, self.counters, limits)
-        admission = self._admission = Admission(options, now)
+        admission = self._admission = Admission(options, now, first_at_once)
         self._positions = KeptPositions(self._no_ack)
         contents = self._contents = ContentsChooser(
             options, subscription, groups, admission, poison, losses, self.counters, self._dead_letter, limits
@@ -136,6 +137,7 @@ class MicroBatchStream:
         there is nothing."""
         self._check_owner(begin)
         batch = self._again_where_something_vanishes(lambda server: self._trigger.next(server, begin, most))
+        self._admission.looked()
         if batch is None:
             return None
         self._current = batch

@@ -40,6 +40,19 @@ def test_fewer_entries_than_the_least_wait_but_no_longer_than_the_delay(server: 
     assert read(one, end, one.latestOffset(end, ALL)) == list(range(49, 99))
 
 
+def test_where_a_run_may_end_with_its_first_batch_that_one_waits_for_nothing(
+    server: Server, client: redis.Redis
+) -> None:
+    """Before Spark 4.2 nobody says whether it will."""
+    add(client, 3)
+    one = reader(server, minEntriesPerTrigger="10", maxTriggerDelay="1m", first_at_once=True)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1, 2]
+    add(client, 3)
+    assert one.latestOffset(end, ALL) == end
+
+
 def test_available_now_does_not_wait_for_the_least(server: Server, client: redis.Redis) -> None:
     add(client, 5)
     one = reader(server, minEntriesPerTrigger="50")
