@@ -109,7 +109,7 @@ class Cluster:
 
     def _answers(self) -> bool:
         try:
-            return self.state()["status"] == "ALIVE"
+            return bool(self.state()["status"] == "ALIVE")
         except OSError:
             return False
 
