@@ -22,7 +22,7 @@ import pyspark
 from tests.servers import free_port
 
 SPARK_HOME = Path(pyspark.__file__).parent
-PATIENCE = 120.0  # seconds, for anything that must come about
+PATIENCE = 240.0  # seconds, for anything that must come about
 EXECUTOR_MEMORY = "640m"
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 

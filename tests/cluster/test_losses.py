@@ -21,17 +21,13 @@ from tests.servers import Server
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 MANY = 50_000
 SMALL_TASKS = {"entriesPerPartition": "1000"}  # some at once on each executor, and some to come
-# A lost worker shall be missed soon. Decommissioning is an application's to allow, too.
-SOON = (
-    "--conf", "spark.network.timeout=20s", "--conf", "spark.network.timeoutInterval=5s",
-    "--conf", "spark.executor.heartbeatInterval=2s",
-)  # fmt: skip
+# Decommissioning is an application's to allow, too.
 LEAVING = ("--conf", "spark.decommission.enabled=true")
 
 
 def begin(cluster: Cluster, pythons: Pythons, real: Server, folder: Path, *submit: str) -> Carrying:
     feed(real, MANY)
-    return Carrying(cluster, folder, [real], pythons.whole, (*SOON, *submit), options=SMALL_TASKS)
+    return Carrying(cluster, folder, [real], pythons.whole, submit, options=SMALL_TASKS)
 
 
 def check(run: Carrying, real: Server) -> None:
@@ -83,7 +79,7 @@ def test_executors_come_and_go(cluster: Cluster, pythons: Pythons, real: Server,
     )  # fmt: skip
     feed(real, MANY // 2)
     trigger = {"processingTime": "1 second"}
-    run = Carrying(cluster, tmp_path, [real], pythons.whole, (*SOON, *dynamic), trigger=trigger, options=SMALL_TASKS)
+    run = Carrying(cluster, tmp_path, [real], pythons.whole, dynamic, trigger=trigger, options=SMALL_TASKS)
     try:
         run.in_the_middle(real)
         first = {one.number for one in cluster.executors()}

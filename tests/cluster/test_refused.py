@@ -54,7 +54,7 @@ def test_cluster_mode_on_a_standalone_cluster_is_sparks_to_refuse(cluster: Clust
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[Server]:
     """The shared engine of a driver with this RSTREAM_EMBEDDED_DIR, which workers do not have."""
-    url = locate(idle=30, meeting=tmp_path / "meet")
+    url = locate(idle=600, meeting=tmp_path / "meet")
     yield Server("engine", url)
     with contextlib.suppress(redis.ConnectionError), redis.Redis.from_url(url) as client:
         client.shutdown(nosave=True)
