@@ -2,8 +2,9 @@
 started.
 
 Spark itself runs two more Pythons: on the driver's machine the one that looks for data sources (PYSPARK_DRIVER_PYTHON,
-else PYSPARK_PYTHON, else python3), on the executors' the one that runs tasks (PYSPARK_PYTHON, else python3). Both must
-find this package, the first one as a plain module on its path (S17, S29).
+else PYSPARK_PYTHON, else python3), and, on the driver's machine and on the executors', the one of tasks: the same where
+that look has found the format, else PYSPARK_PYTHON, else python3 (S70). Both must find this package, the first one as a
+plain module on its path (S17, S29).
 """
 
 from __future__ import annotations

@@ -85,9 +85,9 @@ class Connection:
         except (redis.AuthenticationError, redis.ResponseError) as error:
             raise login_error(address, error) from None
         except (redis.RedisError, OSError) as error:
+            why = f"{str(error).rstrip('.')}{address.beside()}"
             raise ServerUnreachableError(
-                f"no stream server answers at {address}: {str(error).rstrip('.')}; start one there, or set url "
-                "(or RSTREAM_URL)"
+                f"no stream server answers at {address}: {why}; start one there, or set url (or RSTREAM_URL)"
             ) from None
         except (ValueError, TypeError) as error:
             raise ServerUnreachableError(f"the address {address} cannot be used: {error}", passes=False) from error
