@@ -223,8 +223,8 @@ install_packages() (
   cd "$root" || exit
   export PIP_CONSTRAINT="${PIP_CONSTRAINT:+$PIP_CONSTRAINT }constraints.txt"
   export PIP_BUILD_CONSTRAINT="${PIP_BUILD_CONSTRAINT:+$PIP_BUILD_CONSTRAINT }constraints.txt"
-  local package='.'
-  [ "$1" = run ] || package='.[dev]'
+  local package='.[dev]'
+  [ "$1" != run ] || package='.[spark]'
   { [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"; } &&
     "$venv/bin/python" -m pip install --disable-pip-version-check --no-user --editable "$package" &&
     # Only the data file in it is used: without its dependencies, that is without pandas.

@@ -41,9 +41,10 @@ BELOW = {
     # Streams they read and write by format("rstream"): source and sink are not among these.
     "running": {"errors", "monitor", "option_values", "spark"},
     "jobs": {"__init__", "deadletter", "errors", "monitor", "option_values", "options", "running", "wire"},
-    "installation": {"_version"},
+    "installation": {"_version", "spark"},
+    "pytest_plugin": {"engine"},
     "__main__": {"installation"},
-    "__init__": {"_version", "datasource", "deadletter", "monitor", "running"},
+    "__init__": {"_version", "datasource", "deadletter", "monitor", "running", "spark"},
 }
 # Within the source: from what is known of entries and groups up to what Spark asks.
 SOURCE = [
