@@ -217,6 +217,42 @@ make_venv() {
   rm -f "$venv/.setup.making" "$venv/.setup.log"
 }
 
+# -------------------------------------------------------------------------------------------------------------- other Sparks
+
+# The newest of each line that tests run on beside the one in constraints.txt, which is 4.3.
+spark_release() {
+  case $1 in
+    4.0) echo 4.0.5 ;;
+    4.1) echo 4.1.4 ;;
+    4.2) echo 4.2.1 ;;
+    *) die "there are no tests on Spark $1: 4.0, 4.1, 4.2, 4.3 or all" ;;
+  esac
+}
+
+# set_up_spark 4.0: an environment with that Spark, .venv/spark-4.0, and Spark's Pythons in it. After `set_up dev java redis`.
+set_up_spark() {
+  local release other
+  [ "$1" != 4.3 ] || return 0
+  release=$(spark_release "$1") || exit
+  other=$venv/spark-$1
+  if [ "$(cat "$other/.done" 2>/dev/null)" != "$release $(venv_recipe)" ]; then
+    rm -rf "$other"
+    step "setting up Spark $release in .venv/spark-$1 (a download of 430 MB)" install_spark "$other" "$release" ||
+      die "set-up stopped: see pip's own words above"
+    printf '%s\n' "$release $(venv_recipe)" >"$other/.done"
+  fi
+  export VIRTUAL_ENV="$other" PATH="$other/bin:$PATH"
+  export PYSPARK_PYTHON="$other/bin/python" PYSPARK_DRIVER_PYTHON="$other/bin/python"
+}
+
+# Everything but Spark is what .venv has.
+install_spark() (
+  cd "$root" || exit
+  "$venv/bin/python" -m venv "$1" && grep -viE '^(pyspark|py4j)=' constraints.txt >"$1/constraints.txt" || exit
+  PIP_BUILD_CONSTRAINT=constraints.txt "$1/bin/python" -m pip install --disable-pip-version-check --no-user \
+    --constraint "$1/constraints.txt" --editable '.[dev]' "pyspark==$2"
+)
+
 # Runs in a subshell of its own folder: the pins are named by a relative path because pip splits these variables at blanks.
 # As variables they also pin what builds the source packages (pip before 25.3 reads the first, later ones the second).
 install_packages() (

@@ -26,10 +26,8 @@ Version = tuple[int, ...]
 
 # As in pyproject.toml: the oldest version that works, and the first one that may not any more (None: not known).
 PYTHON: Version = (3, 11)
-SPARK: tuple[Version, Version | None] = (
-    (4, 0),
-    (5,),
-)  # of pyspark: pip's where the extra `spark` is installed, else Spark's own
+# Of pyspark: pip's where the extra `spark` is installed, else Spark's own.
+SPARK: tuple[Version, Version | None] = ((4, 0), (5,))
 NEEDED: dict[str, tuple[Version, Version | None]] = {
     "pyarrow": ((18,), None),
     "redis": ((5, 0, 1), (9,)),

@@ -1,5 +1,7 @@
 """All tests, some folders at a time, each in a pytest of its own: `python -m tests.side_by_side`, as scripts/test does.
 
+`--spark`: only what knows of Spark, for a Python that has another one; `--short`: some minutes of it.
+
 Most of them wait, for Spark above all. A pytest has servers, a Spark and a temporary folder of its own, so that nothing
 is shared. What it says is shown whole when it has ended; the exit code is that of the first folder, in the order in
 which they began, whose tests did not all pass. PYTEST_ADDOPTS adds to the options of each.
@@ -29,6 +31,15 @@ SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink"]
 FIRST = [*SPARK, "tests/source", "tests/engine"]
 # Folders that would take longer than all others: each so many legs, which share its files.
 PARTS = {"tests/spark": 2}
+# What depends on Spark, or is told by it how things are; and the part of it that shows most in little time: the side
+# of the driver, a query from end to end, values in both directions, drivers that are killed.
+ON_ANOTHER_SPARK = [*SPARK, "tests/source", "tests/unit"]
+SHORT = {
+    "tests/spark": ("tests/spark/test_end_to_end.py", "tests/spark/test_sink.py", "tests/spark/test_promises.py"),
+    "tests/faults": ("tests/faults/test_killed_driver.py", "tests/faults/test_endings.py"),
+    "tests/source": ("tests/source/microbatch",),
+    "tests/unit": ("tests/unit",),
+}
 CORES = min(5, os.cpu_count() or 1)
 SPARKS_AT_ONCE = CORES + 1
 AT_ONCE = CORES + 2
@@ -121,9 +132,14 @@ def parts() -> list[Part]:
     return found
 
 
-def run(home: Path) -> Generator[Leg, None, None]:
+def short_parts() -> list[Part]:
+    """Some minutes of what knows of Spark."""
+    return [Part(name, name.split(" ")[0], paths) for name, paths in SHORT.items()]
+
+
+def run(home: Path, waiting: list[Part]) -> Generator[Leg, None, None]:
     """All legs, each when it has ended."""
-    waiting, running = parts(), list[Leg]()
+    running = list[Leg]()
     try:
         while waiting or running:
             for part in list(waiting):
@@ -170,6 +186,13 @@ def sum_up(legs: list[Leg]) -> None:
             print(*[line for line in leg.said() if line.startswith(("FAILED ", "ERROR "))], sep="\n")
 
 
+def wanted(words: list[str]) -> list[Part]:
+    """What the command line asks for."""
+    if "--short" in words:
+        return short_parts()
+    return [part for part in parts() if "--spark" not in words or part.folder in ON_ANOTHER_SPARK]
+
+
 def main() -> int:
     """Exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
@@ -178,7 +201,7 @@ def main() -> int:
     home = Path(tempfile.mkdtemp(prefix="rs-"))  # short: a socket's path has a hundred bytes at most
     legs: list[Leg] = []
     try:
-        with contextlib.closing(run(home)) as ended:
+        with contextlib.closing(run(home, wanted(sys.argv[1:]))) as ended:
             for leg in ended:
                 show(leg)
                 legs.append(leg)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams import watch
@@ -20,7 +21,8 @@ from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.option_values import duration
 from spark_streams.options import Options
-from spark_streams.running.ending import end_between_batches, wait_for_end
+from spark_streams.running.ending import end_between_batches
+from spark_streams.running.to_the_end import to_the_end
 from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
@@ -130,22 +132,23 @@ class Query:
         seen = -1
         total = 0
         with Bar(job.console, job.name, self.waiting or None) as bar:
-            query = writer.trigger(**self.trigger).start()
+            writer = writer.trigger(**self.trigger)
 
-            def count() -> None:
+            def count(query: StreamingQuery) -> None:
                 nonlocal seen, total
                 for progress in query.recentProgress:
                     if progress.batchId > seen and progress.numInputRows:
                         seen, total = progress.batchId, total + progress.numInputRows
                 bar.at(total)
 
-            def both() -> None:
-                count()
+            def both(query: StreamingQuery) -> None:
+                count(query)
                 look()
 
-            if not wait_for_end(query, job.stop, both) and not end_between_batches(query, self._patience):
+            query, has_ended = to_the_end(writer.start(), writer.start, job.stop, both)
+            if not has_ended and not end_between_batches(query, self._patience):
                 job.say(cut=True)
-            count()
+            count(query)
         return Ran(total, bar.rate)
 
 

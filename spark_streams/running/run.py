@@ -13,10 +13,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams.errors import InvalidOptionError, UnsupportedError
 from spark_streams.option_values import duration
-from spark_streams.running.ending import cut, end_between_batches, wait_for_end
+from spark_streams.running.ending import cut, end_between_batches
 from spark_streams.running.quiet import quietened
 from spark_streams.running.stopping import Stop
 from spark_streams.running.telling import errors_in_one_line, say
+from spark_streams.running.to_the_end import to_the_end
 
 ALL = "RSTREAM_TRACEBACK"  # in the environment: as the argument `traceback`
 
@@ -32,9 +33,17 @@ def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: b
         context = _context()
         a_little_longer = closing.enter_context(quietened(context, not show))
         stop = closing.enter_context(_listening(context))
-        running = _started(query() if callable(query) else query)
+        wanted = query() if callable(query) else query
+        running = _started(wanted)
+
+        def runs(query: StreamingQuery) -> None:
+            nonlocal running
+            running = query
+
         try:
-            if not wait_for_end(running, stop):
+            again = wanted.start if isinstance(wanted, DataStreamWriter) else None
+            running, has_ended = to_the_end(running, again, stop, runs)
+            if not has_ended:
                 say(f"stopping; the batch in flight is finished first ({stop_within} at most; Ctrl-C again: at once)")
                 if not end_between_batches(running, patience):
                     say(f"the batch in flight took longer than {stop_within}: it is cut, and run again next time")

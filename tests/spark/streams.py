@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.servers import Server
 
 
@@ -37,8 +39,18 @@ def start(frame: DataFrame, folder: Path, once: bool = True) -> StreamingQuery:
 
 def drain(frame: DataFrame, folder: Path) -> DataFrame:
     """Run the query to the end of what is there; what it wrote."""
-    start(frame, folder).awaitTermination()
+    run_to_the_end(lambda: start(frame, folder))
     return written(frame.sparkSession, folder)
+
+
+def run_to_the_end(begin: Callable[[], StreamingQuery]) -> list[StreamingQuery]:
+    """A query with availableNow, as often as this Spark needs for it (as spark_streams.run does); each of them."""
+    ran: list[StreamingQuery] = []
+    while True:
+        ran.append(begin())
+        ran[-1].awaitTermination()
+        if HAS_READ_LIMITS or not any(one.numInputRows for one in ran[-1].recentProgress):
+            return ran
 
 
 def written(spark: SparkSession, folder: Path) -> DataFrame:

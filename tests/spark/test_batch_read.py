@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_streams.spark.filters import HAS_FILTERS
 from tests.servers import Server
 
 pytestmark = pytest.mark.spark
@@ -28,6 +29,8 @@ def client(server: Server) -> redis.Redis:
 
 @pytest.fixture
 def pushdown(spark: SparkSession) -> Iterator[None]:
+    if not HAS_FILTERS:
+        pytest.skip("this Spark has no filters for Python sources")
     spark.conf.set(PUSHDOWN, "true")
     yield
     spark.conf.unset(PUSHDOWN)
@@ -179,9 +182,17 @@ def test_without_push_filters_a_dataframe_can_be_filtered_in_many_ways(
     assert sorted(row.n for row in first.union(second).collect()) == [1, 2]
 
 
+@pytest.mark.skipif(not HAS_FILTERS, reason="this Spark has no filters for Python sources")
 def test_push_filters_in_a_session_that_does_not_push_is_an_error_that_names_the_setting(
     spark: SparkSession, server: Server, client: redis.Redis
 ) -> None:
     add(client, 2)
     with pytest.raises(PySparkException, match=PUSHDOWN):
         load(spark, server, pushFilters="true").count()
+
+
+@pytest.mark.skipif(HAS_FILTERS, reason="this Spark has filters for Python sources")
+def test_push_filters_where_spark_has_none_is_refused(spark: SparkSession, server: Server, client: redis.Redis) -> None:
+    add(client, 1)
+    with pytest.raises(AnalysisException, match=r"RSTREAM_UNSUPPORTED.*option pushFilters needs a Spark that"):
+        load(spark, server, "n INT", pushFilters="true").collect()

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.servers import Server
-from tests.spark.streams import read_stream
+from tests.spark.streams import read_stream, run_to_the_end
 
 pytestmark = pytest.mark.spark
 
@@ -33,15 +33,14 @@ def start_until_it_ends(make: Callable[[], DataFrame], server: Server, checkpoin
     """Start the query again each time that it dies, while entries keep coming; how many starts it took."""
     client: redis.Redis = server.client(decode_responses=True)
     for starts in range(1, 40):
-        query = (
+        writer = (
             make()
             .writeStream.format("rstream")
             .options(url=server.url, stream="out", chunkSize="5", checkpointLocation=str(checkpoint))
             .trigger(availableNow=True)
-            .start()
         )
         try:
-            query.awaitTermination()
+            run_to_the_end(writer.start)
         except StreamingQueryException:
             for n in range(20):
                 client.xadd("in", {"n": 1000 * starts + n})
@@ -89,15 +88,14 @@ def test_what_the_query_needs_may_be_away_for_any_number_of_restarts(
 
     def start() -> str:
         options = {"streams": "in", "maxDeliveries": "1", "deadLetterStream": "dead"}
-        query = (
+        writer = (
             read_stream(spark, server, "n INT", **options)
             .writeStream.foreachBatch(write)
             .option("checkpointLocation", str(tmp_path))
             .trigger(availableNow=True)
-            .start()
         )
         try:
-            query.awaitTermination()
+            run_to_the_end(writer.start)
         except StreamingQueryException as error:
             return str(error)
         return ""

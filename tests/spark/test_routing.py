@@ -14,7 +14,7 @@ from spark_streams.errors import SchemaError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
-from tests.spark.streams import read_stream
+from tests.spark.streams import read_stream, run_to_the_end
 
 pytestmark = pytest.mark.spark
 
@@ -70,9 +70,9 @@ def test_letters_of_a_streaming_query_go_through_the_sink(spark: SparkSession, s
     assert good.columns == ["n", "_stream", "_id", "_deliveries", "_fields"]
     query = (
         letters.writeStream.format("rstream").options(url=server.url, stream="dead")
-        .option("checkpointLocation", str(tmp_path / "letters")).trigger(availableNow=True).start()
+        .option("checkpointLocation", str(tmp_path / "letters")).trigger(availableNow=True)
     )  # fmt: skip
-    query.awaitTermination()
+    query = run_to_the_end(query.start)[0]
     check(server, ids, str(query.id))
 
 
@@ -86,9 +86,9 @@ def test_a_letter_that_becomes_a_letter_keeps_its_past(spark: SparkSession, serv
     query = (
         route(read_stream(spark, server, SCHEMA, streams="letters"))[1]
         .writeStream.format("rstream").options(url=server.url, stream="dead")
-        .option("checkpointLocation", str(tmp_path / "letters")).trigger(availableNow=True).start()
+        .option("checkpointLocation", str(tmp_path / "letters")).trigger(availableNow=True)
     )  # fmt: skip
-    query.awaitTermination()
+    query = run_to_the_end(query.start)[0]
     again, first, own = letters_in(server)
     assert (again[0][b"dl.id"], again[0][b"dl.stream"], again[1]["stream"]) == (b"5-0", b"s", "letters")
     assert (again[1]["redrives"], again[1]["previous"]) == ("2", "old/7-0")
@@ -110,9 +110,9 @@ def test_within_foreach_batch_rows_are_either_good_or_letters(
 
     query = (
         read_stream(spark, server, SCHEMA, streams="s").writeStream.foreachBatch(batch)
-        .option("checkpointLocation", str(tmp_path / "both")).trigger(availableNow=True).start()
+        .option("checkpointLocation", str(tmp_path / "both")).trigger(availableNow=True)
     )  # fmt: skip
-    query.awaitTermination()
+    query = run_to_the_end(query.start)[0]
     check(server, ids, str(query.id))
     assert kept == [0, 2, 4, 6, 8, None]  # where the condition is null the row is good
 

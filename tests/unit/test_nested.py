@@ -8,6 +8,7 @@ import json
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from spark_streams.source.rows.cast import cast_texts, cast_values
 from spark_streams.source.rows.nested_json import _Reader, read_json
 
 UTC = datetime.UTC
+_OFF_LIMITS = np.full(256, -7, np.int8)  # what stands behind a buffer is nobody's to read
 US = pa.timestamp("us", tz="UTC")
 INTS = pa.list_(pa.int32())
 POINT = pa.struct([pa.field("x", pa.int32()), pa.field("label", pa.string())])
@@ -165,6 +167,17 @@ def test_far_years_that_the_sink_writes_read_back(to: pa.DataType) -> None:
         column = pa.array([day * 86_400_000_000 + 7 for day in days]).view(to)
     written = text_columns(pa.RecordBatch.from_arrays([column], names=["c"]), "omit").values[0]
     assert cast_values(written, to)[0].equals(column)
+
+
+@pytest.mark.parametrize("inner", [pa.map_(pa.string(), pa.int32()), pa.list_(pa.int32()), pa.large_list(pa.int32())])
+def test_lists_of_no_rows_may_come_without_offsets(inner: pa.DataType) -> None:
+    """As Java's Arrow before 18 hands them over: a buffer of no bytes, where one offset is due."""
+    none = [None, pa.foreign_buffer(_OFF_LIMITS.ctypes.data + 64, 0, _OFF_LIMITS)]
+    of = pa.struct([inner.key_field, inner.item_field]) if pa.types.is_map(inner) else inner.value_type
+    empty = pa.Array.from_buffers(inner, 0, none, children=[pa.array([], of)])
+    lists = pa.ListArray.from_arrays(pa.array([0, 0, 0], pa.int32()), empty)
+    fields = text_columns(pa.RecordBatch.from_arrays([lists], names=["a"]), "omit")
+    assert [column.to_pylist() for column in fields.values] == [[b"[]", b"[]"]]
 
 
 def test_nan_and_a_page_of_json_read_back() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.side_by_side import FIRST, PARTS, ROOT, folders, parts
+from tests.side_by_side import FIRST, ON_ANOTHER_SPARK, PARTS, ROOT, folders, parts, short_parts, wanted
 
 
 def test_no_test_is_left_out() -> None:
@@ -21,3 +21,10 @@ def test_the_parts_of_a_folder_are_the_folder() -> None:
     assert [part.folder for part in parts() if part.folder not in PARTS] == [
         one for one in folders() if one not in PARTS
     ]
+
+
+def test_what_runs_on_another_spark_is_there() -> None:
+    assert {part.folder for part in wanted(["--spark"])} == set(ON_ANOTHER_SPARK)
+    assert wanted([]) == parts()
+    assert all((ROOT / path).exists() for part in short_parts() for path in part.paths)
+    assert {part.folder for part in short_parts()} <= set(ON_ANOTHER_SPARK)
