@@ -30,7 +30,7 @@ PYTHON: Version = (3, 11)
 SPARK: tuple[Version, Version | None] = ((4, 0), (5,))
 NEEDED: dict[str, tuple[Version, Version | None]] = {
     "pyarrow": ((18,), None),
-    "redis": ((5, 0, 1), (9,)),
+    "redis": ((5, 0, 8), (9,)),
     "hiredis": ((3,), (4,)),
     "xxhash": ((3, 1), None),
     "numpy": ((1, 26), None),
