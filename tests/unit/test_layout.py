@@ -48,9 +48,10 @@ BELOW = {
         *("__init__", "deadletter", "errors", "keys", "monitor", "option_values", "options", "running", "spark"),
         *("sink", "source", "wire"),  # a load's writer, an archive's trimming, the columns of a stream
     },
-    "installation": {"_version"},
+    "installation": {"_version", "spark"},
+    "pytest_plugin": {"engine"},
     "__main__": {"installation"},
-    "__init__": {"_version", "datasource", "deadletter", "monitor", "running", "sink"},
+    "__init__": {"_version", "datasource", "deadletter", "monitor", "running", "sink", "spark"},
 }
 # Within the source: from what is known of entries and groups up to what Spark asks.
 SOURCE = [
