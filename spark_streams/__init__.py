@@ -2,7 +2,7 @@
 
 `register(spark)` makes `format("rstream")` known where Spark does not find it by itself; `run(query)` runs a query to
 its end, `watch(spark, url)` tells how it is doing. Importing this package loads neither pyspark nor pyarrow: the stream
-engine starts from it in a tenth of a second.
+engine starts from it in a tenth of a second, and where there is no Spark all works that needs none.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ __all__ = ["__version__", "register", "route_dead_letters", "run", "transaction"
 
 def __getattr__(name: str) -> object:
     if name == "route_dead_letters":
+        _check_for_spark("spark_streams.route_dead_letters")
         from spark_streams.deadletter.routing import route_dead_letters
 
         return route_dead_letters
@@ -36,6 +37,7 @@ def __getattr__(name: str) -> object:
 
 def register(spark: SparkSession) -> None:
     """Make `format("rstream")` known to this session (needed where the wheel is not on Spark's own Python path)."""
+    _check_for_spark("spark_streams.register")
     from pyspark.errors import AnalysisException
 
     from spark_streams.datasource import RStreamDataSource
@@ -66,6 +68,7 @@ def run(
     QueryError where it is none of ours. A program that does not catch it ends with that line and exit code 1.
     Call it in the main thread, which alone is told of Ctrl-C: raises UnsupportedError elsewhere.
     """
+    _check_for_spark("spark_streams.run")
     from spark_streams.running.run import run as run_query
 
     return run_query(query, stop_within, traceback)
@@ -105,6 +108,13 @@ def watch(
     With it, the dead letter of an entry that kills its query (`maxDeliveries`) says the error's class and message.
     The result can be closed; the process' end does that, too. Raises OptionError, UnsupportedError.
     """
+    _check_for_spark("spark_streams.watch")
     from spark_streams.monitor.watch.listener import attach
 
     return attach(spark, url, log, metrics_port, metrics_host, metrics_file)
+
+
+def _check_for_spark(what: str) -> None:
+    from spark_streams.spark.presence import check_for_spark
+
+    check_for_spark(what)

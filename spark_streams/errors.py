@@ -30,6 +30,7 @@
     │   ├── RowTooLargeError            a row is larger than the server takes
     │   └── DecodeError                 a value does not fit the declared type (mode=FAILFAST)
     ├── QueryError                      a query was ended by an error that is none of these: Spark's, or its own code's
+    ├── VersionError                    an executor has another version of spark-streams than the driver
     └── UnsupportedError                known, and not available here; the message says what to do instead
 
 Each message is one line: `[CONDITION] what was wrong, where; what to do`. The condition is stable and can be matched.
@@ -245,6 +246,12 @@ class QueryError(RStreamError):
     """What ended a query (spark_streams.run) is an error of somebody else's: of Spark, or of the query's own code."""
 
     condition = "RSTREAM_QUERY"
+
+
+class VersionError(RStreamError):
+    """An executor's Python has another version of spark-streams than the driver's."""
+
+    condition = "RSTREAM_VERSION"
 
 
 class UnsupportedError(RStreamError):

@@ -15,6 +15,12 @@ _CAUSE = re.compile(r"^(?:Caused by: |: )(\S.*)$", re.MULTILINE)
 _MISUNDERSTOOD = re.compile(r"\[[A-Z_.]+\].* SQLSTATE: 42")
 # What the client of Spark Connect says of a call that its server did not answer.
 _GRPC = re.compile(r'^\tdetails = "(.+)"$', re.MULTILINE)
+# A Python that Spark has started is not the driver's own.
+_LACKING = re.compile(r"^ModuleNotFoundError: No module named '(spark_streams|pyarrow|numpy|redis|hiredis)[.']")
+_TO_INSTALL = (
+    "; a Python that Spark runs (PYSPARK_PYTHON, on each machine) does not have it: install it there, or send it along "
+    "(--archives; the package alone: --py-files)"
+)
 _LONGEST = 500  # characters of what others say
 
 
@@ -24,7 +30,8 @@ def one_line(error: BaseException) -> str:
     text = str(error)
     if find_in_text(text) is None and _TRACEBACK in text:
         failure = failure_of(text)
-        return f"{failure.error}: {' '.join(failure.message.split())}".removesuffix(": ")[:_LONGEST]
+        line = f"{failure.error}: {' '.join(failure.message.split())}".removesuffix(": ")[:_LONGEST]
+        return f"{line}{_TO_INSTALL if _LACKING.search(line) else ''}"
     causes = _CAUSE.findall(text) or [f"Spark Connect: {one}" for one in _GRPC.findall(text)]
     causes = [cause for cause in (first_line(error), *causes) if _MISUNDERSTOOD.search(cause)] or causes
     return find_in_text(text) or (causes[-1] if causes else f"{type(error).__name__}: {first_line(error)}")[:_LONGEST]

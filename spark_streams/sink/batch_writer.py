@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError, SchemaError, UnsupportedError
 from spark_streams.options import Options
+from spark_streams.same_version import SameVersion
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.batch_commit import close_batch, pass_over
@@ -34,7 +35,7 @@ class Written(WriterCommitMessage):
     totals: dict[bytes, Total]
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(SameVersion, DataSourceArrowWriter):
     """format("rstream") for write, mode append.
 
     Spark makes one for each job on the driver, and hands it to the tasks and to the commit. A job within foreachBatch

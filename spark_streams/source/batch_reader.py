@@ -32,6 +32,7 @@ from pyspark.sql.types import (
 from spark_streams.deadletter.envelope import MARK, text
 from spark_streams.errors import SchemaError
 from spark_streams.options import Options
+from spark_streams.same_version import SameVersion
 from spark_streams.source.batch.infer_schema import infer
 from spark_streams.source.batch.plan import plan_tasks
 from spark_streams.source.batch.pushdown import narrowing_of
@@ -93,7 +94,7 @@ class TaskPartition(InputPartition):
         self.is_first = is_first
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(SameVersion, DataSourceReader):
     """format("rstream") for spark.read. Raises SchemaError for a column that only a group can fill."""
 
     def __init__(self, options: Options, columns: Columns, limits: Limits = LIMITS) -> None:

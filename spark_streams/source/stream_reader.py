@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
 from spark_streams.keys import lossy_key
 from spark_streams.options import Options
+from spark_streams.same_version import SameVersion
 from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.column_warnings import STREAM_MODES, ColumnWarnings
 from spark_streams.source.entry_range import EntryRange
@@ -72,7 +73,7 @@ class EntriesPartition(InputPartition):
         self.batch = batch
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """format("rstream") for readStream. One object lives on the driver for the whole run of a query (FACTS S1).
 
     now: seconds that only go up; batch: which micro-batch the code runs in."""

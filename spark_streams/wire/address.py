@@ -1,6 +1,7 @@
 """Where the stream server is: URLs in, addresses out. Pure, but for `embedded:`, which may start the bundled engine.
 
-`redis://`, `rediss://`, `unix://` as redis-py reads them; `embedded:` for the bundled engine of this machine.
+`redis://`, `rediss://`, `unix://` as redis-py reads them; `embedded:` for the bundled engine of this machine: the one
+where the URL was read, which is the driver's. An executor elsewhere must not start an engine of its own.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -57,12 +59,15 @@ class Address:
     """A checked server URL, and how long the server is waited for. `str()` hides the login, so it may go into plans,
     logs and errors.
 
-    starts: whether the bundled engine is started where it does not run.
+    starts: whether the bundled engine is started where it does not run; machine: where the URL was read, "" for here;
+    meeting: the folder in which `embedded:` was looked for there.
     """
 
     url: str = field(repr=False)
     patience: Patience = field(default=DEFAULT_PATIENCE, repr=False)
     starts: bool = field(default=True, repr=False)
+    machine: str = field(default="", repr=False, compare=False)
+    meeting: Path | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -78,7 +83,7 @@ class Address:
         elif scheme == "embedded" and urlsplit(url).netloc:
             raise InvalidOptionError(f"url {redacted(url)!r}: write embedded:, embedded:///dir or embedded:?idle=60")
         _check_parameters(url, scheme)
-        return cls(url)
+        return cls(url, machine=socket.gethostname(), meeting=_meeting_place() if scheme == "embedded" else None)
 
     def __str__(self) -> str:
         return redacted(self.url)
@@ -100,10 +105,18 @@ class Address:
     def resolve(self) -> str:
         """The URL that redis-py connects to; for `embedded:` the engine is found, or started on first use.
 
-        Raises ServerUnreachableError when the engine cannot be started, or does not run and is not to be.
+        Raises ServerUnreachableError when the engine cannot be started, or does not run and is not to be, or is another
+        machine's.
         """
         if not self.is_embedded:
             return self.url
+        if self.is_elsewhere:
+            raise ServerUnreachableError(
+                f"{self} is the bundled engine of machine {self.machine!r}, where the driver runs, and this task runs "
+                f"on {socket.gethostname()!r}: that engine is reachable on its own machine only; start a server that "
+                "all machines reach, and set url (or RSTREAM_URL) to redis://host:port/db",
+                passes=False,
+            )
         from spark_streams.engine.launch import embedded
 
         parts = urlsplit(self.url)
@@ -112,14 +125,32 @@ class Address:
         idle = float(given["idle"]) if "idle" in given else embedded.IDLE_SECONDS
         try:
             if self.starts:
-                return embedded.locate(directory, idle, given.get("fsync"))
-            found = embedded.find(directory)
+                return embedded.locate(directory, idle, given.get("fsync"), meeting=self.meeting)
+            found = embedded.find(directory, meeting=self.meeting)
         except embedded.EngineStartError as error:
             reason = f"the bundled engine at {self} cannot be used: {error}"
             raise ServerUnreachableError(reason, passes=False) from error
         if found is None:
             raise self._not_running(0 if directory is None else embedded.kept_bytes(directory))
         return found
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the URL was read on another machine than this one, and means that machine's own server."""
+        return self.machine not in ("", socket.gethostname()) and self._is_of_one_machine()
+
+    def _is_of_one_machine(self) -> bool:
+        if not self.url.startswith(("redis://", "rediss://")):
+            return True
+        host = urlsplit(self.url).hostname or ""
+        return host in ("localhost", "::1") or host.startswith("127.")
+
+    def beside(self) -> str:
+        """What is to be said where nobody answers: an address that means another server on each machine."""
+        if not self.is_elsewhere:
+            return ""
+        here = socket.gethostname()
+        return f" (on machine {here!r}; the driver is on {self.machine!r}, and this address is each machine's own)"
 
     def _not_running(self, kept: int) -> ServerUnreachableError:
         """kept: bytes on disk that an engine would begin with."""
@@ -128,6 +159,12 @@ class Address:
         how = f"a query or `rstream url --start{given}` starts one"
         other = "" if kept else "; for another server set url (or RSTREAM_URL)"
         return ServerUnreachableError(f"no bundled engine is running at {self}, {what}; {how}{other}", passes=False)
+
+
+def _meeting_place() -> Path:
+    from spark_streams.engine.launch import embedded
+
+    return embedded.meeting_place()
 
 
 def _check_host_and_port(url: str) -> None:

@@ -44,6 +44,16 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/a/b.py", line 1, in f\
             '\tdetails = "failed to connect to all addresses"\n\tdebug_error_string = "UNAVAILABLE:failed"\n>',
             "Spark Connect: failed to connect to all addresses",
         ),
+        # What an executor lacks, with what to do.
+        (
+            f"[STREAM_FAILED] Query{STACK}\n{TRACEBACK}ModuleNotFoundError: No module named 'spark_streams'\n{STACK}",
+            "ModuleNotFoundError: No module named 'spark_streams'; a Python that Spark runs (PYSPARK_PYTHON, on each "
+            "machine) does not have it: install it there, or send it along (--archives; the package alone: --py-files)",
+        ),
+        (
+            f"[STREAM_FAILED] Query{STACK}\n{TRACEBACK}ModuleNotFoundError: No module named 'mine'\n{STACK}",
+            "ModuleNotFoundError: No module named 'mine'",
+        ),
         ("only this", "Exception: only this"),
     ],
 )

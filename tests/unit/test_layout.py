@@ -20,6 +20,7 @@ BELOW = {
     "option_values": {"ids"},
     "task_context": set(),
     "worker": set(),
+    "same_version": {"_version", "errors"},
     "spark": {"errors"},
     "engine": {"_version", "ids"},
     "keys": set(),
@@ -29,10 +30,13 @@ BELOW = {
     "options": {"errors", "ids", "option_checks", "option_values", "wire"},
     "deadletter": {"errors", "ids", "keys", "lease", "option_values", "options", "task_context", "wire"},
     "source": {
-        *("deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "spark", "task_context"),
-        *("wire", "worker"),
+        *("deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "same_version", "spark"),
+        *("task_context", "wire", "worker"),
     },
-    "sink": {"deadletter", "errors", "ids", "keys", "options", "source", "spark", "task_context", "wire", "worker"},
+    "sink": {
+        *("deadletter", "errors", "ids", "keys", "options", "same_version", "source", "spark", "task_context", "wire"),
+        "worker",
+    },
     "monitor": {"_version", "errors", "ids", "keys", "source", "spark", "wire"},
     "option_uses": {"errors", "options"},
     "datasource": {"errors", "option_uses", "options", "sink", "source", "spark", "wire"},
@@ -44,9 +48,10 @@ BELOW = {
         *("__init__", "deadletter", "errors", "keys", "monitor", "option_values", "options", "running", "spark"),
         *("sink", "source", "wire"),  # a load's writer, an archive's trimming, the columns of a stream
     },
-    "installation": {"_version"},
+    "installation": {"_version", "spark"},
+    "pytest_plugin": {"engine"},
     "__main__": {"installation"},
-    "__init__": {"_version", "datasource", "deadletter", "monitor", "running", "sink"},
+    "__init__": {"_version", "datasource", "deadletter", "monitor", "running", "sink", "spark"},
 }
 # Within the source: from what is known of entries and groups up to what Spark asks.
 SOURCE = [

@@ -42,7 +42,7 @@ from spark_streams.engine.launch.process import (
     wait_until_ready,
 )
 
-__all__ = ["IDLE_SECONDS", "EngineStartError", "find", "kept_bytes", "locate"]
+__all__ = ["IDLE_SECONDS", "EngineStartError", "find", "kept_bytes", "locate", "meeting_place"]
 
 _LOG_LIMIT = 1 << 20
 IDLE_SECONDS = 600.0  # how long an engine outlives its last client, if nobody says otherwise
@@ -50,21 +50,25 @@ BUSY_SECONDS = 5.0  # how long an engine may be busy and not answer, before anot
 
 
 def locate(
-    directory: Path | None = None, idle: float = IDLE_SECONDS, fsync: str | None = None, busy: float = BUSY_SECONDS
+    directory: Path | None = None,
+    idle: float = IDLE_SECONDS,
+    fsync: str | None = None,
+    busy: float = BUSY_SECONDS,
+    meeting: Path | None = None,
 ) -> str:
     """The URL of the user's shared engine, started if it does not run; it outlives its last client by `idle` seconds.
 
     With a directory: the engine that keeps everything there. `fsync` is its appendfsync, everysec if nobody says
-    otherwise; one that runs already is changed. One that does not answer for `busy` seconds is taken for dead. Raises
-    EngineStartError.
+    otherwise; one that runs already is changed. One that does not answer for `busy` seconds is taken for dead. meeting:
+    the `meeting_place` of somebody else, whose engine is meant. Raises EngineStartError.
     """
     if directory is None:
-        folder = _folder()
+        folder = _folder(meeting)
         path = check_length(folder / "engine.sock")
         settings: list[str] = []
     else:
         folder = _keeping_folder(directory)
-        path = _socket_of(folder) or _agree_on_socket(folder)
+        path = _socket_of(folder) or _agree_on_socket(folder, meeting)
         settings = ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", fsync or "everysec"]
     if not answers(path):
         _start_once(folder, path, ["--idle", str(idle), *settings], busy, keeping=directory is not None)
@@ -73,14 +77,15 @@ def locate(
     return unix_url(path)
 
 
-def find(directory: Path | None = None, busy: float = BUSY_SECONDS) -> str | None:
-    """The URL of the engine that `locate` would find running; None where it would start one. `busy` as there.
+def find(directory: Path | None = None, busy: float = BUSY_SECONDS, meeting: Path | None = None) -> str | None:
+    """The URL of the engine that `locate` would find running; None where it would start one. `busy` and `meeting` as
+    there.
 
     Raises EngineStartError where the folder cannot be trusted.
     """
-    if not (_rendezvous() if directory is None else directory).is_dir():
+    if not (meeting or meeting_place() if directory is None else directory).is_dir():
         return None
-    path = _folder() / "engine.sock" if directory is None else _socket_of(_keeping_folder(directory))
+    path = _folder(meeting) / "engine.sock" if directory is None else _socket_of(_keeping_folder(directory))
     return unix_url(path) if path is not None and answers(path, busy) else None
 
 
@@ -134,11 +139,11 @@ def _socket_of(folder: Path) -> Path | None:
         return None
 
 
-def _agree_on_socket(folder: Path) -> Path:
+def _agree_on_socket(folder: Path, meeting: Path | None) -> Path:
     """A socket elsewhere for the engine of a directory with a long name, told to all."""
     note = folder / "engine.address"
     name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    path = check_length(_folder() / f"{name}.sock")
+    path = check_length(_folder(meeting) / f"{name}.sock")
     # Whole or not at all, and the first one counts.
     fresh = folder / f"engine.address.{os.getpid()}"
     fresh.write_text(str(path))
@@ -148,17 +153,17 @@ def _agree_on_socket(folder: Path) -> Path:
     return Path(note.read_text())
 
 
-def _rendezvous() -> Path:
-    """Where all processes of the user meet."""
+def meeting_place() -> Path:
+    """Where all processes of the user meet that have this one's environment."""
     chosen = os.environ.get("RSTREAM_EMBEDDED_DIR")
     if chosen:
         return Path(chosen).absolute()
     return Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"rstream-{os.getuid()}"
 
 
-def _folder() -> Path:
+def _folder(meeting: Path | None) -> Path:
     """The rendezvous folder, made if need be; only ours, only for us."""
-    folder = _rendezvous()
+    folder = meeting or meeting_place()
     try:
         folder.mkdir(mode=0o700, parents=bool(os.environ.get("RSTREAM_EMBEDDED_DIR")), exist_ok=True)
         status = folder.lstat()

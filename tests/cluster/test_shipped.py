@@ -1,0 +1,95 @@
+"""Queries and jobs on a cluster whose machines have the least: how the package comes to the executors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+
+from tests.cluster.carrying import QUICK, ROOT, SUBMIT, Carrying, carried, feed, pending, submit_environment
+from tests.cluster.conftest import Pythons
+from tests.cluster.pythons import pack
+from tests.cluster.standalone import PATIENCE, Cluster
+from tests.jobs.work import sample
+from tests.servers import Server
+
+pytestmark = [pytest.mark.cluster, pytest.mark.spark]
+MANY = 60_000
+UNREADABLE = 1_000  # every such one
+LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "s:dead"}
+
+
+def test_by_py_files_everything_is_carried_once_and_letters_come_back(
+    cluster: Cluster, pythons: Pythons, both_servers: list[Server], tmp_path: Path
+) -> None:
+    """Executors have pyarrow, numpy, redis and hiredis. On both servers in one application."""
+    for server in both_servers:
+        feed(server, MANY, unreadable=UNREADABLE)
+    by_zip = ("--py-files", str(pythons.zipped))
+    run = Carrying(cluster, tmp_path, both_servers, pythons.bare, by_zip, batch=20_000, options=LETTERS)
+    tasks = run.finish()
+    assert {python for python, _ in tasks} == {str(pythons.bare.parent.parent)}
+    assert all(package.endswith("spark_streams.zip/spark_streams") for _, package in tasks)
+    for server in both_servers:
+        assert carried(server) == [number for number in range(MANY) if number % UNREADABLE]
+        send_letters_back(server, tmp_path)
+    Carrying(cluster, tmp_path, both_servers, pythons.bare, by_zip, batch=20_000, options=LETTERS).finish()
+    for server in both_servers:
+        assert carried(server) == list(range(MANY))
+        assert pending(server) == 0
+
+
+def send_letters_back(server: Server, folder: Path) -> None:
+    words = [sys.executable, str(ROOT / "jobs" / "reprocess_dead_letters.py"), "--summary", str(folder / "sent.json")]
+    for setting in (f"url={server.url}", "letters.stream=s:dead", "redrive.transform=tests.cluster.repairs:mended"):
+        words += ["--set", setting]
+    ended = subprocess.run(
+        words, env=submit_environment(None), capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert json.loads((folder / "sent.json").read_text())["moved"] == MANY // UNREADABLE
+
+
+def test_a_job_by_spark_submit(cluster: Cluster, pythons: Pythons, real: Server, tmp_path: Path) -> None:
+    """jobs/etl.py: a stream to Parquet and dead letters, counted."""
+    rows = sample()
+    with real.client() as client:
+        entries = client.pipeline(transaction=False)
+        for row in rows:
+            entries.xadd("flights", {name: text for name, text in row.items() if text != "NA"})
+        entries.execute()
+    words = [SUBMIT, "--master", cluster.url, *QUICK, "--py-files", str(pythons.zipped), str(ROOT / "jobs" / "etl.py")]
+    words += ["--config", str(ROOT / "conf" / "etl.toml"), "--summary", str(tmp_path / "etl.json")]
+    for setting in (f"parquet.path={tmp_path}/flights", f"job.checkpoint={tmp_path}/checkpoint"):
+        words += ["--set", setting]
+    environment = submit_environment(str(pythons.bare), RSTREAM_URL=real.url)
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert ended.returncode == 0, f"{ended.stdout}{ended.stderr}\n{cluster.said()}"
+    departed = sum(row["dep_time"] != "NA" for row in rows)
+    told = json.loads((tmp_path / "etl.json").read_text())
+    assert (told["parquet"], told["dead"]) == (departed, len(rows) - departed)
+    assert pyarrow.dataset.dataset(tmp_path / "flights", partitioning="hive").count_rows() == departed
+    with real.client() as client:
+        assert client.xlen("flights:dead") == len(rows) - departed
+        assert client.xpending("flights", "etl")["pending"] == 0
+
+
+def test_a_packed_environment(cluster: Cluster, pythons: Pythons, real: Server, tmp_path: Path) -> None:
+    """venv-pack: the archive comes with the query, and is all that executors have; but for the Python that the venv was
+    made of, which must be on every machine, at the same place. The driver needs one under the same name (S70)."""
+    feed(real, MANY)
+    archive = pack(pythons.whole, tmp_path / "env.tar.gz")
+    submit = ("--archives", f"{archive}#env")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "env").symlink_to(pythons.whole.parent.parent)
+    alone = {"PYTHONPATH": "", "PYSPARK_DRIVER_PYTHON": "./env/bin/python"}
+    run = Carrying(cluster, tmp_path / "run", [real], "./env/bin/python", submit, batch=20_000, environment=alone)
+    tasks = run.finish()
+    assert all(Path(package).is_relative_to(Path(python)) for python, package in tasks)
+    assert all(Path(python).is_relative_to(cluster.folder) for python, _ in tasks)
+    assert carried(real) == list(range(MANY))
+    assert pending(real) == 0
