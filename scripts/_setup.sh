@@ -231,26 +231,41 @@ spark_release() {
 
 # set_up_spark 4.0: an environment with that Spark, .venv/spark-4.0, and Spark's Pythons in it. After `set_up dev java redis`.
 set_up_spark() {
-  local release other
+  local release
   [ "$1" != 4.3 ] || return 0
   release=$(spark_release "$1") || exit
-  other=$venv/spark-$1
-  if [ "$(cat "$other/.done" 2>/dev/null)" != "$release $(venv_recipe)" ]; then
+  set_up_beside "spark-$1" "Spark $release (a download of 430 MB)" "pyspark==$release"
+}
+
+# The same with the oldest version that the project declares of everything that it needs, .venv/oldest.
+set_up_oldest() {
+  local floors
+  floors=$(cd "$root" && "$venv/bin/python" -m tests.oldest) || exit
+  # shellcheck disable=SC2086 # a word a package
+  set_up_beside oldest "the oldest of everything (Spark is a download of 430 MB)" $floors
+}
+
+# set_up_beside NAME WHAT NAME==VERSION…: .venv/NAME has these versions, and otherwise those of .venv.
+set_up_beside() {
+  local other=$venv/$1 what=$2
+  local made="${*:3} $(venv_recipe)"
+  if [ "$(cat "$other/.done" 2>/dev/null)" != "$made" ]; then
     rm -rf "$other"
-    step "setting up Spark $release in .venv/spark-$1 (a download of 430 MB)" install_spark "$other" "$release" ||
-      die "set-up stopped: see pip's own words above"
-    printf '%s\n' "$release $(venv_recipe)" >"$other/.done"
+    step "setting up .venv/$1 with $what" install_beside "$other" "${@:3}" || die "set-up stopped: see pip's own words above"
+    printf '%s\n' "$made" >"$other/.done"
   fi
   export VIRTUAL_ENV="$other" PATH="$other/bin:$PATH"
   export PYSPARK_PYTHON="$other/bin/python" PYSPARK_DRIVER_PYTHON="$other/bin/python"
 }
 
-# Everything but Spark is what .venv has.
-install_spark() (
+# py4j goes with Spark.
+install_beside() (
   cd "$root" || exit
-  "$venv/bin/python" -m venv "$1" && grep -viE '^(pyspark|py4j)=' constraints.txt >"$1/constraints.txt" || exit
+  "$venv/bin/python" -m venv "$1" &&
+    printf '%s==\n' py4j "${@:2}" |
+    awk -F== 'NR == FNR { own[tolower($1)]; next } !(tolower($1) in own)' - constraints.txt >"$1/constraints.txt" || exit
   PIP_BUILD_CONSTRAINT=constraints.txt "$1/bin/python" -m pip install --disable-pip-version-check --no-user \
-    --constraint "$1/constraints.txt" --editable '.[dev]' "pyspark==$2"
+    --constraint "$1/constraints.txt" --editable '.[dev]' "${@:2}"
 )
 
 # Runs in a subshell of its own folder: the pins are named by a relative path because pip splits these variables at blanks.
@@ -259,8 +274,8 @@ install_packages() (
   cd "$root" || exit
   export PIP_CONSTRAINT="${PIP_CONSTRAINT:+$PIP_CONSTRAINT }constraints.txt"
   export PIP_BUILD_CONSTRAINT="${PIP_BUILD_CONSTRAINT:+$PIP_BUILD_CONSTRAINT }constraints.txt"
-  local package='.'
-  [ "$1" = run ] || package='.[dev]'
+  local package='.[dev]'
+  [ "$1" != run ] || package='.[spark]'
   { [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"; } &&
     "$venv/bin/python" -m pip install --disable-pip-version-check --no-user --editable "$package" &&
     # Only the data file in it is used: without its dependencies, that is without pandas.

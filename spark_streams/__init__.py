@@ -2,7 +2,7 @@
 
 `register(spark)` makes `format("rstream")` known where Spark does not find it by itself; `run(query)` runs a query to
 its end, `watch(spark, url)` tells how it is doing. Importing this package loads neither pyspark nor pyarrow: the stream
-engine starts from it in a tenth of a second.
+engine starts from it in a tenth of a second, and where there is no Spark all works that needs none.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
     from logging import Logger
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from spark_streams.deadletter.routing import route_dead_letters
     from spark_streams.monitor.watch.listener import Watch
 
-__all__ = ["__version__", "register", "route_dead_letters", "run", "watch"]
+__all__ = ["__version__", "register", "route_dead_letters", "run", "transaction", "watch"]
 
 
 def __getattr__(name: str) -> object:
     if name == "route_dead_letters":
+        _check_for_spark("spark_streams.route_dead_letters")
         from spark_streams.deadletter.routing import route_dead_letters
 
         return route_dead_letters
@@ -36,9 +37,17 @@ def __getattr__(name: str) -> object:
 
 def register(spark: SparkSession) -> None:
     """Make `format("rstream")` known to this session (needed where the wheel is not on Spark's own Python path)."""
+    _check_for_spark("spark_streams.register")
+    from pyspark.errors import AnalysisException
+
     from spark_streams.datasource import RStreamDataSource
 
-    spark.dataSource.register(RStreamDataSource)
+    try:
+        spark.dataSource.register(RStreamDataSource)
+    except AnalysisException as error:
+        # Spark 4.0 found it by itself, and has nothing put in the place of that (S51).
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def run(
@@ -59,9 +68,26 @@ def run(
     QueryError where it is none of ours. A program that does not catch it ends with that line and exit code 1.
     Call it in the main thread, which alone is told of Ctrl-C: raises UnsupportedError elsewhere.
     """
+    _check_for_spark("spark_streams.run")
     from spark_streams.running.run import run as run_query
 
     return run_query(query, stop_within, traceback)
+
+
+def transaction(name: str, rows: DataFrame, number: int, checkpoint: str) -> dict[str, str]:
+    """Options of a write within foreachBatch that is written once also when Spark replays the micro-batch.
+
+    In the function: `rows.write.format("rstream").options(**transaction("good", rows, number, checkpoint), …)`. Over
+    Spark Connect there is no other way; elsewhere option `transaction` alone does the same.
+
+    name: of this write, different from the function's other writes; rows, number: what the function is given;
+    checkpoint: the query's option `checkpointLocation`, which Spark reads over Spark Connect, once in a run: there
+    stands the query's id. Raises InvalidOptionError where it is another query's, or this is no such function.
+    """
+    _check_for_spark("spark_streams.transaction")
+    from spark_streams.sink.named_write import transaction as options_of
+
+    return options_of(name, rows, number, checkpoint)
 
 
 def watch(
@@ -83,6 +109,13 @@ def watch(
     With it, the dead letter of an entry that kills its query (`maxDeliveries`) says the error's class and message.
     The result can be closed; the process' end does that, too. Raises OptionError, UnsupportedError.
     """
+    _check_for_spark("spark_streams.watch")
     from spark_streams.monitor.watch.listener import attach
 
     return attach(spark, url, log, metrics_port, metrics_host, metrics_file)
+
+
+def _check_for_spark(what: str) -> None:
+    from spark_streams.spark.presence import check_for_spark
+
+    check_for_spark(what)

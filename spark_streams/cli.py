@@ -1,7 +1,7 @@
-"""`rstream …`: look at streams and groups of any server, or serve the bundled engine. Its commands are in commands/.
+"""`rstream …`: look at streams and groups of any server, run jobs, or serve the bundled engine.
 
-Read-only commands never change a stream or a group, and start no engine. Exit codes: 0 fine, 1 the server or the engine
-said no, 2 usage, 3 a group is further behind than `rstream lag` was told to allow.
+Its commands are in commands/. Read-only ones never change a stream or a group, and start no engine. Exit codes: 0 fine,
+1 the server or the engine said no, 2 usage, 3 a group is further behind than `rstream lag` was told to allow.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import click
 from spark_streams._version import __version__
 from spark_streams.commands.add import add
 from spark_streams.commands.dead import dead
+from spark_streams.commands.init import init
 from spark_streams.commands.lag import lag
 from spark_streams.commands.pending import pending
 from spark_streams.commands.report import report
+from spark_streams.commands.run import run
 from spark_streams.commands.serve import serve
 from spark_streams.commands.shared import Group
 from spark_streams.commands.show import show
@@ -25,7 +27,7 @@ from spark_streams.commands.url import url
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rstream")
 def main() -> None:
-    """Redis Streams for Spark: what is in the streams, who reads them, and a stream engine for this machine.
+    """Redis Streams for Spark: what is in the streams, who reads them, jobs, and a stream engine for this machine.
 
     The server is --url or $RSTREAM_URL, else the bundled engine of this machine (embedded:).
 
@@ -38,12 +40,14 @@ def main() -> None:
       rstream lag --max 10000           an exit code for an alert
       rstream add orders customer=ann amount=12.50
       rstream dead list                 what could not be processed
+      rstream init etl --stream orders  a job's configuration to begin with
+      rstream run etl --config etl.toml a job of Spark, without a program of your own
       rstream url                       where other clients find the bundled engine
       rstream COMMAND --help            more of these
     """
 
 
-for _command in (streams, show, groups, lag, pending, top, report, add, dead, url, serve):
+for _command in (streams, show, groups, lag, pending, top, report, add, dead, init, run, url, serve):
     main.add_command(_command)
 
 if __name__ == "__main__":

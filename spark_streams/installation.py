@@ -21,25 +21,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_streams._version import __version__
+from spark_streams.spark.presence import REMEDY
 
 Version = tuple[int, ...]
 
 # As in pyproject.toml: the oldest version that works, and the first one that may not any more (None: not known).
 PYTHON: Version = (3, 11)
+# Of pyspark: pip's where the extra `spark` is installed, else Spark's own.
+SPARK: tuple[Version, Version | None] = ((4, 0), (5,))
 NEEDED: dict[str, tuple[Version, Version | None]] = {
-    "pyspark": ((4, 0), (5,)),
     "pyarrow": ((18,), None),
-    "redis": ((6,), None),
-    "xxhash": ((3,), None),
+    "redis": ((5, 0, 8), (9,)),
+    "hiredis": ((3,), (4,)),
+    "xxhash": ((3, 1), None),
     "numpy": ((1, 26), None),
     "rich": ((13,), None),
     "click": ((8, 1), None),
     "jinja2": ((3, 1), None),
 }
-_WITH = {"redis": "hiredis"}  # extras
 _ON_EXECUTORS = ("spark_streams", "numpy", "pyarrow", "redis", "hiredis")  # pyspark is Spark's own there
 JAVA = 17
-_TOLD = ("pyspark", "pyarrow", "redis")  # the others are named where something is wrong with them
+_TOLD = ("pyarrow", "redis")  # the others are named where something is wrong with them
 _SECONDS = 20.0  # for another program to answer
 
 # What another Python is asked; an old one must be able to read it, too.
@@ -63,6 +65,7 @@ def look() -> Findings:
     """Look at all of it."""
     found = Findings([("spark-streams", __version__, str(Path(__file__).parent))])
     _look_at_python(found)
+    _look_at_spark(found)
     _look_at_packages(found)
     _look_at_java(found)
     _look_at_sparks_pythons(found)
@@ -71,8 +74,7 @@ def look() -> Findings:
 
 def requirement(name: str, least: Version, below: Version | None) -> str:
     """As pip takes it."""
-    extra = f"[{_WITH[name]}]" if name in _WITH else ""
-    return f"{name}{extra}>={_dotted(least)}" + (f",<{_dotted(below)}" if below else "")
+    return f"{name}>={_dotted(least)}" + (f",<{_dotted(below)}" if below else "")
 
 
 def numbers(version: str) -> Version:
@@ -97,14 +99,13 @@ def _look_at_packages(found: Findings) -> None:
         wanted = requirement(name, least, below)
         spec = importlib.util.find_spec(name)
         shown = "redis-py" if name == "redis" else name
-        if spec is None or (name in _WITH and importlib.util.find_spec(_WITH[name]) is None):
+        if spec is None:
             found.lines.append((shown, "missing", wanted))
             missing.append(name)
             install.append(wanted)
             continue
-        version = _version_of(name, spec.origin)
-        have = numbers(version)
-        fits = not have or (have >= least and (below is None or have < below))
+        version = _version_of(name)
+        fits = _fits(version, least, below)
         if name in _TOLD or not fits:
             found.lines.append((shown, version, f"{'fits' if fits else 'does not fit'} {wanted}"))
         if not fits:
@@ -117,13 +118,51 @@ def _look_at_packages(found: Findings) -> None:
         found.problems.append(f"this Python {' and '.join(said)}: {remedy}")
 
 
-def _version_of(name: str, origin: str | None) -> str:
-    # A Spark that was downloaded has no metadata, and stands before one that pip has installed.
-    own = Path(origin).with_name("version.py") if origin else None
-    if name == "pyspark" and own is not None and own.exists():
-        said = re.search(r"__version__[^=]*=\s*['\"]([^'\"]+)", own.read_text(encoding="utf-8"))
-        if said:
-            return said[1]
+def _fits(version: str, least: Version, below: Version | None) -> bool:
+    """A version that nobody can tell may fit."""
+    have = numbers(version)
+    return not have or (have >= least and (below is None or have < below))
+
+
+def _look_at_spark(found: Findings) -> None:
+    """The one that `import pyspark` gives, else the one whose spark-submit would bring it."""
+    spec = importlib.util.find_spec("pyspark")
+    home = _spark_home()
+    if spec is not None and spec.origin:
+        package, by = Path(spec.origin).parent, ""
+    elif home is not None:
+        package, by = home / "python" / "pyspark", f", of {home}: run with its spark-submit"
+    else:
+        found.lines.append(("pyspark", "missing", requirement("pyspark", *SPARK)))
+        found.problems.append(f"this Python has no Spark: {REMEDY}")
+        return
+    version = _spark_version(package)
+    fits = _fits(version, *SPARK)
+    wanted = requirement("pyspark", *SPARK)
+    found.lines.append(("pyspark", version, f"{'fits' if fits else 'does not fit'} {wanted}{by}"))
+    if not fits:
+        found.problems.append(
+            f"spark-streams {__version__} does not work with Spark {version} ({package}): "
+            f"run {sys.executable} -m pip install '{wanted}', or use such a Spark"
+        )
+
+
+def _spark_home() -> Path | None:
+    """A Spark that was unpacked: what SPARK_HOME names, else where the spark-submit on the PATH stands."""
+    submit = shutil.which("spark-submit")
+    named = os.environ.get("SPARK_HOME")
+    home = Path(named) if named else Path(submit).resolve().parents[1] if submit else None
+    return home if home is not None and (home / "python" / "pyspark" / "version.py").exists() else None
+
+
+def _spark_version(package: Path) -> str:
+    """What its folder says: a downloaded Spark has no metadata, and stands before one that pip has installed."""
+    own = package / "version.py"
+    said = re.search(r"__version__[^=]*=\s*['\"]([^'\"]+)", own.read_text(encoding="utf-8")) if own.exists() else None
+    return said[1] if said else _version_of("pyspark")
+
+
+def _version_of(name: str) -> str:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -34,6 +34,9 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, Any], tuple[str, Any], str], ...] = (
     (("trim", "minid"), ("maxlen", None), "trim=minid goes by id or age"),
 )
 _NEEDS = (
+    ("transactionBatch", "transaction", "it says which micro-batch the named write is a part of"),
+    ("transactionBatch", "transactionQuery", "batches of all queries have the same numbers"),
+    ("transactionQuery", "transactionBatch", "a query has many micro-batches"),
     ("maxTriggerDelay", "minEntriesPerTrigger", "it says how long that may wait"),
     ("maxDeliveries", "deadLetterStream", "entries that were delivered too often move there"),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -28,6 +29,19 @@ def count(value: str) -> int:
     if number < 1:
         raise ValueError("must be a whole number above 0 of at most 18 digits")
     return number
+
+
+def number(value: str) -> int:
+    """A whole number, or 0."""
+    return 0 if value.strip() == "0" else count(value)
+
+
+def query_id(value: str) -> str:
+    """What Spark calls a query, in all its runs: a UUID."""
+    try:
+        return str(uuid.UUID(value.strip()))
+    except ValueError:
+        raise ValueError("must be the id of a query, as file `metadata` of its checkpoint has it") from None
 
 
 def flag(value: str) -> bool:

@@ -22,8 +22,10 @@ from spark_streams.option_values import (
     flag,
     glob,
     moment,
+    number,
     one_of,
     positions,
+    query_id,
     streams,
     text,
 )
@@ -291,6 +293,21 @@ SINK: tuple[Option, ...] = (
         "none",
         "`df.write` within `foreachBatch`: a name for this write, different from the function's other writes. Its rows "
         "are then those of the micro-batch, and written once also when Spark replays that.",
+    ),
+    Option(
+        "transactionBatch",
+        number,
+        None,
+        "what Spark tells",
+        "With `transaction`: the number of the micro-batch. Needed over Spark Connect, which does not tell it; "
+        "`spark_streams.transaction` gives it, and the next one.",
+    ),
+    Option(
+        "transactionQuery",
+        query_id,
+        None,
+        "what Spark tells",
+        "With `transactionBatch`: the id of the query, which its checkpoint keeps.",
     ),
     Option(
         "chunkSize",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark import TaskContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's names; the driver's local properties, too
 
@@ -19,6 +22,14 @@ class MicroBatchName(NamedTuple):
 def micro_batch() -> MicroBatchName | None:
     """The micro-batch that this task belongs to; None where it belongs to none, or this is no task."""
     context = TaskContext.get()
+    query, number = (None if context is None else context.getLocalProperty(name) for name in (QUERY, BATCH))
+    return None if query is None or number is None else MicroBatchName(query, int(number))
+
+
+def micro_batch_of_driver(spark: SparkSession) -> MicroBatchName | None:
+    """The micro-batch whose function of foreachBatch runs in this thread of the driver; None where there is none, and
+    over Spark Connect, which does not tell."""
+    context = getattr(spark, "_sc", None)
     query, number = (None if context is None else context.getLocalProperty(name) for name in (QUERY, BATCH))
     return None if query is None or number is None else MicroBatchName(query, int(number))
 

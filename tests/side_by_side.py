@@ -27,13 +27,13 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 # What takes longest begins first; a folder that is not named here is run, too.
 # A Spark waits most of the time. With too many at once its Python processes come too late for it: in ten seconds.
-SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink"]
+SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/connect"]
 FIRST = [*SPARK, "tests/source", "tests/engine"]
 # Folders that would take longer than all others: each so many legs, which share its files.
 PARTS = {"tests/spark": 2}
 # What depends on Spark, or is told by it how things are; and the part of it that shows most in little time: the side
-# of the driver, a query from end to end, values in both directions, drivers that are killed.
-ON_ANOTHER_SPARK = [*SPARK, "tests/source", "tests/unit"]
+# of the driver, a query from end to end, values in both directions, drivers that are killed. (Not Spark Connect.)
+ON_ANOTHER_SPARK = [*SPARK[:-1], "tests/source", "tests/unit"]
 SHORT = {
     "tests/spark": ("tests/spark/test_end_to_end.py", "tests/spark/test_sink.py", "tests/spark/test_promises.py"),
     "tests/faults": ("tests/faults/test_killed_driver.py", "tests/faults/test_endings.py"),

@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, MapType
 
 from spark_streams.deadletter.envelope import FIELDS, MARK, MARK_FORM, NAMES, PREFIX
 from spark_streams.errors import SchemaError
-from spark_streams.task_context import BATCH, QUERY, micro_batch
+from spark_streams.task_context import micro_batch, micro_batch_of_driver
 
 _NEEDED = ("_stream", "_id", "_fields")
 _BYTES = MapType(BinaryType(), BinaryType()).simpleString()
@@ -121,10 +121,9 @@ def _past() -> str:
 
 def _batch(df: DataFrame) -> Column:
     """The micro-batch: within foreachBatch the driver knows it, elsewhere only the tasks do (FACTS S8)."""
-    driver = getattr(df.sparkSession, "_sc", None)  # Spark Connect has none
-    if driver is not None and not df.isStreaming:
-        query, number = (driver.getLocalProperty(name) or "" for name in (QUERY, BATCH))
-        return F.struct(F.lit(query).alias("query"), F.lit(number).alias("number"))
+    if not df.isStreaming:
+        query, number = micro_batch_of_driver(df.sparkSession) or ("", "")
+        return F.struct(F.lit(query).alias("query"), F.lit(str(number)).alias("number"))
 
     def look() -> tuple[str, str]:  # for dead rows only
         batch = micro_batch()

@@ -1,19 +1,8 @@
-"""What the jobs share: their configuration, session, streaming query and Parquet, and how they stop.
+"""The jobs, a file each (etl, load, archive, aggregate, reprocess_dead_letters), and what they share.
 
-The jobs themselves stand in jobs/ beside the package, one file each, for spark-submit. A job imports the package and no
-other job, so the package is all that `--py-files` has to bring. No other part of the package imports this one.
+They are run by `rstream run`, by spark-submit with the entries in jobs/ beside the package, or with the one in this
+folder (__main__.py). conf/ holds a sample configuration of each, and what Spark is told by default.
+No other part of the package imports this one, but for the commands `rstream run` and `rstream init`.
 """
 
 from __future__ import annotations
-
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-
-# Before anything imports them: a wrong Python is one line, not a traceback.
-for _name in ("click", "numpy", "pyarrow", "pyspark", "redis", "rich"):
-    if find_spec(_name) is None:
-        sys.exit(
-            f"{Path(sys.argv[0]).name}: {sys.executable} lacks {_name}: activate the environment that "
-            "spark-streams is installed in (. .venv/bin/activate), or set PYSPARK_PYTHON to its python"
-        )

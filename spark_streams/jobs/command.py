@@ -1,5 +1,6 @@
-"""A job's command line: the options that all jobs take, and every error as one line with an exit code.
+"""A job's command line: every error is one line with an exit code.
 
+    rstream run NAME --config NAME.toml [--set key=value …]
     spark-submit --properties-file conf/spark-defaults.conf jobs/NAME.py --config conf/NAME.toml [--set key=value …]
 
 `--check` checks the configuration, asks the server, prints what the job would do, and starts nothing.
@@ -10,16 +11,22 @@ configuration are wrong; 130 stopped at once by a second SIGINT. `--traceback` s
 from __future__ import annotations
 
 import sys
-import traceback
-from collections.abc import Callable, Iterable
-from typing import NoReturn
+import traceback as tracebacks
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
 
-from spark_streams.jobs.config import Shape, load
 from spark_streams.errors import OptionError
-from spark_streams.jobs.job import CheckedError, Job
+from spark_streams.jobs.arguments import job_options
+from spark_streams.jobs.config import load
+from spark_streams.jobs.job import NO_JAVA, CheckedError, Job, JobError, Program
+from spark_streams.jobs.spark_settings import SHAPE as SPARK
+from spark_streams.jobs.spark_settings import has_java
+from spark_streams.jobs.spark_submit import become
+from spark_streams.jobs.spark_submit import program as spark_submit
 from spark_streams.running.failing import one_line
 from spark_streams.running.quiet import quieten_python
 from spark_streams.wire.address import redacted
@@ -28,35 +35,78 @@ from spark_streams.wire.address import redacted
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
-def main(name: str, doc: str, shape: Shape, required: Iterable[str], body: Callable[[Job], None]) -> None:
-    """Run a job from the command line; leaves with the codes above.
+def main(name: str, spark_is_told: bool) -> None:
+    """Run a job from the command line; leaves with the codes above."""
 
-    doc: what `--help` says of it; shape: the keys of its configuration; required: those that must be given.
-    """
-
-    @click.command(help=doc, context_settings=SETTINGS)
-    @click.option("--config", metavar="FILE", help=f"The configuration, a TOML file; a sample is conf/{name}.toml.")
-    @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Override one key; may be repeated.")
-    @click.option("--check", is_flag=True, help="Check configuration and server, print the plan, start nothing.")
-    @click.option("--summary", metavar="FILE", help="Write the closing numbers to this file as well, as JSON.")
-    @click.option("--traceback", "show", is_flag=True, help="Show where an error comes from.")
-    def command(config: str | None, settings: tuple[str, ...], check: bool, summary: str | None, show: bool) -> None:
-        if not show:
-            quieten_python()
-        try:
-            job = Job(name, load(config, settings, {"url": str, **shape}, required), _console(), check)
-            body(job)
-            job.finish(summary)
-        except CheckedError:
-            return
-        except KeyboardInterrupt:
-            _leave(130, f"{name}: stopped; what was read and not acknowledged is read again next time")
-        except OptionError as error:
-            _leave(2, f"{name}: {error}", show)
-        except Exception as error:  # noqa: BLE001 - the one place where errors become a line
-            _leave(1, f"{name}: {one_line(error)}", show)
+    @click.command(help=program(name).doc, context_settings=SETTINGS)
+    @job_options
+    def command(**given: Any) -> None:
+        run_job(name, **given, spark_is_told=spark_is_told)
 
     run(command, f"{name}.py", name)
+
+
+def program(name: str) -> Program:
+    """A job by its name."""
+    found: Program = import_module(f"spark_streams.jobs.{name}").PROGRAM
+    return found
+
+
+def run_job(
+    name: str,
+    config: str | None,
+    settings: tuple[str, ...],
+    check: bool,
+    summary: str | None,
+    traceback: bool,
+    spark_is_told: bool = False,
+    submit: bool = False,
+) -> None:
+    """Run a job, and say what is wrong in one line; returns when it has done its work, or leaves with a code.
+
+    submit: by spark-submit, even where the configuration does not say so; what is checked is checked here.
+    """
+    if not traceback:
+        quieten_python()
+    try:
+        wanted = program(name)
+        shape = {"url": str, "spark": SPARK, **wanted.shape}
+        filled = load(config, settings, shape, wanted.required)
+        job = Job(name, filled, _console(), check, spark_is_told)
+        spark = job.spark_settings()
+        if (submit or spark.submit) and not check and not spark_is_told:
+            words = [name, *_words(config, settings, summary, traceback)]
+            become(_spark_submit(), spark, words)
+        wanted.body(job)
+        job.finish(summary)
+    except CheckedError:
+        return
+    except KeyboardInterrupt:
+        _leave(130, f"{name}: stopped; what was read and not acknowledged is read again next time")
+    except OptionError as error:
+        _leave(2, f"{name}: {error}", traceback)
+    except Exception as error:  # noqa: BLE001 - the one place where errors become a line
+        _leave(1, f"{name}: {one_line(error)}", traceback)
+
+
+def _spark_submit() -> str:
+    """Raises JobError."""
+    if not has_java():
+        raise JobError(NO_JAVA)
+    found = spark_submit()
+    if found is None:
+        raise JobError("no spark-submit found: set SPARK_HOME to Spark's folder, or leave out --submit")
+    return found
+
+
+def _words(config: str | None, settings: tuple[str, ...], summary: str | None, traceback: bool) -> Iterator[str]:
+    if config:
+        yield f"--config={config}"
+    yield from (f"--set={setting}" for setting in settings)
+    if summary:
+        yield f"--summary={summary}"
+    if traceback:
+        yield "--traceback"
 
 
 def run(command: click.Command, program: str, name: str) -> None:
@@ -76,6 +126,6 @@ def _console() -> Console:
 
 def _leave(code: int, line: str, show: bool = False) -> NoReturn:
     if show:
-        traceback.print_exc()
+        tracebacks.print_exc()
     print(line, file=sys.stderr, flush=True)
     sys.exit(code)

@@ -16,7 +16,7 @@ from typing import Any
 from spark_streams.errors import ConfigError
 
 Config = dict[str, Any]
-# A key's shape: a type (str, int, bool, list), FREE for a table of any keys, or a nested table of shapes.
+# A key's shape: a type (str, int, bool, list), a choice of types, FREE for a table of any keys, or a table of shapes.
 Shape = Mapping[str, Any]
 FREE = object()
 
@@ -29,7 +29,7 @@ def load(path: str | None, overrides: Iterable[str], shape: Shape, required: Ite
         if not equals or not key.strip():
             raise ConfigError(f"--set {override!r} is not KEY=VALUE; write for example --set source.group=etl")
         _put(config, key.strip(), _value(text, _shape_at(shape, key.strip()), key.strip()))
-    _check(config, shape, "", path or "--set")
+    check_keys(config, shape, "", path or "--set")
     for key in required:
         if value_at(config, key) in (None, "", {}, []):
             raise ConfigError(f"{path or 'the configuration'}: {key} is missing; add it, or pass --set {key}=…")
@@ -95,7 +95,10 @@ def _put(config: Config, key: str, value: Any) -> None:
     at[last] = value
 
 
-def _check(config: Mapping[str, Any], shape: Shape, prefix: str, where: str) -> None:
+def check_keys(config: Mapping[str, Any], shape: Shape, prefix: str, where: str) -> None:
+    """Whether these are keys that are known, and their values of the types that are expected. Raises ConfigError.
+
+    prefix: of the keys, as messages have them; where: the file."""
     for key, value in config.items():
         if key not in shape:
             near = difflib.get_close_matches(key, shape, n=1)
@@ -106,12 +109,18 @@ def _check(config: Mapping[str, Any], shape: Shape, prefix: str, where: str) -> 
             if not isinstance(value, dict):
                 raise ConfigError(f"{where}: {prefix}{key} must be a table, not {value!r}")
             if isinstance(expected, Mapping):
-                _check(value, expected, f"{prefix}{key}.", where)
+                check_keys(value, expected, f"{prefix}{key}.", where)
         elif not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
             raise ConfigError(f"{where}: {prefix}{key} must be a {_NAMES[expected]}, not {value!r}")
 
 
-_NAMES = {str: "string", int: "whole number", bool: "true or false", list: "list"}
+_NAMES = {
+    str: "string",
+    int: "whole number",
+    bool: "true or false",
+    list: "list",
+    (list, dict): "list or a table",
+}
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 

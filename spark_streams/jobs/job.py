@@ -4,25 +4,42 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from rich.console import Console
 
-from spark_streams.jobs.config import Config, value_at
 from spark_streams import register
 from spark_streams.errors import ConfigError, RStreamError
+from spark_streams.jobs.config import Config, value_at
+from spark_streams.jobs.spark_settings import SparkSettings, has_java, prepare, settings_of
 from spark_streams.options import Option, Options, parse_options
 from spark_streams.running.failing import first_line
 from spark_streams.running.stopping import Stop
+from spark_streams.spark.connect import is_of_connect
 from spark_streams.wire.address import default_url
+
+_NEEDS_THE_DRIVER = (
+    "a job runs in Spark's driver, and this is a client of Spark Connect: unset SPARK_REMOTE (spark.remote, "
+    "spark.api.mode), and start it with spark-submit --master …"
+)
+NO_JAVA = "no Java found: install a JDK 17 or newer, or set JAVA_HOME"
+
+
+class Program(NamedTuple):
+    """What a job is. doc: what `--help` says of it; shape: the keys of its configuration; required: those that must be
+    given; body: what it does."""
+
+    doc: str
+    shape: Mapping[str, Any]
+    required: Sequence[str]
+    body: Callable[[Job], None]
 
 
 @dataclass
@@ -33,6 +50,7 @@ class Job:
     config: Config
     console: Console
     check: bool = False
+    spark_is_told: bool = False  # by whoever called spark-submit, of what [spark] has
     stop: Stop = field(default_factory=Stop)
     summary: dict[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
@@ -46,14 +64,30 @@ class Job:
         """The stream server of this job."""
         return str(self.get("url") or default_url())
 
+    def spark_settings(self) -> SparkSettings:
+        """What [spark] says. Raises ConfigError, also where it comes too late: Spark has been started by another."""
+        if self.get("spark") and _under_submit() and not self.spark_is_told:
+            raise ConfigError(
+                "[spark] is for `rstream run`: to spark-submit say --master and --conf, and leave [spark] out"
+            )
+        return settings_of(self.config)
+
     def session(self) -> SparkSession:
-        """The Spark session, with format("rstream") known. Raises JobError where no JDK is found."""
-        if not _under_submit() and not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
-            raise JobError("no Java found: install a JDK 17 or newer, or set JAVA_HOME")
+        """The Spark session, with format("rstream") known. Raises JobError without a JDK, and over Spark Connect."""
+        if os.environ.get("SPARK_REMOTE"):
+            raise JobError(_NEEDS_THE_DRIVER)
         builder = SparkSession.builder.appName(f"rstream {self.name}")
+        if not _under_submit():
+            if not has_java():
+                raise JobError(NO_JAVA)
+            settings = self.spark_settings()
+            prepare(settings)
+            builder = builder.config(map={**settings.confs})
         if self.check:
             builder = builder.master("local[1]").config("spark.ui.enabled", "false")
         self.spark = spark = builder.getOrCreate()
+        if is_of_connect(spark):
+            raise JobError(_NEEDS_THE_DRIVER)
         # Now: Spark has just put its own handler of SIGINT in place.
         self.stop.listen(spark.sparkContext._gateway)
         register(spark)
@@ -90,7 +124,7 @@ class Job:
 
     def plain_options(self, table: str) -> dict[str, str]:
         """A config table as options of any format: Spark takes texts."""
-        return {key: _as_option(value) for key, value in self.get(table, {}).items()}
+        return as_texts(self.get(table, {}))
 
     def say(self, **facts: Any) -> None:
         """Facts for the summary at the end."""
@@ -120,6 +154,11 @@ class JobError(RStreamError):
 
 def _under_submit() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def as_texts(table: Mapping[str, Any]) -> dict[str, str]:
+    """A table of options as Spark takes them."""
+    return {key: _as_option(value) for key, value in table.items()}
 
 
 def _as_option(value: Any) -> str:

@@ -12,6 +12,7 @@ from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.running.stopping import Stop
+from spark_streams.spark.connect import is_of_connect
 
 _LOOK = 0.2  # seconds
 _MOMENT = 2.0  # seconds: within these a trigger follows a batch, if one is due
@@ -23,11 +24,36 @@ def wait_for_end(query: StreamingQuery, stop: Stop, look: Callable[[], None] = l
 
     Whether it has ended. Raises what ended it (StreamingQueryException).
     """
-    while not query.awaitTermination(_LOOK):  # type: ignore[arg-type]  # it takes fractions of a second
+    has_ended = _Awaiting(query).has_ended if is_of_connect(query) else query.awaitTermination
+    while not has_ended(_LOOK):  # type: ignore[arg-type]  # it takes fractions of a second
         look()
         if stop.asked:
             return False
     return True
+
+
+class _Awaiting(threading.Thread):
+    """Over Spark Connect: one question that waits for the end, in place of one every moment, all of which its server
+    logs. So a signal is heard at once, too, while the client looks for a server that is away."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        super().__init__(daemon=True)
+        self._query = query
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._query.awaitTermination()
+        except Exception as error:  # noqa: BLE001 - it is raised where the end is waited for
+            self._error = error
+
+    def has_ended(self, seconds: float) -> bool:
+        """Wait so long. Raises what ended it."""
+        self.join(seconds)
+        if self._error is not None:
+            raise self._error
+        return not self.is_alive()
 
 
 def end_between_batches(query: StreamingQuery, patience: float) -> bool:
@@ -73,7 +99,9 @@ def _overflows_untold(query: StreamingQuery) -> Iterator[None]:
     """Spark looks with a regular expression through what a function of foreachBatch says of its end when its tasks are
     stopped; that is long, the expression overflows the stack, and Java prints a thousand lines of it."""
     jvm = SparkContext._jvm
-    assert jvm is not None  # or there would be no query
+    if jvm is None:  # over Spark Connect: the server's log has them
+        yield
+        return
     threads = jvm.java.lang.Thread
     before = threads.getDefaultUncaughtExceptionHandler()
     threads.setDefaultUncaughtExceptionHandler(_Uncaught(f"runId = {query.runId}]", before))

@@ -13,6 +13,8 @@ _TRACEBACK = "Traceback (most recent call last):"
 _CAUSE = re.compile(r"^(?:Caused by: |: )(\S.*)$", re.MULTILINE)
 # SQLSTATE 42…: Spark does not understand a name or an expression, and says which; what caused that is its own affair.
 _MISUNDERSTOOD = re.compile(r"\[[A-Z_.]+\].* SQLSTATE: 42")
+# What the client of Spark Connect says of a call that its server did not answer.
+_GRPC = re.compile(r'^\tdetails = "(.+)"$', re.MULTILINE)
 # A Python that Spark has started is not the driver's own.
 _LACKING = re.compile(r"^ModuleNotFoundError: No module named '(spark_streams|pyarrow|numpy|redis|hiredis)[.']")
 _TO_INSTALL = (
@@ -30,8 +32,8 @@ def one_line(error: BaseException) -> str:
         failure = failure_of(text)
         line = f"{failure.error}: {' '.join(failure.message.split())}".removesuffix(": ")[:_LONGEST]
         return f"{line}{_TO_INSTALL if _LACKING.search(line) else ''}"
-    causes = _CAUSE.findall(text)
-    causes = [cause for cause in causes if _MISUNDERSTOOD.search(cause)] or causes
+    causes = _CAUSE.findall(text) or [f"Spark Connect: {one}" for one in _GRPC.findall(text)]
+    causes = [cause for cause in (first_line(error), *causes) if _MISUNDERSTOOD.search(cause)] or causes
     return find_in_text(text) or (causes[-1] if causes else f"{type(error).__name__}: {first_line(error)}")[:_LONGEST]
 
 

@@ -41,13 +41,15 @@ class _Quiet:
         self._give_back: list[Callable[[], object]] = []
         self._later: threading.Timer | None = None
 
-    def begin(self, context: SparkContext) -> None:
+    def begin(self, context: SparkContext | None) -> None:
         with self._lock:
             if self._later is not None:
                 self._later.cancel()
                 self._later = None
             if not self._give_back:
-                self._give_back = [*_turned_off_here(), *_turned_off_in(context._jvm)]
+                self._give_back = _turned_off_here()
+                if context is not None:
+                    self._give_back += _turned_off_in(context._jvm)
 
     def end(self) -> None:
         with self._lock:
@@ -68,9 +70,9 @@ _quiet = _Quiet()
 
 
 @contextlib.contextmanager
-def quietened(context: SparkContext, wanted: bool = True) -> Iterator[Callable[[], None]]:
+def quietened(context: SparkContext | None, wanted: bool = True) -> Iterator[Callable[[], None]]:
     """These loggers are silent, if that is wanted; afterwards they are as they were: a little later where this ends
-    with an error, or what is given was called."""
+    with an error, or what is given was called. context: None over Spark Connect, whose server has its own log."""
     late = threading.Event()
     if not wanted:
         yield late.set

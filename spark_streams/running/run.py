@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
+from typing import cast
 
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
@@ -18,10 +19,12 @@ from spark_streams.running.quiet import quietened
 from spark_streams.running.stopping import Stop
 from spark_streams.running.telling import errors_in_one_line, say
 from spark_streams.running.to_the_end import to_the_end
+from spark_streams.spark.connect import is_of_connect
+from spark_streams.spark.read_limits import HAS_READ_LIMITS
 
 ALL = "RSTREAM_TRACEBACK"  # in the environment: as the argument `traceback`
 
-Runnable = StreamingQuery | DataStreamWriter
+Runnable = StreamingQuery | DataStreamWriter  # Spark's own, or those of Spark Connect
 
 
 def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: bool | None) -> StreamingQuery:
@@ -34,7 +37,7 @@ def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: b
         a_little_longer = closing.enter_context(quietened(context, not show))
         stop = closing.enter_context(_listening(context))
         wanted = query() if callable(query) else query
-        running = _started(wanted)
+        running = _started(wanted, context)
 
         def runs(query: StreamingQuery) -> None:
             nonlocal running
@@ -55,11 +58,11 @@ def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: b
 
 
 @contextlib.contextmanager
-def _listening(context: SparkContext) -> Iterator[Stop]:
+def _listening(context: SparkContext | None) -> Iterator[Stop]:
     """The signals are ours."""
     stop = Stop()
     try:
-        stop.listen(context._gateway)
+        stop.listen(None if context is None else context._gateway)
         yield stop
     finally:
         stop.give_back()
@@ -73,29 +76,39 @@ def _seconds(stop_within: str) -> float:
         raise InvalidOptionError(f"stop_within={stop_within!r} {error}") from None
 
 
-def _context() -> SparkContext:
-    """Raises UnsupportedError where this process is not the driver, or gets no signals."""
-    context = SparkContext._active_spark_context
-    if context is None:
-        raise UnsupportedError(
-            "spark_streams.run needs the driver's own Spark session, made before: over Spark Connect a query goes on "
-            "without this program, use query.awaitTermination() there"
-        )
+def _context() -> SparkContext | None:
+    """None where this process is not the driver: over Spark Connect. Raises UnsupportedError without signals."""
     if threading.current_thread() is not threading.main_thread():
         raise UnsupportedError(
             "spark_streams.run works in the main thread only, which alone is told of Ctrl-C: use "
             "query.awaitTermination() in others"
         )
-    return context
+    return SparkContext._active_spark_context
 
 
-def _started(query: Runnable) -> StreamingQuery:
-    """Raises TypeError."""
-    if isinstance(query, DataStreamWriter):
-        return query.start()
-    if isinstance(query, StreamingQuery):
-        return query
-    raise TypeError(
-        f"spark_streams.run takes df.writeStream…, the query that its start() gives, or a function that gives one of "
-        f"them, not a {type(query).__name__}"
-    )
+def _started(query: Runnable, context: SparkContext | None) -> StreamingQuery:
+    """Raises TypeError, UnsupportedError."""
+    writers, queries = _classes_of(query)
+    if not isinstance(query, (*writers, *queries)):
+        raise TypeError(
+            f"spark_streams.run takes df.writeStream…, the query that its start() gives, or a function that gives one "
+            f"of them, not a {type(query).__name__}"
+        )
+    if context is None and not is_of_connect(query):
+        raise UnsupportedError("spark_streams.run was called before there was a Spark session: make it before")
+    if is_of_connect(query) and not HAS_READ_LIMITS:
+        raise UnsupportedError(
+            "spark_streams.run over Spark Connect needs Spark 4.2 or newer, which reads trigger(availableNow=True) to "
+            "its end: use query.awaitTermination()"
+        )
+    return cast(DataStreamWriter, query).start() if isinstance(query, writers) else cast(StreamingQuery, query)
+
+
+def _classes_of(query: object) -> tuple[tuple[type, ...], tuple[type, ...]]:
+    """What is a writer, and what a query."""
+    if not is_of_connect(query):
+        return (DataStreamWriter,), (StreamingQuery,)
+    from pyspark.sql.connect.streaming.query import StreamingQuery as QueryOfConnect
+    from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as WriterOfConnect
+
+    return (WriterOfConnect,), (QueryOfConnect,)

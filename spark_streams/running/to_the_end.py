@@ -34,7 +34,7 @@ def to_the_end(
         if not wait_for_end(query, stop, partial(look, query)):
             return query, False
         look(query)
-        if HAS_READ_LIMITS or not _may_have_more(query):
+        if not may_have_more(query):
             return query, True
         if again is None or not _has_checkpoint(query):
             say(
@@ -46,9 +46,11 @@ def to_the_end(
         query = again()
 
 
-def _may_have_more(query: StreamingQuery) -> bool:
+def may_have_more(query: StreamingQuery) -> bool:
     """Whether it has run a batch, and ended because this Spark knows no better. The batch may be an old one, which is
     run again and is empty by now."""
+    if HAS_READ_LIMITS:
+        return False
     trigger = query._jsq.streamingQuery().trigger().toString()
     return bool(trigger == "AvailableNowTrigger" and any("addBatch" in one.durationMs for one in query.recentProgress))
 

@@ -21,7 +21,7 @@ from spark_streams.sink.fields import check_writable
 from spark_streams.sink.runs import begin_job, begin_run
 from spark_streams.sink.write import Task, append
 from spark_streams.spark.arrow_schema import arrow_schema
-from spark_streams.task_context import micro_batch, partition
+from spark_streams.task_context import MicroBatchName, micro_batch, partition
 from spark_streams.worker import settle_in
 
 
@@ -73,13 +73,26 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         name = self._options["transaction"]
         if name is None:
             return self.write_part_of(self._job or Batch.of_job(""), iterator)
-        told = micro_batch()
-        if told is None:
+        return self.write_part_of(self.batch_of(*self._micro_batch(name), name), iterator)
+
+    def _micro_batch(self, name: str) -> MicroBatchName:
+        """Which one the named write is a part of. Raises InvalidOptionError."""
+        told, query = micro_batch(), self._options["transactionQuery"]
+        given = None if query is None else MicroBatchName(query, self._options["transactionBatch"])
+        if told is not None and given is not None and told != given:
             raise InvalidOptionError(
-                f"option transaction={name!r} belongs into a streaming query's foreachBatch, and this write is in "
-                "none: drop it"
+                f"options transactionQuery and transactionBatch say that this write is a part of batch {given.number} "
+                f"of query {given.query}, and Spark says that it is in batch {told.number} of {told.query}: drop both "
+                "options, or take what spark_streams.transaction gives within this batch"
             )
-        return self.write_part_of(self.batch_of(*told, name), iterator)
+        found = told or given
+        if found is None:
+            raise InvalidOptionError(
+                f"option transaction={name!r} belongs into a streaming query's foreachBatch, and Spark tells this "
+                "write of none: drop it; or, within foreachBatch over Spark Connect, which never tells it, give what "
+                f"spark_streams.transaction({name!r}, rows, number, checkpoint) returns as options"
+            )
+        return found
 
     def batch_of(self, query: str, number: int, transaction: str | None = None) -> Batch:
         """The micro-batch that this execution is of."""

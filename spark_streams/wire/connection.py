@@ -57,6 +57,12 @@ class ReplyTooLargeError(Exception):
     """A reply was larger than its reader would hold; the connection is closed, so that the server drops it, too."""
 
 
+def _socket_of(connection: AbstractConnection) -> socket.socket:
+    """The one private part of redis-py that is used (it has no public name for it), which is why its next major version
+    is shut out: tests/wire/test_redis_py.py says what is expected of it."""
+    return cast(socket.socket, connection._sock)
+
+
 def pack(*arguments: Argument) -> bytes:
     """The RESP request of one command."""
     return _pack(arguments)
@@ -91,8 +97,7 @@ class Connection:
             ) from None
         except (ValueError, TypeError) as error:
             raise ServerUnreachableError(f"the address {address} cannot be used: {error}", passes=False) from error
-        # redis-py has no public name for the socket.
-        self._duplex = Duplex(cast(socket.socket, self._connection._sock), self.lost)
+        self._duplex = Duplex(_socket_of(self._connection), self.lost)
         self._reader = hiredis.Reader(replyError=ReplyError)
         self._end_token = secrets.token_hex(16).encode()
         self._end_request = pack("ECHO", self._end_token)
@@ -130,7 +135,7 @@ class Connection:
     def probe(self, data: bytes, seconds: float) -> bytes:
         """What the server says within this time to the beginning of a request; nothing where it waits for the rest. The
         connection is of no more use then."""
-        connected = cast(socket.socket, self._connection._sock)
+        connected = _socket_of(self._connection)
         try:
             connected.settimeout(seconds)
             connected.sendall(data)

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.errors import find_in_text
+from spark_streams.running.to_the_end import may_have_more
 from tests.chaos.query import SCHEMA, TRIGGERS, Query
 from tests.chaos.sink import write_to_sink
 from tests.chaos.source import ChaosDataSource
@@ -103,6 +104,9 @@ def main(file: str) -> None:
             if _RACE in error or (TOO_SLOW in error and not query.sign("up").exists()):
                 waiting.append(query)
                 running.remove((query, one))
+            elif not one.isActive and not error and may_have_more(one):
+                running.remove((query, one))
+                running.append((query, start(spark, query)))
             elif not one.isActive:
                 query.sign("ended").write_text(error)
                 running.remove((query, one))

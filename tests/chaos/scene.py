@@ -8,12 +8,14 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import redis
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_streams.running.to_the_end import may_have_more
 from spark_streams.source.limits import LIMITS
 from tests.chaos.checker import Report, check
 from tests.chaos.gather import gather
@@ -100,9 +102,11 @@ class Scene:
 
     def run(self, query: Query, trigger: str = "now") -> tuple[str, StreamingQuery]:
         """Run it to the end of what is there: the error that ended it, or ''."""
-        running = self.start(replace(query, trigger=trigger))
-        self.wait_for(lambda: not running.isActive, f"the end of {query.name}")
-        return error_of(running), running
+        while True:
+            running = self.start(replace(query, trigger=trigger))
+            self.wait_for(partial(_has_ended, running), f"the end of {query.name}")
+            if error_of(running) or not may_have_more(running):
+                return error_of(running), running
 
     def drain(self, query: Query, **options: str) -> StreamingQuery:
         """Run it to the end of what is there, without its fault. Raises where it fails."""
@@ -154,6 +158,10 @@ class Scene:
         group = next((g for g in self.client.xinfo_groups(stream) if g["name"] == query.group), None)
         last = self.client.xinfo_stream(stream)["last-generated-id"]
         return group is not None and group["pending"] == 0 and group["last-delivered-id"] == last
+
+
+def _has_ended(running: StreamingQuery) -> bool:
+    return not running.isActive
 
 
 def told(running: StreamingQuery, what: str) -> dict[str, int]:

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from typing import Any
-
 import pytest
 
+from spark_streams.jobs.archive import Trimmer
 from spark_streams.keys import key_beside
 from spark_streams.options import SOURCE, parse_options
 from spark_streams.sink.trim import Trimming
-from tests.jobs.work import ROOT
 from tests.servers import Server
 
 ENTRIES = 25_000  # a server trims 10,000 at a time
 
 
-@pytest.fixture
-def archive(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """jobs/archive.py as a module."""
-    monkeypatch.setattr(sys, "path", [str(ROOT / "jobs"), *sys.path])
-    return importlib.import_module("archive")
-
-
 @pytest.mark.parametrize(
     ("keep", "approximate", "left"), [(None, False, 1000), (None, True, 1000), (3000, False, 3000), (500, False, 1000)]
 )
-def test_all_that_is_acknowledged_goes(
-    server: Server, archive: Any, keep: int | None, approximate: bool, left: int
-) -> None:
+def test_all_that_is_acknowledged_goes(server: Server, keep: int | None, approximate: bool, left: int) -> None:
     with server.client() as client:
         with client.pipeline(transaction=False) as sent:
             for number in range(ENTRIES):
@@ -41,14 +28,14 @@ def test_all_that_is_acknowledged_goes(
                 "XREADGROUP", "GROUP", group, "c", "COUNT", ENTRIES - 1000, "NOACK", "STREAMS", "s", ">"
             )
         source = parse_options({"url": server.url, "streams": "s", "group": "archive"}, SOURCE, "source")
-        trimmer = archive.Trimmer(source, Trimming("acked", keep, None, None, approximate, None), every=0.0)
+        trimmer = Trimmer(source, Trimming("acked", keep, None, None, approximate, None), every=0.0)
         trimmer.look()
         node = 100 if approximate else 0
         assert left <= client.xlen("s") <= left + node
         assert trimmer.trimmed == ENTRIES - client.xlen("s")
 
 
-def test_what_a_query_without_a_pending_list_still_needs_stays(server: Server, archive: Any) -> None:
+def test_what_a_query_without_a_pending_list_still_needs_stays(server: Server) -> None:
     with server.client() as client:
         for n in range(100):
             client.xadd("s", {"n": n}, id=f"{n + 1}-0")
@@ -57,6 +44,6 @@ def test_what_a_query_without_a_pending_list_still_needs_stays(server: Server, a
             client.execute_command("XREADGROUP", "GROUP", group, "spark", "NOACK", "STREAMS", "s", ">")
         client.set(key_beside("s", "committed", "other", "spark"), "40-0 holds")
         source = parse_options({"url": server.url, "streams": "s", "group": "archive"}, SOURCE, "source")
-        trimmer = archive.Trimmer(source, Trimming("acked", None, None, None, False, None), every=0.0)
+        trimmer = Trimmer(source, Trimming("acked", None, None, None, False, None), every=0.0)
         trimmer.trim()
         assert (trimmer.trimmed, client.xlen("s")) == (40, 60)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spark_streams.jobs.config import FREE, load
 from spark_streams.errors import ConfigError
+from spark_streams.jobs.config import FREE, load
 
 PARQUET = {"path": str, "files": int, "partition_by": list}
 SHAPE: dict[str, Any] = {"source": FREE, "parquet": PARQUET, "dry": bool}

@@ -1,23 +1,29 @@
-"""The jobs where the package is installed nowhere: it comes with --py-files, one file, to the driver and the executors.
+"""The jobs without a clone: where a wheel is installed, and where the package comes with --py-files, one file, to the
+driver and the executors.
 
-The executors have pyarrow, numpy, redis and hiredis besides; the driver has click and rich, too.
+Those executors have pyarrow, numpy, redis and hiredis besides; the driver has click and rich, too.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
+import tomllib
 import venv
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow
+import pyarrow.dataset
 import pyspark
 import pytest
 
-from tests.jobs.work import ROOT, SUBMIT, Work, sample
+from tests.jobs.work import PATIENCE, ROOT, SUBMIT, Work, sample
 from tests.servers import Server
 
 pytestmark = pytest.mark.spark
@@ -25,6 +31,8 @@ pytestmark = pytest.mark.spark
 # redis itself needs async_timeout before Python 3.11.3.
 NEEDED = ("numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "redis", "hiredis", "async_timeout")
 BY_DRIVER = (*NEEDED, "click", "rich", "pygments", "markdown_it", "mdurl")
+QUICK = "spark.spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+ALL = (*BY_DRIVER, "pyspark", "py4j", "xxhash", "jinja2", "markupsafe")
 
 
 def bare_python(folder: Path, needed: Sequence[str] = NEEDED) -> Path:
@@ -85,3 +93,68 @@ def test_a_driver_without_what_the_jobs_need_is_told_in_one_line(tmp_path: Path)
         assert ended.returncode == 1
         assert ended.stderr.startswith(f"{job}.py: {python} lacks click: activate the environment")
         assert ended.stderr.count("\n") == 1
+
+
+def test_a_python_without_pyspark_takes_that_of_spark_home(tmp_path: Path) -> None:
+    python = bare_python(tmp_path / "env", BY_DRIVER)
+    code = "from spark_streams.jobs.start import leave_if_lacking as f; f(); import pyspark; print(pyspark.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_HOME": str(Path(pyspark.__file__).parent)}
+    found = subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
+    assert "/python/lib/pyspark.zip/" in found
+    environment["SPARK_HOME"] = str(tmp_path)
+    lacking = subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "lacks pyspark: " in lacking.stderr
+    assert "pip install 'spark-streams[spark]' (or set SPARK_HOME)" in lacking.stderr
+
+
+def test_a_wheel_holds_all_files_of_the_package() -> None:
+    """Those that are no modules are named in pyproject.toml."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["spark_streams"]
+    named = {file for pattern in listed for file in (ROOT / "spark_streams").glob(pattern)}
+    there = {
+        file for file in (ROOT / "spark_streams").rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")
+    }
+    assert named == there
+
+
+def test_where_the_package_is_installed_a_job_needs_no_clone(engine_server: Server, tmp_path: Path) -> None:
+    """init, and run: in this Python, and by spark-submit; each goes on until SIGTERM. The folder's name has a blank."""
+    python = bare_python(tmp_path / "venv", ALL)
+    (packages,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
+    with zipfile.ZipFile(package(tmp_path / "wheel.zip")) as wheel:
+        wheel.extractall(packages)
+    folder = tmp_path / "my project"
+    folder.mkdir()
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK", "PYTHON"))
+    }
+    environment |= {"RSTREAM_URL": engine_server.url, "SPARK_LOCAL_IP": "127.0.0.1"}
+    rstream = [str(python), "-m", "spark_streams.cli"]
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen([*rstream, *words], cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+    with engine_server.client() as client:
+        client.flushall()
+        for n in range(5):
+            client.xadd("orders", {"customer": "ann", "amount": f"{n}.5"})
+        said, _ = start("init", "etl", "--stream", "orders").communicate(timeout=PATIENCE)
+        assert said == "wrote etl.toml: look through it, then\n  rstream run etl --config etl.toml --check\n"
+        runs = {}
+        for name, words in (("here", []), ("submitted", ["--submit", "--set", "spark.spark.driver.host=127.0.0.1"])):
+            own = [f"source.group={name}", f"job.checkpoint={name}/checkpoint", f"table.path={name}/orders"]
+            own += ["job.trigger=200ms", "spark.master=local[1]", "spark.spark.ui.enabled=false", QUICK]
+            sets = [word for one in own for word in ("--set", one)]
+            runs[name] = start("run", "etl", "--config", "etl.toml", "--summary", f"{name}.json", *words, *sets)
+        for name, run in runs.items():
+            commits = folder / name / "checkpoint" / "commits" / "0"
+            while not commits.exists() and run.poll() is None:
+                time.sleep(0.05)
+            run.send_signal(signal.SIGTERM)
+            said, complained = run.communicate(timeout=PATIENCE)
+            assert (run.returncode, complained) == (0, ""), said
+            told = json.loads((folder / f"{name}.json").read_text())
+            assert (told["entries"], told["parquet"], told["stopped"]) == (5, 5, True)
+            rows = pyarrow.dataset.dataset(folder / name / "orders", partitioning="hive").to_table()
+            assert sorted(rows["amount"].to_pylist()) == [0.5, 1.5, 2.5, 3.5, 4.5]

@@ -12,6 +12,8 @@ from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+import spark_streams
+from spark_streams.errors import InvalidOptionError
 from tests.servers import Server
 from tests.spark.streams import append, read_stream, run_to_the_end
 
@@ -271,7 +273,12 @@ def test_named_writes_within_foreach_batch_are_written_once(
 
     def write(rows: DataFrame, _number: int) -> None:
         append(rows.where("id < 25"), server, "low", transaction="low")
-        append(rows.where("id >= 5").repartition(2), server, "high", transaction="high")
+        named = spark_streams.transaction("high", rows, _number, "read over Spark Connect alone")
+        append(rows.where("id >= 5").repartition(2), server, "high", **named)
+        with pytest.raises(PySparkException, match="and Spark says that it is in batch"):
+            append(rows, server, "high", **{**named, "transactionBatch": str(_number + 1)})
+        with pytest.raises(InvalidOptionError, match="is called in micro-batch"):
+            spark_streams.transaction("high", rows, _number + 1, "")
         append(rows, server, "plain")
 
     def drain() -> None:
@@ -293,6 +300,8 @@ def test_named_writes_within_foreach_batch_are_written_once(
 
 def test_a_transaction_outside_of_foreach_batch_is_refused(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     """It would promise what only a replayed micro-batch needs."""
+    with pytest.raises(InvalidOptionError, match="is called in no micro-batch: call it in the function"):
+        spark_streams.transaction("x", spark.range(3), 0, "")
     with pytest.raises(PySparkException, match="option transaction='x' belongs into a streaming query's foreachBatch"):
         append(spark.range(3), server, "out", transaction="x")
     writer = read_stream(spark, server, "id LONG", streams="in").writeStream.format("rstream")

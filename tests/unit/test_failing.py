@@ -33,6 +33,17 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/a/b.py", line 1, in f\
             f"Caused by: java.lang.ClassNotFoundException: x.DefaultSource{STACK}",
             "a.b.NotFound: [DATA_SOURCE_NOT_FOUND] No source: x. SQLSTATE: 42K02",
         ),
+        # Spark Connect begins with what it says, and its client tells of a server that is away.
+        (
+            "(a.b.NotFound) [DATA_SOURCE_NOT_FOUND] No source: x. SQLSTATE: 42K02\n\nJVM stacktrace:\na.b.NotFound"
+            f"{STACK}\nCaused by: java.lang.ClassNotFoundException: x.DefaultSource{STACK}",
+            "(a.b.NotFound) [DATA_SOURCE_NOT_FOUND] No source: x. SQLSTATE: 42K02",
+        ),
+        (
+            "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n"
+            '\tdetails = "failed to connect to all addresses"\n\tdebug_error_string = "UNAVAILABLE:failed"\n>',
+            "Spark Connect: failed to connect to all addresses",
+        ),
         # What an executor lacks, with what to do.
         (
             f"[STREAM_FAILED] Query{STACK}\n{TRACEBACK}ModuleNotFoundError: No module named 'spark_streams'\n{STACK}",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_streams import installation
-from spark_streams.installation import NEEDED, PYTHON, numbers, requirement
+from spark_streams.installation import NEEDED, PYTHON, SPARK, numbers, requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,6 +60,7 @@ def test_a_whole_installation_is_a_few_lines_and_takes_no_time(tmp_path: Path) -
 def test_what_is_looked_for_is_what_the_project_declares() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert {requirement(name, *bounds) for name, bounds in NEEDED.items()} == set(project["dependencies"])
+    assert [requirement("pyspark", *SPARK)] == project["optional-dependencies"]["spark"]
     assert project["requires-python"] == ">=" + ".".join(map(str, PYTHON))
 
 
@@ -122,11 +123,26 @@ def test_packages_that_are_missing_or_too_old_are_one_sentence(tmp_path: Path) -
     (tmp_path / "pyspark" / "version.py").write_text('__version__: str = "3.5.1"\n')
     ended = check(JAVA_HOME=java(tmp_path), PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert ended.returncode == 1
-    assert "this Python has pyspark 3.5.1, which spark-streams" in ended.stderr
-    assert f"run {sys.executable} -m pip install 'pyspark>=4.0,<5'" in ended.stderr
+    assert f"does not work with Spark 3.5.1 ({tmp_path}/pyspark): run {sys.executable} -m pip install" in ended.stderr
     ended = check(str(stub(tmp_path, "bare", f'exec {sys.executable} -S "$@"')), JAVA_HOME=java(tmp_path))
-    assert "this Python lacks pyspark, pyarrow, redis" in ended.stderr
-    assert ended.stderr.count("pip install") == 1
+    assert "this Python lacks pyarrow, redis, hiredis" in ended.stderr
+    assert "this Python has no Spark: pip install 'spark-streams[spark]', or run this with" in ended.stderr
+    assert ended.stderr.count("python -m pip install") == 1
+
+
+@pytest.mark.parametrize("variable", ["SPARK_HOME", "PATH"])
+def test_a_spark_that_pip_did_not_install_is_found_by_its_home(tmp_path: Path, variable: str) -> None:
+    home = tmp_path / "spark"
+    (home / "python" / "pyspark").mkdir(parents=True)
+    (home / "python" / "pyspark" / "version.py").write_text('__version__: str = "4.0.1"\n')
+    (home / "bin").mkdir()
+    stub(home / "bin", "spark-submit", "")
+    value = str(home) if variable == "SPARK_HOME" else f"{home}/bin:/usr/bin:/bin"
+    bare = stub(tmp_path, "bare", f'exec {sys.executable} -S "$@"')
+    ended = check(str(bare), **{"JAVA_HOME": java(tmp_path), "SPARK_HOME": "", variable: value})
+    line = next(line for line in ended.stdout.splitlines() if line.startswith("pyspark"))
+    assert line.split(maxsplit=2)[1:] == ["4.0.1", f"fits pyspark>=4.0,<5, of {home}: run with its spark-submit"]
+    assert "has no Spark" not in ended.stderr
 
 
 def test_versions_are_compared_by_their_numbers() -> None:

@@ -37,17 +37,21 @@ BELOW = {
         *("deadletter", "errors", "ids", "keys", "options", "same_version", "source", "spark", "task_context", "wire"),
         "worker",
     },
-    "monitor": {"_version", "errors", "ids", "keys", "source", "wire"},
+    "monitor": {"_version", "errors", "ids", "keys", "source", "spark", "wire"},
     "option_uses": {"errors", "options"},
     "datasource": {"errors", "option_uses", "options", "sink", "source", "spark", "wire"},
-    "commands": {"deadletter", "engine", "errors", "ids", "monitor", "option_values", "options", "wire"},
+    "commands": {"deadletter", "engine", "errors", "ids", "jobs", "monitor", "option_values", "options", "wire"},
     "cli": {"_version", "commands"},
     # Streams they read and write by format("rstream"): source and sink are not among these.
     "running": {"errors", "monitor", "option_values", "spark"},
-    "jobs": {"__init__", "deadletter", "errors", "monitor", "option_values", "options", "running", "wire"},
-    "installation": {"_version"},
+    "jobs": {
+        *("__init__", "deadletter", "errors", "keys", "monitor", "option_values", "options", "running", "spark"),
+        *("sink", "source", "wire"),  # a load's writer, an archive's trimming, the columns of a stream
+    },
+    "installation": {"_version", "spark"},
+    "pytest_plugin": {"engine"},
     "__main__": {"installation"},
-    "__init__": {"_version", "datasource", "deadletter", "monitor", "running"},
+    "__init__": {"_version", "datasource", "deadletter", "monitor", "running", "sink", "spark"},
 }
 # Within the source: from what is known of entries and groups up to what Spark asks.
 SOURCE = [
@@ -112,8 +116,14 @@ def test_within_the_source_imports_run_downwards() -> None:
     assert not wrong
 
 
-def test_nothing_imports_what_the_jobs_share() -> None:
-    assert not [part for part, below in BELOW.items() if "jobs" in below]
+def test_nothing_imports_the_jobs_but_the_commands() -> None:
+    assert [part for part, below in BELOW.items() if "jobs" in below] == ["commands"]
+
+
+def test_what_a_command_of_rstream_imports_of_the_jobs_before_it_runs_is_next_to_nothing() -> None:
+    """`rstream --help` is there at once, and where there is no Spark."""
+    found = {ours(what) for name, tree in modules() if name.startswith("commands") for what in imported(tree, False)}
+    assert {what.rpartition(".")[0] for what in found if what.startswith("jobs")} == {"jobs.arguments"}
 
 
 @pytest.mark.parametrize("path", sorted(JOBS.glob("*.py")), ids=lambda path: path.stem)
@@ -167,5 +177,12 @@ def test_the_engine_stands_apart_from(apart: str) -> None:
 
 
 def test_what_is_public_is_there() -> None:
-    assert sorted(spark_streams.__all__) == ["__version__", "register", "route_dead_letters", "run", "watch"]
+    assert sorted(spark_streams.__all__) == [
+        "__version__",
+        "register",
+        "route_dead_letters",
+        "run",
+        "transaction",
+        "watch",
+    ]
     assert all(getattr(spark_streams, name) is not None for name in spark_streams.__all__)

@@ -5,6 +5,7 @@ import pytest
 from spark_streams.errors import InvalidOptionError, UnknownOptionError, UnsupportedError
 from spark_streams.options import BATCH_SOURCE, SINK, SOURCE, parse_options, table_of
 
+QUERY = "be800551-afc6-46ac-a357-b30305364bfc"
 GOOD = {"streams": "a, b", "group": "g", "url": "redis://localhost:6379/0"}
 
 
@@ -175,6 +176,27 @@ LETTERS = {"deadLetterStream": "dead"}
 def test_options_that_contradict_or_lack_each_other_are_named(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidOptionError, match=message):
         parse_options({**GOOD, **given}, SOURCE, "source")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"transaction": "t", "transactionBatch": "0"}, "transactionBatch needs option transactionQuery"),
+        ({"transaction": "t", "transactionQuery": QUERY}, "transactionQuery needs option transactionBatch"),
+        ({"transactionBatch": "0", "transactionQuery": QUERY}, "transactionBatch needs option transaction:"),
+        ({"transaction": "t", "transactionBatch": "-1", "transactionQuery": QUERY}, "must be a whole number"),
+        ({"transaction": "t", "transactionBatch": "0", "transactionQuery": "billing"}, "must be the id of a query"),
+    ],
+)
+def test_a_named_write_is_told_its_query_and_batch_together(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidOptionError, match=message):
+        parse_options({"stream": "s", "url": GOOD["url"], **given}, SINK, "sink")
+
+
+def test_the_first_batch_has_number_0() -> None:
+    given = {"stream": "s", "transaction": "t", "transactionBatch": "0", "transactionQuery": QUERY.upper()}
+    options = parse_options({"url": GOOD["url"], **given}, SINK, "sink")
+    assert (options["transactionBatch"], options["transactionQuery"]) == (0, QUERY)
 
 
 def test_a_pattern_makes_no_streams() -> None:

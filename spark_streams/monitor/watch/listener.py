@@ -14,11 +14,13 @@ import json
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_streams.errors import InvalidOptionError, OffsetError, UnsupportedError
@@ -30,6 +32,7 @@ from spark_streams.monitor.watch.prometheus import Collector, Exposition
 from spark_streams.monitor.watch.queries import Query
 from spark_streams.source.offset import Offset
 from spark_streams.source.recovery.poison_record import Failure, note_failure
+from spark_streams.spark.connect import is_of_connect
 from spark_streams.wire.address import Address, default_url
 
 if TYPE_CHECKING:
@@ -42,7 +45,8 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.streaming.query import StreamingQuery
 
-_GONE = (Py4JError, OSError)  # what a session that has ended answers
+_GONE = (Py4JError, PySparkException, OSError)  # what a session that has ended answers
+_AT_LAST = 2.0  # seconds for the end of a client of Spark Connect
 _log = logging.getLogger("spark_streams.monitor")
 
 
@@ -67,6 +71,8 @@ class Watch(StreamingQueryListener):
             self._metrics = Exposition(Collector(self._known, self._standings), port, host, file)
         self.metrics_port = None if self._metrics is None else self._metrics.port
         self._closed = False
+        # Detached; or only silent: over Spark Connect removeListener may wait for ever (docs/facts.md, S62).
+        self._is_deaf = False
 
     def __enter__(self) -> Watch:
         return self
@@ -88,7 +94,9 @@ class Watch(StreamingQueryListener):
         atexit.unregister(self.close)
         try:
             self.catch_up()
-            self._spark.streams.removeListener(self)
+            self._is_deaf = True
+            if not is_of_connect(self._spark):
+                self._spark.streams.removeListener(self)
         except _GONE:
             _log.debug("the Spark session has ended before its listener")
         if self._metrics is not None:
@@ -99,6 +107,8 @@ class Watch(StreamingQueryListener):
     # -- what Spark calls, on a thread of its own ----------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        if self._is_deaf:
+            return
         query_id, run = str(event.id), str(event.runId)
         try:
             handle = self._spark.streams.get(query_id)
@@ -112,6 +122,8 @@ class Watch(StreamingQueryListener):
         self._tell(log_lines.event_line(event.timestamp, "started", query.name, query_id, run))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        if self._is_deaf:
+            return
         self._standings.forget()
         progress = read_progress(json.loads(event.progress.json))
         if not progress.sources:
@@ -125,6 +137,8 @@ class Watch(StreamingQueryListener):
         self._expose()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        if self._is_deaf:
+            return
         with self._lock:
             query = self._queries.get(str(event.id))
         if query is None or not query.sources:
@@ -137,6 +151,8 @@ class Watch(StreamingQueryListener):
         self._expose()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        if self._is_deaf:
+            return
         query_id, run = str(event.id), str(event.runId)
         failure = None if event.exception is None else failure_of(event.exception)
         try:
@@ -208,19 +224,51 @@ def attach(
     metrics_file: str | Path | None,
 ) -> Watch:
     """See spark_streams.watch."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise UnsupportedError(
-            "queries cannot be watched over Spark Connect: their listener would run in the server; call "
-            "spark_streams.watch in a program that has the driver's own session (spark-submit)"
-        )
     watch = Watch(
         spark, Address.parse(url or default_url()), _writer(log), metrics_host, metrics_port,
         None if metrics_file is None else Path(metrics_file),
     )  # fmt: skip
-    spark.streams.addListener(watch)
+    _add(spark, watch)
     # A program that ends right after its query has died has not been told of that yet.
-    atexit.register(watch.close)
+    _at_exit(spark, watch)
     return watch
+
+
+def _add(spark: SparkSession, watch: Watch) -> None:
+    """Raises UnsupportedError where Spark Connect's server takes no listener."""
+    if not is_of_connect(spark):
+        spark.streams.addListener(watch)
+        return
+    # What Python functions of the session have left to be told would end the listeners' thread (docs/facts.md, S62):
+    # any command takes it. That thread is of this process, which waits for it at its end, before anything could detach
+    # the listener; not if it is a daemon, as threads are that a daemon starts.
+    spark.sql("SELECT 1").collect()
+    adding = threading.Thread(target=spark.streams.addListener, args=(watch,), daemon=True)
+    with warnings.catch_warnings(record=True) as said:  # it raises nothing
+        adding.start()
+        adding.join()
+    if said:
+        raise UnsupportedError(
+            f"the queries cannot be watched, for Spark Connect's server takes no listener: {said[0].message}"
+        )
+
+
+def _at_exit(spark: SparkSession, watch: Watch) -> None:
+    """Close it at the process' end; over Spark Connect before its client's threads are told of that, so that it can
+    still ask for what is missing."""
+    threads_end = getattr(threading, "_register_atexit", None)  # what concurrent.futures has; last in, first out
+    if not is_of_connect(spark) or threads_end is None:
+        atexit.register(watch.close)
+        return
+
+    def leave() -> None:
+        watch.close()
+        removing = threading.Thread(target=spark.streams.removeListener, args=(watch,), daemon=True)
+        with warnings.catch_warnings(action="ignore"):  # of a session that was stopped before
+            removing.start()
+            removing.join(_AT_LAST)
+
+    threads_end(leave)
 
 
 def _writer(log: str | Path | logging.Logger | None) -> Callable[[str], None] | None:

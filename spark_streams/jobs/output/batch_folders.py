@@ -1,11 +1,14 @@
-"""Micro-batches as Parquet, each in partitions of its own, so that one that is run again leaves every row once."""
+"""Micro-batches as files, each in partitions of its own, so that one that is run again leaves every row once."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+
+from spark_streams.jobs.output.batch_name import batch_name
 
 
 class BatchFolders:
@@ -15,11 +18,20 @@ class BatchFolders:
     batch that kills its query is cut into smaller ones.
     """
 
-    def __init__(self, spark: SparkSession, path: str, keys: list[str]) -> None:
-        """keys: the columns that partition it."""
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str,
+        keys: list[str],
+        kind: str = "parquet",
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """keys: the columns that partition it; kind: a format of files; options: of that format."""
         self._spark = spark
         self._path = path
         self._keys = keys
+        self._kind = kind
+        self._options = dict(options or {})
         self._first = True
 
     def sweep(self) -> None:
@@ -28,8 +40,7 @@ class BatchFolders:
 
     def write(self, rows: DataFrame, number: int) -> None:
         """One micro-batch of the query that runs on this thread."""
-        query = self._spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "query"
-        name = f"b{query[:8]}-{number}"
+        name = batch_name(self._spark, number)
         if self._first:
             # Only the first batch of a run can be one that another run has begun.
             self._remove("/".join([*["*"] * len(self._keys), f"batch={name}"]))
@@ -37,9 +48,11 @@ class BatchFolders:
         (
             rows.withColumn("batch", F.lit(name))
             .write.mode("overwrite")
+            .format(self._kind)
+            .options(**self._options)
             .option("partitionOverwriteMode", "dynamic")
             .partitionBy(*self._keys, "batch")
-            .parquet(self._path)
+            .save(self._path)
         )
 
     def _remove(self, below: str) -> None:

@@ -1,0 +1,124 @@
+"""Stream to stream: read a consumer group, group and aggregate the rows, also by windows of event time; append every
+group that changed, or every window once it is final.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_streams.errors import ConfigError
+from spark_streams.jobs.config import FREE
+from spark_streams.jobs.job import Job, Program
+from spark_streams.jobs.query import SHAPE as JOB
+from spark_streams.jobs.query import Query, foreach_batch
+from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
+from spark_streams.jobs.schema.columns import Columns
+from spark_streams.options import SINK, SOURCE
+from spark_streams.running.failing import first_line
+from spark_streams.sink.destination import Destination
+
+SHAPE = {
+    "source": FREE,
+    **SCHEMA,
+    "aggregate": {
+        "where": str,
+        "keys": list,
+        "values": FREE,
+        "event_time": str,
+        "window": str,
+        "slide": str,
+        "watermark": str,
+        "emit": str,
+    },
+    "sink": FREE,
+    "job": JOB,
+}
+REQUIRED = ["source.group", "aggregate.values", "sink.stream", "job.checkpoint"]
+# The groups are a part of the micro-batch: written once, also where it is replayed.
+TRANSACTION = {"transaction": "groups"}
+
+
+def body(job: Job) -> None:
+    source = job.check_options("source", SOURCE, "source")
+    to = job.check_options("sink", SINK, "sink")
+    columns = Columns.of(job.config)
+    final = _check(job, columns)
+    query = Query(job, source)
+    spark = job.session()
+    entries = spark.readStream.format("rstream").schema(columns.struct()).options(**job.options("source")).load()
+    aggregated = groups(job, entries)
+    job.plan(
+        **query.plan(),
+        groups_by=", ".join(name for name in aggregated.columns if name not in job.get("aggregate.values")),
+        values=", ".join(job.get("aggregate.values")),
+        write=f"{Destination.of(to).shown} at {to.address}",
+        when="a window is final" if final else "a group has changed",
+    )
+    once = TRANSACTION if to["delivery"] == "exactly-once" else {}
+    # A group may have nothing but nulls, and an entry needs a field.
+    sink = {"nulls": "empty", **once, **job.options("sink")}
+    appended = [0]
+
+    def batch(changed: DataFrame, _number: int) -> None:
+        # Spark gives a Python sink no update mode of its own; a batch of changed groups is appended here.
+        changed = changed.persist()
+        try:
+            changed.write.format("rstream").mode("append").options(**sink).save()
+            appended[0] += changed.count()
+        finally:
+            changed.unpersist()
+
+    query.watch(spark)
+    ran = query.run(foreach_batch(aggregated, batch).outputMode("append" if final else "update"))
+    job.say(entries=ran.entries, groups=appended[0], stream=to["stream"], entries_per_second=round(ran.rate))
+
+
+def _check(job: Job, columns: Columns) -> bool:
+    """What must hold between the keys of [aggregate]; whether only final windows are emitted. Raises ConfigError."""
+    for key, needed in (("window", "event_time"), ("slide", "window"), ("watermark", "event_time")):
+        if job.get(f"aggregate.{key}") and not job.get(f"aggregate.{needed}"):
+            raise ConfigError(f"aggregate.{key} needs aggregate.{needed}")
+    event_time = job.get("aggregate.event_time")
+    if event_time is not None and not columns.needs_spark and event_time not in columns.types:
+        raise ConfigError(f"aggregate.event_time names {event_time!r}, which is not among {columns.where}")
+    if event_time is not None and not (job.get("aggregate.window") or job.get("aggregate.watermark")):
+        raise ConfigError("aggregate.event_time has no meaning without aggregate.window or aggregate.watermark")
+    if not job.get("aggregate.keys") and not job.get("aggregate.window"):
+        raise ConfigError("aggregate.keys is missing (or aggregate.window): say what is grouped by")
+    emit = job.get("aggregate.emit", "changed")
+    if emit not in ("changed", "final"):
+        raise ConfigError(f'aggregate.emit must be "changed" or "final", not {emit!r}')
+    if emit == "final" and not (job.get("aggregate.watermark") and job.get("aggregate.window")):
+        raise ConfigError(
+            'aggregate.emit = "final" needs aggregate.window and aggregate.watermark: they say when a window is final'
+        )
+    return bool(emit == "final")
+
+
+def groups(job: Job, entries: DataFrame) -> DataFrame:
+    """One row per group. Raises ConfigError where an expression cannot be understood."""
+    try:
+        event_time, window = job.get("aggregate.event_time"), job.get("aggregate.window")
+        if job.get("aggregate.watermark"):
+            entries = entries.withWatermark(event_time, job.get("aggregate.watermark"))
+        keys = [_key(entries, key) for key in job.get("aggregate.keys", [])]
+        if window:
+            keys.append(F.window(F.col(f"`{event_time}`"), window, job.get("aggregate.slide")).alias("window"))
+        rows = entries.where(job.get("aggregate.where", "true")).groupBy(*keys)
+        found = rows.agg(*[F.expr(sql).alias(name) for name, sql in job.get("aggregate.values").items()])
+        if window:
+            bounds = [F.col("window.start").alias("window_start"), F.col("window.end").alias("window_end")]
+            found = found.select(*bounds, *[F.col(f"`{name}`") for name in found.columns if name != "window"])
+        found.schema  # noqa: B018 - analysing is the point
+        return found
+    except Exception as error:
+        raise ConfigError(f"[aggregate]: {first_line(error)}") from error
+
+
+def _key(entries: DataFrame, key: str) -> Column:
+    """A column, or SQL with a name of its own: `year(at) AS year`."""
+    return F.col(f"`{key}`") if key in entries.columns else F.expr(key)
+
+
+PROGRAM = Program(__doc__, SHAPE, REQUIRED, body)

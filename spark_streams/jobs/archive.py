@@ -1,0 +1,212 @@
+"""Stream to a table by date, then trim: what is archived and acknowledged by every group leaves the stream.
+
+A group of its own reads every entry from the first one on; an entry is acknowledged when its batch is in the table and
+in Spark's commit log. Trimmed is only what every group has acknowledged, this one among them, so nothing is trimmed
+that is not archived, and nothing that another group still needs. A batch that is run again replaces its own files.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_streams.errors import ConfigError, RStreamError, StreamStateError
+from spark_streams.jobs.config import FREE
+from spark_streams.jobs.job import Job, Program
+from spark_streams.jobs.output.outputs import main_table
+from spark_streams.jobs.output.table import SHAPE as TABLE
+from spark_streams.jobs.output.table import TableConfig
+from spark_streams.jobs.query import SHAPE as JOB
+from spark_streams.jobs.query import Query, foreach_batch
+from spark_streams.keys import key_beside
+from spark_streams.option_values import duration
+from spark_streams.options import SOURCE, Options
+from spark_streams.sink.trim import AckedTrimmer, Trimming
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.replies import milliseconds
+from spark_streams.wire.retry import is_transient
+from spark_streams.wire.xinfo import groups_in
+
+SHAPE = {
+    "source": FREE,
+    "table": {**{key: kind for key, kind in TABLE.items() if key != "partition_by"}, "fields": str},
+    "parquet": {"path": str, "fields": str},
+    "trim": {"enabled": bool, "keep_entries": int, "keep_for": str, "approximate": bool, "every": str},
+    "job": JOB,
+}
+REQUIRED = ["source.streams", "source.group", "job.checkpoint"]
+_FIELDS = {"text": "MAP<STRING, STRING>", "binary": "MAP<BINARY, BINARY>"}
+
+
+def body(job: Job) -> None:
+    source = _source(job)
+    trimming = _trimming(job)
+    every = _duration(job, "trim.every", "5s") / 1000
+    table, fields = _table(job)
+    query = Query(job, source)
+    with Connection(source.address) as server:
+        fresh = _groups_to_make(server, source)
+    job.plan(
+        **query.plan(),
+        **{table.kind: f"{table.plan}; fields as {fields}"},
+        trim=_planned(job, trimming),
+    )
+    spark = job.session()
+    with Connection(source.address) as server:
+        _make_groups(server, source, fresh)
+    schema = f"`_stream` STRING, `_id` STRING, `_timestamp` TIMESTAMP, `_fields` {_FIELDS[fields]}"
+    entries = spark.readStream.format("rstream").schema(schema).options(**_options(job)).load()
+    table.check_format(spark)
+    place = table.open(spark)
+    place.sweep()
+
+    def batch(rows: DataFrame, number: int) -> None:
+        kept = [F.col(f"_{name}").alias(name) for name in ("stream", "id", "timestamp", "fields")]
+        date = F.to_date(F.to_utc_timestamp("_timestamp", F.current_timezone())).alias("date")
+        place.write(rows.select(*kept, date), number)
+
+    trimmer = Trimmer(source, trimming, every) if trimming else None
+    query.watch(spark)
+    ran = query.run(foreach_batch(entries, batch), trimmer.look if trimmer else lambda: None)
+    job.say(entries=ran.entries, **{table.kind: table.place}, entries_per_second=round(ran.rate))
+    if trimmer:
+        trimmer.trim()
+        job.say(trimmed=trimmer.trimmed)
+
+
+def _options(job: Job) -> dict[str, str]:
+    return {**job.options("source"), "startingOffsets": "earliest"}
+
+
+def _source(job: Job) -> Options:
+    """The source's options. Raises ConfigError for those that could have an entry trimmed before it is archived."""
+    for key in ("startingOffsets", "startingTimestamp"):
+        if job.get(f"source.{key}") is not None:
+            raise ConfigError(f"source.{key} has no meaning here: an archive begins with the first entry")
+    if job.get("source.streamsPattern") is not None:
+        raise ConfigError("source.streamsPattern has no meaning here: an archive names its streams (source.streams)")
+    source = job.check_options("source", SOURCE, "source")
+    if source["noAck"] or source["delivery"] == "at-most-once":
+        raise ConfigError(
+            "source.noAck and source.delivery = at-most-once acknowledge entries before they are archived: drop them"
+        )
+    return source
+
+
+def _table(job: Job) -> tuple[TableConfig, str]:
+    """Where entries go, and how their fields are written. Raises ConfigError."""
+    table = main_table(job.config)
+    if table is None:
+        raise ConfigError("table.path is missing; add it, or pass --set table.path=…")
+    if table.kind in ("csv", "text"):
+        raise ConfigError(f"{table.where}.format {table.kind!r} cannot hold the map of an entry's fields: take another")
+    fields = job.get("parquet.fields") or job.get("table.fields", "text")
+    if fields not in _FIELDS:
+        raise ConfigError(f'{table.where}.fields must be "text" or "binary", not {fields!r}')
+    return replace(table, partition_by=["date"]), fields
+
+
+def _trimming(job: Job) -> Trimming | None:
+    """What is trimmed; None where nothing is. Raises ConfigError."""
+    given = [key for key in ("keep_entries", "keep_for", "approximate", "every") if job.get(f"trim.{key}") is not None]
+    if not job.get("trim.enabled", True):
+        if given:
+            raise ConfigError(f"trim.{given[0]} has no meaning where trim.enabled is false")
+        return None
+    if "keep_entries" in given and "keep_for" in given:
+        raise ConfigError("trim.keep_entries and trim.keep_for contradict each other: give one of them")
+    if job.get("trim.keep_entries", 1) < 1:
+        raise ConfigError("trim.keep_entries must be at least 1; leave it out to keep nothing that is archived")
+    age = _duration(job, "trim.keep_for") if "keep_for" in given else None
+    return Trimming("acked", job.get("trim.keep_entries"), None, age, job.get("trim.approximate", True), None)
+
+
+def _planned(job: Job, trimming: Trimming | None) -> str:
+    """For `--check`."""
+    if trimming is None:
+        return "nothing"
+    beyond = f", beyond MAXLEN {trimming.maxlen:,}" if trimming.maxlen else ""
+    beyond = f", beyond {job.get('trim.keep_for')} old" if trimming.retention else beyond
+    return f"what every group has acknowledged{beyond}"
+
+
+def _duration(job: Job, key: str, default: str = "") -> int:
+    """Milliseconds. Raises ConfigError."""
+    try:
+        return duration(job.get(key, default))
+    except ValueError as error:
+        raise ConfigError(f"{key} {error}") from None
+
+
+# -- the group is the archive's own --------------------------------------------------------------------------------
+
+
+def _mark(stream: str, group: str) -> bytes:
+    """A key that says: this group was made by an archive job, before the stream's first entry."""
+    return key_beside(stream, "archive", group)
+
+
+def _groups_to_make(server: Connection, source: Options) -> list[str]:
+    """The streams that do not have the group yet. Raises StreamStateError where somebody else has made it: what it had
+    been given by then is not in the archive, and would be trimmed."""
+    fresh = []
+    for stream in source["streams"]:
+        described = server.execute("XINFO", "GROUPS", stream) if server.execute("EXISTS", stream) else []
+        if source["group"].encode() not in [group.name for group in groups_in(described)]:
+            fresh.append(stream)
+        elif not server.execute("EXISTS", _mark(stream, source["group"])):
+            raise StreamStateError(
+                f"group {source['group']!r} of stream {stream!r} at {source.address} was not made by an archive job: "
+                "what it has been given is not in the archive; choose another source.group"
+            )
+    return fresh
+
+
+def _make_groups(server: Connection, source: Options, streams: list[str]) -> None:
+    for stream in streams:
+        # The mark first: without a group it means nothing, and a group without it would be a stranger's.
+        server.execute("SET", _mark(stream, source["group"]), "1")
+        try:
+            server.execute("XGROUP", "CREATE", stream, source["group"], "0", "MKSTREAM")
+        except RStreamError:
+            server.execute("DEL", _mark(stream, source["group"]))
+            raise
+
+
+class Trimmer:
+    """Trims what is archived and acknowledged. every: seconds; trimmed: how many entries so far."""
+
+    def __init__(self, source: Options, trimming: Trimming, every: float) -> None:
+        self._every = every
+        self._address: Address = source.address
+        self._streams = [stream.encode() for stream in source["streams"]]
+        self._trimming = trimming
+        self._last = time.monotonic()
+        self.trimmed = 0
+
+    def look(self) -> None:
+        """Trim, every few seconds; a server that is away for a moment is left to the next time."""
+        if time.monotonic() - self._last < self._every:
+            return
+        try:
+            self.trim()
+        except RStreamError as error:
+            if not is_transient(error):
+                raise
+        self._last = time.monotonic()
+
+    def trim(self) -> None:
+        """Trim now. Raises ServerReplyError and kin."""
+        with Connection(self._address) as server:
+            now = milliseconds(server.execute("TIME"))
+            trimmer = AckedTrimmer(server, self._trimming)
+            # Whole nodes are trimmed ten thousand entries at a time, unless the server is told otherwise.
+            while gone := trimmer.trim(self._streams, now):
+                self.trimmed += gone
+
+
+PROGRAM = Program(__doc__, SHAPE, REQUIRED, body)

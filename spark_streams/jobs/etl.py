@@ -1,0 +1,173 @@
+"""Stream to tables: read a consumer group, type and check every row, write the good ones to a table, or to several and
+to streams, and send the others to a dead-letter stream with the reason. A batch that is run again replaces what its
+first run wrote, and finds the letters that it sent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_streams.errors import ConfigError
+from spark_streams.jobs.config import FREE
+from spark_streams.jobs.job import Job, Program
+from spark_streams.jobs.output.outputs import SHAPE as OUTPUTS
+from spark_streams.jobs.output.outputs import Output, apply_sql, check_main_columns, outputs_of
+from spark_streams.jobs.query import SHAPE as JOB
+from spark_streams.jobs.query import Query, added, foreach_batch
+from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
+from spark_streams.jobs.schema.columns import Columns
+from spark_streams.jobs.split import Split
+from spark_streams.options import SINK, SOURCE, Options
+from spark_streams.running.failing import first_line
+
+SHAPE = {
+    "source": FREE,
+    **SCHEMA,
+    "rule": list,
+    **OUTPUTS,
+    "dead_letters": FREE,
+    "job": JOB,
+}
+REQUIRED = ["source.group", "dead_letters.stream", "job.checkpoint"]
+# The letters are a part of the micro-batch: written once, also where it is replayed.
+TRANSACTION = {"transaction": "letters"}
+
+
+def body(job: Job) -> None:
+    source = job.check_options("source", SOURCE, "source")
+    letters_to = _letters_to(job)
+    columns = Columns.of(job.config)
+    outputs = outputs_of(job.config, job.url)
+    split = Split(columns, job.get("rule", []), job.get("source.mode") is not None)
+    sql = job.get("sql.query") or None
+    if sql is None and not columns.needs_spark:
+        check_main_columns(outputs, split.names)
+    query = Query(job, source)
+    gone = source["deadLetterStream"]
+    before = added(source.address, gone)
+    spark = job.session()
+    entries = spark.readStream.format("rstream").schema(split.schema()).options(**job.options("source")).load()
+    # The time of a letter is the batch's: a replay repeats it.
+    entries = entries.withColumn("_at", F.current_timestamp())
+    split.check(entries)
+    _check_outputs(split.good(split.judge(entries)), sql, outputs)
+    job.plan(
+        **query.plan(),
+        types="by the source, mode " + source["mode"] if split.by_source else f"{len(split.names)} columns",
+        rules=", ".join(rule["reason"] for rule in job.get("rule", [])) or "none",
+        **({} if sql is None else {"sql": " ".join(sql.split())}),
+        **{output.shown: output.to.plan for output in outputs},
+        dead_letters=f"{letters_to['stream']} at {letters_to.address}",
+    )
+    once = TRANSACTION if letters_to["delivery"] == "exactly-once" else {}
+    sink = {**once, **job.options("dead_letters")}
+    batches = Batches(split, sql, [(one, one.open(spark)) for one in outputs], source, sink)
+    query.watch(spark)
+    rate = query.run(foreach_batch(entries, batches.write)).rate
+    job.say(entries=batches.read.total(), **batches.told(), entries_per_second=round(rate))
+    if gone is not None:
+        # Those that the source itself moved: they never became rows. (Others may write to that stream, too.)
+        job.say(moved_by_source=added(source.address, gone) - before)
+
+
+def _letters_to(job: Job) -> Options:
+    """The options of [dead_letters]. Raises ConfigError, OptionError."""
+    given = job.check_options("dead_letters", SINK, "sink")
+    for name in ("streamColumn", "idColumn"):
+        if given[name] is not None:
+            raise ConfigError(f"dead_letters.{name} has no meaning here: letters go whole to dead_letters.stream")
+    return given
+
+
+def _check_outputs(good: DataFrame, sql: str | None, outputs: Sequence[Output]) -> None:
+    """Let Spark look at [sql] and at the outputs. Raises ConfigError."""
+    if sql is not None:
+        try:
+            good = apply_sql(good, sql)
+        except Exception as error:
+            raise ConfigError(f"sql.query: {first_line(error)}") from error
+    for output in outputs:
+        output.check(good)
+
+
+class Batches:
+    """Where the rows of a micro-batch go: the good ones to the outputs, the others to the dead letters.
+
+    sql: what is made of the good rows before, if anything; outputs: each with what it is written to; sink: the options
+    of the dead letters' stream; read: how many rows so far by their reason, "" for the good ones; written: how many
+    rows by their output.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        sql: str | None,
+        outputs: Sequence[tuple[Output, Any]],
+        source: Options,
+        sink: dict[str, str],
+    ) -> None:
+        self._split, self._sql, self._outputs, self._source, self._sink = split, sql, outputs, source, sink
+        self.read: Counter[str] = Counter()
+        self.written: Counter[str] = Counter()
+        for _output, place in outputs:
+            place.sweep()
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """One micro-batch."""
+        judged = self._split.judge(rows).persist()
+        try:
+            counts = judged.groupBy("_reason").count().collect()
+            fine = sum(row["count"] for row in counts if row["_reason"] is None)
+            self._write_good(self._split.good(judged), fine, number)
+            if any(row["_reason"] is not None for row in counts):
+                letters = self._split.letters(judged, self._source["group"], self._source["consumer"])
+                letters.write.format("rstream").mode("append").options(**self._sink).save()
+        finally:
+            judged.unpersist()
+        for row in counts:
+            self.read["" if row["_reason"] is None else row["_reason"]] += row["count"]
+
+    def _write_good(self, good: DataFrame, count: int, number: int) -> None:
+        """count: how many they are."""
+        if self._sql is None:
+            for output, place in self._outputs:
+                self._write_output(output, place, good, count, number)
+            return
+        made = apply_sql(good, self._sql).persist()
+        try:
+            count = made.count()
+            for output, place in self._outputs:
+                self._write_output(output, place, made, count, number)
+        finally:
+            made.unpersist()
+
+    def _write_output(self, output: Output, place: Any, good: DataFrame, count: int, number: int) -> None:
+        if output.rows is None:
+            place.write(good, number)
+            self.written[output.name] += count
+            return
+        chosen = output.of(good).persist()
+        try:
+            place.write(chosen, number)
+            self.written[output.name] += chosen.count()
+        finally:
+            chosen.unpersist()
+
+    def told(self) -> dict[str, Any]:
+        """For the closing numbers."""
+        main = {one.shown: self.written[one.name] for one, _ in self._outputs if one.is_main}
+        others = {one.name: self.written[one.name] for one, _ in self._outputs if not one.is_main}
+        return {
+            **main,
+            **({"outputs": others} if others else {}),
+            "dead": self.read.total() - self.read[""],
+            "reasons": {reason: count for reason, count in self.read.items() if reason},
+        }
+
+
+PROGRAM = Program(__doc__, SHAPE, REQUIRED, body)

@@ -1,0 +1,75 @@
+"""A table of Spark's catalog that is made of files: a partition for each micro-batch, replaced when it is run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_streams.errors import StreamStateError
+from spark_streams.jobs.output.batch_name import batch_name
+
+
+class CatalogTable:
+    """Partitioned by its keys and `batch`. It is made by the first batch where it does not exist."""
+
+    def __init__(self, spark: SparkSession, name: str, keys: list[str], kind: str, options: Mapping[str, str]) -> None:
+        """keys: the columns that partition it; kind: a format of files; options: of that format, for a new table."""
+        self._spark = spark
+        self._name = name
+        self._keys = keys
+        self._kind = kind
+        self._options = dict(options)
+        self._first = True
+
+    def sweep(self) -> None:
+        """Whether the table, if it exists, is one that batches can be written to. Raises StreamStateError."""
+        if not self._spark.catalog.tableExists(self._name):
+            return
+        partitions = [column.name for column in self._spark.catalog.listColumns(self._name) if column.isPartition]
+        described = {row["col_name"]: row["data_type"] for row in self._describe().collect()}
+        kind = str(described.get("Provider", "")).lower()
+        if (kind, partitions) != (self._kind, [*self._keys, "batch"]):
+            there = f"{kind or 'another kind'} partitioned by {', '.join(partitions) or 'nothing'}"
+            raise StreamStateError(
+                f"table {self._name} exists as {there}, and not as the {self._kind} by "
+                f"{', '.join([*self._keys, 'batch'])} that the job writes: name another table"
+            )
+
+    def write(self, rows: DataFrame, number: int) -> None:
+        """One micro-batch of the query that runs on this thread."""
+        session = rows.sparkSession
+        name = batch_name(self._spark, number)
+        named = rows.withColumn("batch", F.lit(name))
+        if self._first:
+            if not session.catalog.tableExists(self._name):
+                empty = named.limit(0).write.format(self._kind).options(**self._options)
+                empty.partitionBy(*self._keys, "batch").saveAsTable(self._name)
+            # Only the first batch of a run can be one that another run has begun.
+            self._drop(session, name)
+            self._first = False
+        # insertInto takes no options, and columns by their places.
+        session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+        columns = [F.col(f"`{column}`") for column in session.table(self._name).columns]
+        named.select(*columns).write.mode("overwrite").insertInto(self._name)
+
+    def _drop(self, session: SparkSession, batch: str) -> None:
+        """What there is of a batch. (A part of a partition's values is not enough for every catalog: all are named.)"""
+        found = session.sql(f"SHOW PARTITIONS {self._name} PARTITION (batch = {_literal(batch)})").collect()
+        for partition in (row["partition"] for row in found):
+            pairs = [pair.partition("=") for pair in partition.split("/")]
+            values = ", ".join(f"`{unquote(key)}` = {_literal(unquote(value))}" for key, _, value in pairs)
+            session.sql(f"ALTER TABLE {self._name} DROP IF EXISTS PARTITION ({values})")
+
+    def _describe(self) -> DataFrame:
+        return self._spark.sql(f"DESCRIBE TABLE EXTENDED {self._name}")
+
+
+def _literal(value: str) -> str:
+    """Of a partition's value, as SHOW PARTITIONS has it."""
+    if value == "__HIVE_DEFAULT_PARTITION__":
+        return "null"
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

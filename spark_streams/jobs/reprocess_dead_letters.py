@@ -1,0 +1,123 @@
+"""Dead letters on their way back: those that are meant become entries again, each once, at a set rate.
+
+It runs on the driver alone, for the server is what takes the time, and needs no executor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_streams.deadletter import transform
+from spark_streams.deadletter.criteria import parse_criteria
+from spark_streams.deadletter.redrive import Redrive, Report
+from spark_streams.deadletter.redrive_plan import MAX_REDRIVES, RedriveOptions
+from spark_streams.errors import ConfigError
+from spark_streams.jobs.config import FREE
+from spark_streams.jobs.job import Job, Program
+from spark_streams.monitor.groups import view_streams
+from spark_streams.monitor.terminal.progress_bar import telling
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+
+SHAPE = {
+    "letters": {
+        "stream": str,
+        "of_streams": list,
+        "reasons": list,
+        "stages": list,
+        "errors": list,
+        "fields": FREE,
+        "older": str,
+        "newer": str,
+        "first_id": str,
+        "last_id": str,
+    },
+    "redrive": {
+        "to": str,
+        "limit": int,
+        "rate": int,
+        "max_redrives": int,
+        "parking": str,
+        "transform": str,
+        "dry_run": bool,
+    },
+}
+
+
+def body(job: Job) -> None:
+    options = _options(job)
+    dry_run = bool(job.get("redrive.dry_run", False))
+    _plan(job, options, dry_run)
+    with telling(job.console, "dry run" if dry_run else "redrive") as tell:
+
+        def show(report: Report) -> None:
+            done = report.moved + report.parked
+            tell(done if options.limit else report.looked_at, report.total, "" if options.limit else f"moved {done:,}")
+
+        run = Redrive(Address.parse(job.url), options, show)
+        # A page is one transaction: whatever comes, a dead letter is either here or there.
+        job.stop_with(run.stop)
+        report = run.run(dry_run)
+    facts = report.facts()
+    kinds = facts.pop("by")
+    for kind in kinds:
+        what = {"move": "would move" if dry_run else "moved", "park": "would park" if dry_run else "parked"}
+        what["stay"] = "would leave" if dry_run else "left"
+        job.console.print(f"  {what[kind['action']]} {kind['letters']:,} × {kind['reason'] or '-'} → {kind['to']}")
+    if report.homeless:
+        homeless = f"{report.homeless:,} dead letters name no stream to go to, or {options.stream}"
+        job.console.print(f"  {homeless}: set redrive.to")
+    told = ("stream", "dry_run", "moved", "parked", "left", "homeless")
+    job.say(**{name: facts[name] for name in (*told, "bound", "goes_on", "stopped", "letters_per_second")})
+
+
+def _plan(job: Job, options: RedriveOptions, dry_run: bool) -> None:
+    """For `--check`; without it the run itself looks. Raises ServerUnreachableError and kin, TransformError."""
+    if not job.check:
+        return
+    sure = options.checked()
+    if sure.transform is not None:
+        transform.load(sure.transform)
+    with Connection(Address.parse(job.url)) as server:
+        letters = sum(view.length for view in view_streams(server, [sure.stream]))
+        job.plan(
+            read=f"{sure.stream} at {server.address} ({letters:,} dead letters)",
+            do="count what would go where" if dry_run else "move what is meant, each dead letter once",
+            to=sure.to or "the stream that each came from",
+            parking=f"{sure.parking}, after {sure.max_redrives} redrives",
+            at_most=sure.limit or "all",
+            rate=f"{sure.rate:,} dead letters a second" if sure.rate else "as fast as it goes",
+        )
+
+
+def _options(job: Job) -> RedriveOptions:
+    """Raises ConfigError, InvalidOptionError."""
+    lists: dict[str, Any] = {}
+    for name in ("of_streams", "reasons", "stages", "errors"):
+        lists[name.removeprefix("of_")] = values = job.get(f"letters.{name}", [])
+        if not all(isinstance(value, str) for value in values):
+            raise ConfigError(f"letters.{name} must be a list of strings, not {values!r}")
+    for name, least in (("limit", 1), ("rate", 1), ("max_redrives", 0)):
+        if job.get(f"redrive.{name}", least) < least:
+            raise ConfigError(f"redrive.{name} must be at least {least}")
+    criteria = parse_criteria(
+        **lists,
+        fields=[f"{name}={value}" for name, value in job.plain_options("letters.fields").items()],
+        first=job.get("letters.first_id"),
+        last=job.get("letters.last_id"),
+        older=job.get("letters.older"),
+        newer=job.get("letters.newer"),
+    )
+    return RedriveOptions(
+        job.get("letters.stream"),
+        criteria,
+        job.get("redrive.to"),
+        job.get("redrive.limit"),
+        job.get("redrive.rate"),
+        job.get("redrive.max_redrives", MAX_REDRIVES),
+        job.get("redrive.parking"),
+        job.get("redrive.transform"),
+    )
+
+
+PROGRAM = Program(__doc__, SHAPE, ["letters.stream"], body)

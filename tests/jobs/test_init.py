@@ -1,0 +1,136 @@
+"""`rstream init` and `rstream run` up to where Spark begins."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_streams.cli import main
+from spark_streams.jobs.arguments import JOBS
+from spark_streams.jobs.command import program
+from spark_streams.jobs.config import check_keys
+from spark_streams.jobs.output.outputs import outputs_of
+from spark_streams.jobs.sample_config import about, sample_config
+from spark_streams.jobs.schema.columns import Columns
+from spark_streams.jobs.spark_settings import SHAPE as SPARK
+from spark_streams.jobs.split import Split
+from tests.servers import Server
+
+
+def rstream(*words: str) -> Result:
+    return CliRunner().invoke(main, words)
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_sample_has_keys_that_its_job_knows_also_where_they_are_comments(job: str) -> None:
+    """A line that is a key in a comment is one when the comment's mark goes."""
+    lines = sample_config(job).splitlines()
+    shape = {"url": str, "spark": SPARK, **program(job).shape}
+    check_keys(tomllib.loads("\n".join(lines)), shape, "", job)
+    plain = [re.sub(r'^# (?=\[|"?[\w.]+"? = )', "", line) for line in lines]
+    # Of these a configuration has one.
+    plain = [line for line in plain if not line.startswith(("json = ", "[schema]"))]
+    check_keys(tomllib.loads("\n".join(plain)), shape, "", job)
+
+
+def test_it_says_the_next_command_and_overwrites_nothing(tmp_path: Path) -> None:
+    made = rstream("init", "reprocess-dead-letters")
+    assert made.exit_code == 0
+    assert "rstream run reprocess_dead_letters --config reprocess_dead_letters.toml --check" in made.output
+    assert (tmp_path / "reprocess_dead_letters.toml").read_text() == sample_config("reprocess_dead_letters")
+    again = rstream("init", "reprocess_dead_letters")
+    assert (again.exit_code, "is not overwritten: name another file with --out" in again.output) == (2, True)
+    assert rstream("init", "etl", "--out", "my etl.toml").output.endswith("--config 'my etl.toml' --check\n")
+    away = rstream("init", "etl", "--out", "none/etl.toml")
+    assert (away.exit_code, "none/etl.toml cannot be written: No such file" in away.output) == (1, True)
+
+
+def test_a_stream_gives_its_name_and_its_fields(server: Server, tmp_path: Path) -> None:
+    with server.client() as client:
+        client.xadd("my orders", {"customer": "ann", "amount": "12.50", "n": "3", "first name": "x", "_id": "1"})
+        client.xadd("my orders", {"customer": "7", "amount": "1", "n": "4", "at": "2026-11-20T10:00:00"})
+        client.set("text", "no stream")
+    assert rstream("init", "etl", "--stream", "my orders", "--url", server.url).exit_code == 0
+    config = tomllib.loads((tmp_path / "etl.toml").read_text())
+    assert config["columns"] == {
+        "customer": "STRING", "amount": "DOUBLE", "n": "BIGINT", "first name": "STRING", "at": "TIMESTAMP",
+    }  # fmt: skip
+    assert (config["source"]["streams"], config["dead_letters"]["stream"]) == ("my orders", "my orders:dead")
+    assert (config["table"]["path"], "rule" in config) == ("out/my-orders", False)
+    missing = rstream("init", "etl", "--stream", "my order", "--url", server.url, "--out", "x.toml")
+    assert (missing.exit_code, "did you mean 'my orders'?" in missing.output) == (1, True)
+    assert not (tmp_path / "x.toml").exists()
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_what_it_writes_about_a_stream_is_a_configuration_of_its_job(job: str) -> None:
+    text = about(sample_config(job), "a\"b'c\\", [("n", "long"), ("who", "string")])
+    config = tomllib.loads(text)
+    check_keys(config, {"url": str, "spark": SPARK, **program(job).shape}, "", job)
+    assert "flights" not in text.replace("flights.", "").replace("of flights", "") or job == "load"
+    if job == "etl":
+        Split(Columns.of(config), config.get("rule", []), by_source=False)
+        assert [output.name for output in outputs_of(config, "redis://h")] == ["table"]
+    if job == "aggregate":
+        assert (config["aggregate"]["keys"], "where" in config["aggregate"]) == (["who"], False)
+
+
+@pytest.mark.parametrize("command", ["init", "run"])
+def test_a_job_that_there_is_not(command: str) -> None:
+    ended = rstream(command, "reprocess-dead-leters")
+    assert (ended.exit_code, "did you mean reprocess_dead_letters?" in ended.output) == (2, True)
+    assert "there are load, etl" in rstream(command, "x").output
+
+
+def test_what_is_wrong_is_said_before_spark_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("pyspark.sql.SparkSession.builder", None)
+    (tmp_path / "etl.toml").write_text(sample_config("etl"))
+    for words, message in (
+        (["--set", "soruce.x=1"], "etl: [RSTREAM_CONFIG] etl.toml: unknown key soruce; did you mean source?"),
+        (["--set", "spark.mastr=x"], "etl: [RSTREAM_CONFIG] [spark]: unknown key mastr; did you mean master?"),
+        (["--set", "spark.mastr=x", "--submit"], "etl: [RSTREAM_CONFIG] [spark]: unknown key mastr"),
+        (["--config", "none.toml"], "etl: [RSTREAM_CONFIG] there is no config file 'none.toml'"),
+    ):
+        ended = rstream("run", "etl", "--config", "etl.toml", *words)
+        assert (ended.exit_code, ended.output.count("\n")) == (2, 1)
+        assert ended.output.startswith(message)
+
+
+def test_a_machine_without_java_is_told_so_by_both_ways(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "etl.toml").write_text(sample_config("etl"))
+    monkeypatch.setattr("spark_streams.jobs.command.has_java", lambda: False)
+    ended = rstream("run", "etl", "--config", "etl.toml", "--submit")
+    assert (ended.exit_code, "no Java found: install a JDK 17 or newer" in ended.output) == (1, True)
+
+
+def test_by_spark_submit_the_command_becomes_it(tmp_path: Path) -> None:
+    """With [spark] as its own words; its exit code is the command's."""
+    program = tmp_path / "spark home" / "bin" / "spark-submit"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\nexit 7\n')
+    program.chmod(0o755)
+    (tmp_path / "etl.toml").write_text(sample_config("etl") + '[spark]\nsubmit = true\n"spark.a" = "b c"\n')
+    words = ["run", "etl", "--config", "etl.toml", "--set", "spark.master=yarn", "--summary", "my sum.json"]
+    environment = {**os.environ, "SPARK_HOME": str(program.parent.parent), "JAVA_HOME": "/java"}
+    environment.pop("SPARK_CONF_DIR", None)
+    command = [sys.executable, "-m", "spark_streams.cli", *words]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    told = ended.stdout.splitlines()
+    assert (ended.returncode, ended.stderr) == (7, "")
+    confs = [word for before, word in itertools.pairwise(told) if before == "--conf"]
+    assert {"spark.master=yarn", "spark.a=b c", "spark.sql.session.timeZone=UTC"} <= set(confs)
+    entry = next(at for at, word in enumerate(told) if word.endswith("spark_streams/jobs/__main__.py"))
+    assert told[entry + 1 :] == ["etl", "--config=etl.toml", "--set=spark.master=yarn", "--summary=my sum.json"]

@@ -1,0 +1,97 @@
+"""Where the rows of a job go, as its configuration says it: what is understood, and what is refused by name."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from spark_streams.errors import ConfigError
+from spark_streams.jobs.output.outputs import Output, check_main_columns, main_table, outputs_of
+
+SINK = '[[output]]\nname = "s"\n[output.sink]\nstream = "late"\n'
+
+
+def outputs(text: str) -> list[Output]:
+    return outputs_of(tomllib.loads(text), "redis://127.0.0.1:6379")
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        ('[parquet]\npath = "out"\npartition_by = ["month"]', "out by month, batch"),
+        ('[table]\npath = "out"', "out as parquet by batch"),
+        ('[table]\nformat = "ORC"\nname = "lake.flights"\npartition_by = ["m"]', "lake.flights as orc by m, batch"),
+        ('[table]\nformat = "delta"\npath = "s3a://b/f"', "s3a://b/f as delta"),
+        ('[table]\nformat = "iceberg"\nname = "c.d.t"\nonce = false', "c.d.t as iceberg; at least once"),
+        ('[table]\npath = "out"\nonce = false\npartition_by = ["m"]', "out as parquet by m; at least once"),
+        ('[table]\nformat = "jdbc"\nonce = false', "where its options say as jdbc; at least once"),
+        (SINK, "stream 'late' at redis://127.0.0.1:6379"),
+        (SINK + 'delivery = "at-least-once"\n', "stream 'late' at redis://127.0.0.1:6379; at least once"),
+    ],
+)
+def test_what_is_promised_is_said(text: str, plan: str) -> None:
+    (output,) = outputs(text)
+    assert output.to.plan == plan
+
+
+def test_parquet_is_the_older_name_of_table() -> None:
+    """So --set parquet.path=… goes over the path of a [table], as it went over that of a [parquet]."""
+    table = main_table(tomllib.loads('table = {format = "parquet", path = "a", options = {x = 1}}\nparquet.path = "b"'))
+    assert table is not None
+    assert (table.place, table.kind, table.options) == ("b", "parquet", {"x": "1"})
+    with pytest.raises(ConfigError, match=r"\[parquet\] is the older name of \[table\], whose format is 'orc'"):
+        main_table(tomllib.loads('table = {format = "orc", path = "a"}\nparquet.path = "b"'))
+
+
+def test_many_outputs() -> None:
+    found = outputs('[table]\npath = "a"\n' + SINK + '[[output]]\nname = "t"\nsql = "SELECT 1"\ntable.path = "b"')
+    assert [(one.shown, one.rows is None) for one in found] == [
+        ("parquet", True), ("output s", True), ("output t", False),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"table.path is missing \(or \[\[output\]\]\)"),
+        ("[table]", "table.path is missing .or table.name, a table of Spark's catalog.; add it"),
+        ('[parquet]\npath = ""', "parquet.path is missing; add it, or pass --set parquet.path=…"),
+        ('[table]\npath = "a"\nname = "b"', "table.path and table.name contradict each other"),
+        (
+            '[table]\nformat = "iceberg"\nname = "t"',
+            "table.format 'iceberg': nothing is known that keeps .* say table.once = false",
+        ),
+        ('[table]\npath = "a"\noptions = {txnVersion = 3}', "table.options.txnVersion is the job's own to say"),
+        ("output = [1]", r"\[\[output\]\] 1 must be a table, not 1"),
+        ('[[output]]\ntable.path = "a"', r"\[\[output\]\] 1: name is missing"),
+        ('[[output]]\nname = "x"\nwere = "a"', r"\[\[output\]\] 1: unknown key were; did you mean where\?"),
+        ('[[output]]\nname = "x"\ntable.pth = "a"', r"unknown key table.pth; did you mean table.path\?"),
+        ('[[output]]\nname = "x"\nselect = "a"', "select must be a list or a table, not 'a'"),
+        ('[[output]]\nname = "x"', "output x needs .output.table. or .output.sink., and one of them"),
+        (
+            '[[output]]\nname = "x"\ntable.path = "a"\nselect = [1]',
+            "output x: select must be a list of SQL, or a table",
+        ),
+        ('[[output]]\nname = "x"\ntable.path = "a"\nselect = []', "output x: select must be a list of SQL, or a table"),
+        (
+            '[[output]]\nname = "x"\ntable.path = "a"\nsql = "s"\nwhere = "w"',
+            "where and select have no meaning beside sql",
+        ),
+        ('[[output]]\nname = "x"\nsink.strem = "a"', "output x: the rstream sink has no option 'strem'; did you mean"),
+        ('[[output]]\nname = "x"\nsink.nulls = "omit"', "output x: sink.stream is missing"),
+        (SINK + SINK, "two outputs are called 's'"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        outputs(text)
+
+
+def test_columns_that_a_table_is_partitioned_by_are_among_its_columns() -> None:
+    found = outputs('[table]\npath = "a"\npartition_by = ["Month"]')
+    check_main_columns(found, ["day", "month"])
+    with pytest.raises(ConfigError, match="table.partition_by names 'Month', which is not among the columns"):
+        check_main_columns(found, ["day"])
+    with pytest.raises(ConfigError, match="table: its rows have a column 'batch'"):
+        check_main_columns(found, ["month", "Batch"])
