@@ -247,8 +247,8 @@ set_up_oldest() {
 
 # set_up_beside NAME WHAT NAME==VERSION…: .venv/NAME has these versions, and otherwise those of .venv.
 set_up_beside() {
-  local other=$venv/$1 what=$2
-  local made="${*:3} $(venv_recipe)"
+  local other=$venv/$1 what=$2 made
+  made="${*:3} $(venv_recipe)"
   if [ "$(cat "$other/.done" 2>/dev/null)" != "$made" ]; then
     rm -rf "$other"
     step "setting up .venv/$1 with $what" install_beside "$other" "${@:3}" || die "set-up stopped: see pip's own words above"

@@ -84,6 +84,7 @@ def transaction(name: str, rows: DataFrame, number: int, checkpoint: str) -> dic
     checkpoint: the query's option `checkpointLocation`, which Spark reads over Spark Connect, once in a run: there
     stands the query's id. Raises InvalidOptionError where it is another query's, or this is no such function.
     """
+    _check_for_spark("spark_streams.transaction")
     from spark_streams.sink.named_write import transaction as options_of
 
     return options_of(name, rows, number, checkpoint)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.standalone import EXECUTOR_MEMORY, PATIENCE, SPARK_HOME, Cluster, wait_until
+from tests.cluster.standalone import EXECUTOR_MEMORY, PATIENCE, SPARK_HOME, Cluster, end_with_the_tests, wait_until
 from tests.servers import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,6 +90,7 @@ class Carrying:
             self.process = subprocess.Popen(
                 [*words, str(ROOT / "tests" / "cluster" / "carry.py"), *self.path, str(self.folder / "asked")],
                 cwd=self.folder, stdout=said, stderr=said, start_new_session=True,
+                preexec_fn=end_with_the_tests,  # noqa: PLW1509 - no thread of the tests is running
                 env=submit_environment(None if self.python is None else str(self.python), **self.environment),
             )  # fmt: skip
 

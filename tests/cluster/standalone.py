@@ -6,10 +6,12 @@ A machine is one core here, so that two executors are on two workers.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -98,6 +100,7 @@ class Cluster:
             process = subprocess.Popen(
                 [*within, str(SPARK_HOME / "bin" / "spark-class"), *words],
                 env=environment, cwd=home, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
+                preexec_fn=end_with_the_tests,  # noqa: PLW1509 - no thread of the tests is running
             )  # fmt: skip
         return Daemon(process, log)
 
@@ -136,6 +139,13 @@ class Cluster:
         logs = [*self.folder.glob("*/log"), *self.folder.glob("*/work/*/*/stderr")]
         ends = {log.relative_to(self.folder): log.read_text(errors="replace")[-2000:] for log in logs}
         return "\n".join(f"--- {log}\n{end}" for log, end in ends.items())
+
+
+def end_with_the_tests() -> None:
+    """In a new process: it is killed when the tests are, who could not end it then. A master that is left starts the
+    drivers that it supervises again and again."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def can_rename_machines() -> bool:

@@ -1,7 +1,7 @@
 """A client of Spark Connect as users write one: `python own_program.py CONNECT FOLDER SOURCE SINK…`, urls each.
 
-A function of foreachBatch writes what entries of stream `in` there are to stream `once`, under a name, and to `again`,
-without one, of each sink; then it waits for a file in FOLDER.
+A function of foreachBatch writes what entries of stream `in` there are to stream `once` of each sink, under a name,
+and to `again` of the first one, without; then it waits for a file in FOLDER.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ spark.client.set_retry_policies([DefaultPolicy(max_retries=2)])  # that of Spark
 
 
 def write(rows: DataFrame, number: int) -> None:
-    for url in sinks:
-        once = spark_streams.transaction("once", rows, number, checkpoint)
-        for stream, options in (("once", once), ("again", {})):
-            to = rows.repartition(2).write.format("rstream").mode("append")
-            to.options(**options, url=url, stream=stream).save()
+    once = spark_streams.transaction("once", rows, number, checkpoint)
+    for url, stream, options in (*((url, "once", once) for url in sinks), (sinks[0], "again", {})):
+        to = rows.repartition(2).write.format("rstream").mode("append")
+        to.options(**options, url=url, stream=stream).save()
     try:
         spark_streams.transaction("once", rows, number, f"{folder}/other")
     except InvalidOptionError as error:

