@@ -42,7 +42,7 @@ SHORT = {
 }
 CORES = min(5, os.cpu_count() or 1)
 SPARKS_AT_ONCE = CORES + 1
-AT_ONCE = CORES + 2
+AT_ONCE = CORES + 1
 NO_TESTS = 5  # pytest's exit code where none is left after -m
 INTERRUPTED = 130
 _FILE_NAME = str.maketrans(" /", "--")
