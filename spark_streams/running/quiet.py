@@ -23,6 +23,7 @@ REPEATING = (
     "org.apache.spark.scheduler.DAGScheduler",
     "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.sql.execution.datasources",
+    "org.apache.spark.sql.execution.python",
     "org.apache.spark.sql.execution.streaming.MicroBatchExecution",  # Spark 4.0
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
     "org.apache.spark.storage.ShuffleBlockFetcherIterator",
