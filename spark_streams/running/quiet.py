@@ -15,6 +15,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.logger import PySparkLogger
 
 # Of the JVM: what they log of a query is a task that failed or was stopped, and how the query came to its end.
 REPEATING = (
@@ -30,7 +31,8 @@ REPEATING = (
     "org.apache.spark.util.Utils",
 )
 # Of Python: PySpark logs an error that it raises, with the whole Java stack; py4j one of a function of foreachBatch.
-_REPEATING_HERE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j.clientserver")
+_OF_PYSPARK = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_OF_PY4J = "py4j.clientserver"
 _LATE = 10.0  # seconds: so long after a failure its last tasks may log that they were stopped
 
 
@@ -97,7 +99,8 @@ def quieten_python() -> None:
 
 
 def _turned_off_here() -> list[Callable[[], object]]:
-    loggers = [logging.getLogger(name) for name in _REPEATING_HERE]
+    # By PySpark: a logger that it did not make itself does not take what PySpark tells it, for as long as Python runs.
+    loggers = [*[PySparkLogger.getLogger(name) for name in _OF_PYSPARK], logging.getLogger(_OF_PY4J)]
     give_back: list[Callable[[], object]] = [partial(one.setLevel, one.level) for one in loggers]
     for one in loggers:
         one.setLevel(logging.CRITICAL + 1)
