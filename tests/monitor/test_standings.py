@@ -7,8 +7,6 @@ import logging
 import pytest
 import redis
 
-import spark_streams
-from spark_streams.errors import UnsupportedError
 from spark_streams.monitor.lag_survey import GroupStanding
 from spark_streams.monitor.watch.lag_cache import Standings
 from spark_streams.wire.address import Address
@@ -64,12 +62,6 @@ def test_a_connection_that_was_cut_is_made_again(server: Server, client: redis.R
     assert standings.tell(lambda connection: connection.execute("SET", "k", "v"))
     assert client.get("k") == "v"
     standings.close()
-
-
-def test_a_session_of_spark_connect_is_refused() -> None:
-    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    with pytest.raises(UnsupportedError, match="Spark Connect"):
-        spark_streams.watch(session, "embedded:")
 
 
 def test_a_server_that_is_away_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
