@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyspark import SparkContext
@@ -15,6 +15,7 @@ from spark_streams.running.stopping import Stop
 from spark_streams.spark.connect import is_of_connect
 
 _LOOK = 0.2  # seconds
+_GLANCE = 0.005  # seconds
 _MOMENT = 2.0  # seconds: within these a trigger follows a batch, if one is due
 _AT_LAST = 2.0  # seconds for Spark to stop the tasks of a batch
 
@@ -70,14 +71,9 @@ def end_between_batches(query: StreamingQuery, patience: float) -> bool:
         if time.monotonic() > deadline:
             cut(query)
             return False
-        time.sleep(0.02)
-    # What the batch has read is acknowledged by the trigger after it (docs/facts.md, S4), where one follows at once.
-    moment = time.monotonic() + _MOMENT
-    while query.isActive and in_flight:
-        time.sleep(0.02)  # the trigger that ends tells of its batch before it is over
-        status = query.status
-        if _has_moved_on(status) or time.monotonic() > (deadline if status["isTriggerActive"] else moment):
-            break
+        time.sleep(_GLANCE)
+    if in_flight or _last(query) != before:
+        _wait_for_next_trigger(query, deadline)
     query.stop()
     error = query.exception()
     if error is not None:
@@ -130,10 +126,27 @@ class _Uncaught:
         implements = ["java.lang.Thread$UncaughtExceptionHandler"]
 
 
-def _has_moved_on(status: Mapping[str, Any]) -> bool:
-    """Whether another trigger has looked for entries since a batch has ended: there are none, or the next is begun."""
-    message = str(status["message"])
-    return message.startswith("Waiting for data") or (status["isTriggerActive"] and message == "Processing new data")
+def _wait_for_next_trigger(query: StreamingQuery, deadline: float) -> None:
+    """Until the trigger after a batch that has ended has looked for entries: it acknowledges what the batch has read
+    (docs/facts.md, S4). It follows at once, or not before we would wait no more.
+
+    The trigger of the batch tells of its end before it is over, and its status stays that of a batch meanwhile: the
+    same words stand for the next one only behind a status between the two, or when they stay.
+    """
+    moment = time.monotonic() + _MOMENT
+    is_over = False
+    while query.isActive and time.monotonic() < deadline:
+        status = query.status
+        is_active, message = status["isTriggerActive"], str(status["message"])
+        if message.startswith("Waiting for data"):
+            return
+        is_batch = is_active and message == "Processing new data"
+        if is_batch and is_over:
+            return
+        is_over = is_over or not is_batch
+        if time.monotonic() > moment and (is_batch or not is_active):
+            return
+        time.sleep(_GLANCE)
 
 
 def _last(query: StreamingQuery) -> object:

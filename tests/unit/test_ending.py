@@ -1,0 +1,66 @@
+"""Ending a query between two batches: what its batch has read is acknowledged by the trigger after it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_streams.running.ending import end_between_batches
+
+BATCH, LOOKING, WAITING = "Processing new data", "Getting offsets from RStream", "Waiting for data to arrive"
+
+
+class Query:
+    """One whose status is that of a script, one line of it for each question: (batch that ended last, trigger is
+    active, message). The last line stays."""
+
+    def __init__(self, script: list[tuple[int, bool, str]]) -> None:
+        self.script = script
+        self.isActive = True
+
+    @property
+    def lastProgress(self) -> SimpleNamespace:
+        return SimpleNamespace(batchId=self.script[0][0], timestamp="")
+
+    @property
+    def status(self) -> dict[str, Any]:
+        _, is_active, message = self.script[0] if len(self.script) == 1 else self.script.pop(0)
+        return {"isTriggerActive": is_active, "message": message}
+
+    def stop(self) -> None:
+        self.isActive = False
+
+    def exception(self) -> None:
+        return None
+
+
+NEXT_LOOKS = [(2, True, LOOKING)] * 3
+IS_TOLD = [(1, True, BATCH)] * 2 + [(2, True, BATCH)] * 30  # its trigger takes its time to end
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [*IS_TOLD, *NEXT_LOOKS, (2, True, WAITING)],
+        [*IS_TOLD, (2, False, BATCH), *NEXT_LOOKS, (2, True, BATCH)],
+        [*IS_TOLD, *NEXT_LOOKS, (2, True, BATCH)],
+    ],
+)
+def test_the_trigger_after_the_batch_has_looked(script: list[tuple[int, bool, str]]) -> None:
+    query = Query([*script, (3, False, "nobody asks any more")])
+    assert end_between_batches(cast(StreamingQuery, query), 60)
+    assert len(query.script) == 1, "it has asked until then"
+    assert not query.isActive
+
+
+def test_a_trigger_that_comes_later_is_not_waited_for() -> None:
+    query = Query([(1, True, BATCH), (2, True, BATCH), (2, False, BATCH)])
+    assert end_between_batches(cast(StreamingQuery, query), 60)
+
+
+def test_nothing_in_flight_is_not_waited_for() -> None:
+    query = Query([(1, False, BATCH)])
+    assert end_between_batches(cast(StreamingQuery, query), 0)
