@@ -1,5 +1,7 @@
-"""A short life of a Spark that does a bit of what tests do: `python -m tests.warm_up`. scripts/_setup.sh lets Java keep the
-classes that it has loaded."""
+"""A short life of a Spark that does a bit of what tests do: `python -m tests.warm_up`.
+
+scripts/_setup.sh lets Java keep the classes that it has loaded.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ def main() -> None:
         counts = entries.groupBy("key").count().writeStream.format("noop").outputMode("complete")
         each = entries.writeStream.foreachBatch(lambda rows, number: rows.count())
         for name, writer in {"files": files, "counts": counts, "each": each}.items():
-            writer = writer.option("checkpointLocation", f"{home}/{name}.checkpoint")
-            writer.trigger(availableNow=True).start().awaitTermination()
+            to = writer.option("checkpointLocation", f"{home}/{name}.checkpoint")
+            to.trigger(availableNow=True).start().awaitTermination()
         spark.read.parquet(f"{home}/entries").write.csv(f"{home}/csv")
         spark.read.csv(f"{home}/csv").write.json(f"{home}/json")
         print(f"{spark.read.json(str(Path(home) / 'json')).count()} rows went round")
