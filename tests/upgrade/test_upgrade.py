@@ -93,9 +93,8 @@ def test_a_job_goes_on_under_the_next_spark(server: Server, tmp_path: Path, caps
         job.kill_when(lambda before=before: client.xlen("out") >= before + 150)  # type: ignore[misc]
         held = client.xpending("in", "etl")["pending"]
         with capsys.disabled():
-            print(
-                f"\nSpark {version(python)} on {server.kind}: killed at {client.xlen('out')} of {there * 9 // 10}, {held} pending"
-            )
+            done = f"killed at {client.xlen('out')} of {there * 9 // 10}, {held} pending"
+            print(f"\nSpark {version(python)} on {server.kind}: {done}")
         assert client.xlen("out") < there * 9 // 10, "it was killed in the middle"
     Job(Path(sys.executable), tmp_path, server.url).finish()
 
