@@ -58,6 +58,7 @@ def package(path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_the_package_is_all_that_py_files_has_to_bring(
     engine_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
