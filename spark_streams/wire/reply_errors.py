@@ -26,6 +26,11 @@ def is_no_group(reply: Reply) -> TypeGuard[ReplyError]:
     return _has_code(reply, "NOGROUP")
 
 
+def is_not_permitted(reply: Reply) -> TypeGuard[ReplyError]:
+    """The user has no right to the command, or to a key."""
+    return _has_code(reply, "NOPERM")
+
+
 def is_busy_group(reply: Reply) -> TypeGuard[ReplyError]:
     """XGROUP CREATE: the group exists already."""
     return _has_code(reply, "BUSYGROUP")

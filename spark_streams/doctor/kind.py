@@ -1,0 +1,64 @@
+"""Which server it is, in which mode, and whether it may be asked at all. Pure."""
+
+from __future__ import annotations
+
+from spark_streams.doctor.finding import Finding, Level
+from spark_streams.doctor.server_facts import ServerFacts
+
+OLDEST = (6, 2)  # what scripts/test --servers begins with
+COUNTS_WHAT_GROUPS_READ = (7, 0)
+
+
+def look(facts: ServerFacts) -> list[Finding]:
+    """Version, mode, and what could not be asked."""
+    return [_version(facts), *_mode(facts), *_refused(facts)]
+
+
+def _version(facts: ServerFacts) -> Finding:
+    said = f"{facts.kind} {facts.version}".strip()
+    if facts.is_older_than(*OLDEST):
+        return Finding(
+            Level.DANGER, "version", f"{said} is older than Redis 6.2",
+            "nothing refuses it, and nothing is tested on it", "a server from Redis 7, or any Valkey",
+        )  # fmt: skip
+    if facts.is_older_than(*COUNTS_WHAT_GROUPS_READ):
+        return Finding(
+            Level.WARNING, "version", f"{said}: its groups do not count what they have read",
+            "batches are read through the pending list, which is slower, and lag is counted entry by entry",
+            "a server from Redis 7, or any Valkey",
+        )  # fmt: skip
+    how = "trims by ACKED itself" if facts.has_ackers else "trim=acked is worked out from all groups"
+    return Finding(Level.OK, "version", f"{said}; groups count what they read, {how}")
+
+
+def _mode(facts: ServerFacts) -> list[Finding]:
+    if facts.mode == "sentinel":
+        return [
+            Finding(
+                Level.DANGER, "mode", "this is a Sentinel, which holds no streams",
+                "nothing can be read or written here", "the address of the master that it watches",
+            )
+        ]  # fmt: skip
+    if facts.mode == "cluster" and "+cluster" not in facts.address:
+        return [
+            Finding(
+                Level.DANGER, "mode", "this is one node of a cluster",
+                "streams and keys of other nodes are answered with MOVED, which stops a query",
+                "an address of the cluster as a whole, or one server",
+            )
+        ]  # fmt: skip
+    return []
+
+
+def _refused(facts: ServerFacts) -> list[Finding]:
+    if not facts.refused:
+        return []
+    unknown = {"INFO": "version, memory, persistence and replicas", "CONFIG": "limits and fsync"}
+    return [
+        Finding(
+            Level.NOTE, "asking", f"{facts.user or 'this user'} may not run {' and '.join(facts.refused)}",
+            f"{', '.join(unknown[name] for name in facts.refused)} are not known here; queries need neither, but are "
+            "not told of a server that drops keys",
+            "run this once with an administrator's url, too",
+        )
+    ]  # fmt: skip
