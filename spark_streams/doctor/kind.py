@@ -6,7 +6,7 @@ from spark_streams.doctor.finding import Finding, Level
 from spark_streams.doctor.server_facts import ServerFacts
 
 OLDEST = (6, 2)  # what scripts/test --servers begins with
-COUNTS_WHAT_GROUPS_READ = (7, 0)
+COUNTS = (7, 0)  # source.group.counting_server
 
 
 def look(facts: ServerFacts) -> list[Finding]:
@@ -16,17 +16,15 @@ def look(facts: ServerFacts) -> list[Finding]:
 
 def _version(facts: ServerFacts) -> Finding:
     said = f"{facts.kind} {facts.version}".strip()
-    if facts.is_older_than(*OLDEST):
+    if facts.is_older_than(*COUNTS):
         return Finding(
-            Level.DANGER, "version", f"{said} is older than Redis 6.2",
-            "nothing refuses it, and nothing is tested on it", "a server from Redis 7, or any Valkey",
-        )  # fmt: skip
-    if facts.is_older_than(*COUNTS_WHAT_GROUPS_READ):
-        return Finding(
-            Level.WARNING, "version", f"{said}: its groups do not count what they have read",
-            "batches are read through the pending list, which is slower, and lag is counted entry by entry",
-            "a server from Redis 7, or any Valkey",
-        )  # fmt: skip
+            Level.DANGER,
+            "version",
+            f"{said}: its streams do not count what they were given, nor groups what they have read",
+            "queries that read (readStream) are refused: losses could not be told. Writing, spark.read and rstream "
+            + ("work" if not facts.is_older_than(*OLDEST) else "are not tested on it"),
+            "a server from Redis 7 on, or any Valkey",
+        )
     how = "trims by ACKED itself" if facts.has_ackers else "trim=acked is worked out from all groups"
     return Finding(Level.OK, "version", f"{said}; groups count what they read, {how}")
 

@@ -7,7 +7,7 @@ from spark_streams.doctor.server_facts import ServerFacts, size, whole
 
 _ABOUT = "limits"
 _ARGUMENT, _REQUEST = 512 << 20, 1 << 30  # bytes, where nobody has changed them
-PAGE = 32 << 20  # bytes of a reply that a task may ask for, beside one large entry
+PAGE, LARGEST_PAGE = 4 << 20, 32 << 20  # bytes of entries that a task asks for at once (source.limits)
 MANY = 0.85  # of maxclients
 
 
@@ -45,17 +45,20 @@ def _output(facts: ServerFacts) -> list[Finding]:
     words = facts.config.get("client-output-buffer-limit", "").split()
     limits = {words[at]: (whole(words[at + 1]), whole(words[at + 2])) for at in range(0, len(words) - 3, 4)}
     least = min((limit for limit in limits.get("normal", ()) if limit), default=0)
-    if least == 0 or least > 2 * PAGE:
+    if least == 0 or least > 2 * LARGEST_PAGE:
         return []
+    every = least <= 2 * PAGE
+    which = "with more to read than that" if every else "of large entries"
     return [
         Finding(
-            Level.WARNING, _ABOUT,
+            Level.DANGER if every else Level.WARNING,
+            _ABOUT,
             f"closes clients that have {size(least)} of replies to take (client-output-buffer-limit normal)",
-            f"tasks read pages of up to {size(PAGE)}: a query of large entries loses its connection again and again, "
-            "and fails",
-            "client-output-buffer-limit \"normal 0 0 0\", as a server has it by itself",
+            f"tasks read {size(PAGE)} of entries at once, more of large ones: a query {which} loses its connection "
+            "again and again, and fails after a minute (RSTREAM_RETRIES_EXHAUSTED)",
+            'client-output-buffer-limit "normal 0 0 0", as a server has it by itself',
         )
-    ]  # fmt: skip
+    ]
 
 
 def _clients(facts: ServerFacts) -> list[Finding]:

@@ -51,6 +51,11 @@ def is_syntax_error(reply: Reply) -> TypeGuard[ReplyError]:
     return _says(reply, "syntax error")
 
 
+def is_wrong_number_of_arguments(reply: Reply) -> TypeGuard[ReplyError]:
+    """The server knows fewer options of the command's than it was given."""
+    return _says(reply, "wrong number of arguments")
+
+
 def is_id_refusal(reply: Reply) -> TypeGuard[ReplyError]:
     """XADD: the id that was given is none, or not above the last one of the stream."""
     return any(_says(reply, sentence) for sentence in _ID_REFUSALS)

@@ -64,11 +64,16 @@ def test_a_server_of_another_version_or_one_that_does_not_run_is_none(home: Path
 
 
 def test_a_line_for_each_server(capsys: pytest.CaptureFixture[str]) -> None:
-    results = '<testsuites><testsuite tests="1240" skipped="10" failures="2" errors="1"/></testsuites>'
-    found = counted("redis-6.2", "6.2.14", 150.0, results)
-    assert (found.passed, found.failed, found.skipped, found.is_well) == (1227, 3, 10, False)
+    results = """<testsuites><testsuite tests="1240" skipped="10" failures="2" errors="1">
+        <testcase><skipped message="refused by name"/></testcase><testcase><skipped message="no name"/></testcase>
+    </testsuite></testsuites>"""
+    old, new = named(["redis-6.2", "redis-8.6"])
+    found = counted(old, "6.2.14", 150.0, results)
+    assert (found.passed, found.failed, found.refused, found.skipped, found.is_well) == (1227, 3, 1, 9, False)
     print_table([found, Outcome("redis-8.6", None, said="not to be had: no apt")])
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "redis-6.2   6.2.14       1,227        3       10      2.5",
+        "redis-6.2   6.2.14       1,227        3        1        9      2.5",
         "redis-8.6   -           not to be had: no apt",
     ]
+    fine = results.replace('"2"', '"0"').replace('"1"', '"0"')
+    assert [counted(one, "", 1.0, fine).is_well for one in (old, new)] == [True, False]

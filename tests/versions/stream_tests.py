@@ -21,6 +21,7 @@ from xml.etree import ElementTree
 
 from tests.versions.__main__ import ready
 from tests.versions.folder import ROOT, bin_of
+from tests.versions.real_only import REFUSED
 from tests.versions.wanted import Wanted, named
 
 TESTS = [
@@ -31,25 +32,28 @@ TESTS = [
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of the tests on one server. said: instead of numbers, why there are none."""
+    """Of the tests on one server. refused: those that met a refusal by name, which is well where may_refuse; said:
+    instead of numbers, why there are none."""
 
     name: str
     version: str | None
     seconds: float = 0.0
     passed: int = 0
     failed: int = 0
+    refused: int = 0
     skipped: int = 0
     said: str = ""
+    may_refuse: bool = False
 
     @property
     def is_well(self) -> bool:
-        return not self.said and not self.failed
+        return not self.said and not self.failed and (self.may_refuse or not self.refused)
 
     def cells(self) -> tuple[str, ...]:
         """Its line of the table."""
         if self.said:
             return self.name, self.version or "-", self.said
-        numbers = (f"{count:,}" for count in (self.passed, self.failed, self.skipped))
+        numbers = (f"{count:,}" for count in (self.passed, self.failed, self.refused, self.skipped))
         return self.name, self.version or "-", *numbers, f"{self.seconds / 60:.1f}"
 
 
@@ -85,21 +89,23 @@ def tested(one: Wanted, tests: list[str]) -> Outcome:
         seconds = time.monotonic() - began
         if code not in (0, 1) or not results.exists():
             return Outcome(one.name, version, seconds, said=f"pytest ended with {code}")
-        return counted(one.name, version, seconds, results.read_text())
+        return counted(one, version, seconds, results.read_text())
 
 
-def counted(name: str, version: str, seconds: float, results: str) -> Outcome:
+def counted(one: Wanted, version: str, seconds: float, results: str) -> Outcome:
     """From what pytest has written (--junitxml)."""
     suite = ElementTree.fromstring(results).find("testsuite")
     assert suite is not None
     tests, skipped, failures, errors = (int(suite.attrib[of]) for of in ("tests", "skipped", "failures", "errors"))
     failed = failures + errors
-    return Outcome(name, version, seconds, tests - skipped - failed, failed, skipped)
+    refused = sum(found.get("message") == REFUSED for found in suite.iter("skipped"))
+    passed = tests - skipped - failed
+    return Outcome(one.name, version, seconds, passed, failed, refused, skipped - refused, may_refuse=one.is_refused)
 
 
 def print_table(outcomes: list[Outcome]) -> None:
     """A line for each server."""
-    for name, version, *rest in [("server", "version", "passed", "failed", "skipped", "minutes"),
+    for name, version, *rest in [("server", "version", "passed", "failed", "refused", "skipped", "minutes"),
                                  *(one.cells() for one in outcomes)]:  # fmt: skip
         print(f"{name:10}  {version:8}", "".join(f"{cell:>9}" for cell in rest) if len(rest) > 1 else f"   {rest[0]}")
 

@@ -12,7 +12,7 @@ from spark_streams.errors import LoginError, NotPermittedError, ServerReplyError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.named_errors import error_behind
-from tests.servers import Server, running_redis, serving, skip_without_redis
+from tests.servers import Server, counts_entries, running_redis, serving, skip_without_redis
 
 SECRET = "s3cr3t-word"
 
@@ -85,6 +85,8 @@ def test_a_right_that_is_missing_is_named(
 ) -> None:
     """(The bundled engine has no ACLs.)"""
     with redis_server.client() as admin:
+        if "-xgroup|create" in rights and not counts_entries(admin):
+            pytest.skip("Redis before 7.0 cannot take a part of a command away")
         admin.flushall()
         admin.execute_command("ACL", "SETUSER", "half", "reset", "on", f">{SECRET}", "~*", "+@all", *rights)
         try:

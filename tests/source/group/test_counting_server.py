@@ -1,0 +1,37 @@
+"""A server that does not count what its streams were given: refused, because losses there could not be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_streams.errors import UnsupportedError
+from spark_streams.wire.connection import Connection, ReplyError
+from tests.servers import Server
+from tests.source.driving import add, drain, reader
+
+# As Redis 6.2 words it.
+UNKNOWN = "ERR Unknown subcommand or wrong number of arguments for 'CREATE'. Try XGROUP HELP."
+
+
+def test_a_query_from_redis_6_is_refused_by_name(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Connection.pipeline
+
+    def old(self: Connection, commands: Any) -> Any:
+        asked = [commands[0][:2] == ("XGROUP", "CREATE") and "ENTRIESREAD" in commands[0]] if commands else []
+        return [ReplyError(UNKNOWN)] if asked == [True] else honest(self, commands)
+
+    monkeypatch.setattr(Connection, "pipeline", old)
+    with pytest.raises(
+        UnsupportedError, match=r"does not count .* \(Redis before 7.0\): .* read from Redis 7 or newer"
+    ):
+        reader(server).initialOffset()
+
+
+def test_being_asked_leaves_nothing_on_the_server(server: Server) -> None:
+    with server.client(decode_responses=True) as client:
+        add(client, 3)
+        one = reader(server, noAck="true")
+        assert drain(one) == [[0, 1, 2]]
+        assert not client.exists("rstream:none")
