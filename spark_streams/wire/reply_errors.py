@@ -61,6 +61,11 @@ def is_id_refusal(reply: Reply) -> TypeGuard[ReplyError]:
     return any(_says(reply, sentence) for sentence in _ID_REFUSALS)
 
 
+def is_id_form_unknown(reply: Reply) -> TypeGuard[ReplyError]:
+    """XADD: the server takes this for no id at all."""
+    return _says(reply, "Invalid stream ID")
+
+
 def _has_code(reply: Reply, code: str) -> TypeGuard[ReplyError]:
     return isinstance(reply, ReplyError) and reply.code == code
 

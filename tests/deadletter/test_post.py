@@ -19,7 +19,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.recovery import dead_entries
 from spark_streams.source.task_notes import collect, notes_key
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection, pack
+from spark_streams.wire.connection import Connection, ReplyError, pack
 from tests.deadletter.making import DEAD, envelopes, numbers
 from tests.servers import Server
 from tests.source.driving import ALL, SMALL, another_reader, drain, forget_all, pending_count, read, reader

@@ -10,8 +10,8 @@ from spark_streams.errors import UnsupportedError
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.reply_errors import is_syntax_error, is_wrong_number_of_arguments
 
-# Nobody has such a key, so nothing is made; whoever knows ENTRIESREAD says that, and the others do not come so far.
-_QUESTION = ("XGROUP", "CREATE", "rstream:none", "none", "0", "ENTRIESREAD", "0")
+# Nobody has such a key, so nothing is set: whoever knows these words says so, and the others do not come so far (R43).
+_QUESTION = ("XSETID", "rstream:none", "0-0", "ENTRIESADDED", "0", "MAXDELETEDID", "0-0")
 
 
 def refuse_where_nothing_is_counted(server: Connection) -> None:
