@@ -358,10 +358,13 @@ def test_a_row_whose_id_holds_something_else_is_named(server: Server, changed: s
     again: dict[str, Any] = {**rows, "n": [1, 9, 3]} if changed == "fields" else dict(rows)
     if changed == "partial":
         again["key"] = ["1-1", "2-*", "3-1"]
-    if changed == "trimmed":
-        with server.client() as client:
+    why = "which is not above"
+    with server.client() as client:
+        if changed == "trimmed":
             client.xdel("out", "2-1")
-    with pytest.raises(EntryIdError, match="row 1 of this task has the id '2-[1*]', which is not above"):
+        if changed == "partial" and not counts_entries(client):
+            why = "and the server at .* makes no sequence"
+    with pytest.raises(EntryIdError, match=f"row 1 of this task has the id '2-[1*]', {why}"):
         put(server, again, "at-least-once", idColumn="key")
 
 
