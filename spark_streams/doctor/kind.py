@@ -30,13 +30,6 @@ def _version(facts: ServerFacts) -> Finding:
 
 
 def _mode(facts: ServerFacts) -> list[Finding]:
-    if facts.mode == "sentinel":
-        return [
-            Finding(
-                Level.DANGER, "mode", "this is a Sentinel, which holds no streams",
-                "nothing can be read or written here", "the address of the master that it watches",
-            )
-        ]  # fmt: skip
     if facts.mode == "cluster" and "+cluster" not in facts.address:
         return [
             Finding(
@@ -51,12 +44,14 @@ def _mode(facts: ServerFacts) -> list[Finding]:
 def _refused(facts: ServerFacts) -> list[Finding]:
     if not facts.refused:
         return []
-    unknown = {"INFO": "version, memory, persistence and replicas", "CONFIG": "limits and fsync"}
+    unknown = {"INFO": "memory, persistence and replicas", "CONFIG": "limits and how often files are flushed"}
+    untold = "; a query is not told of a server that drops keys" if "INFO" in facts.refused else ""
     return [
         Finding(
-            Level.NOTE, "asking", f"{facts.user or 'this user'} may not run {' and '.join(facts.refused)}",
-            f"{', '.join(unknown[name] for name in facts.refused)} are not known here; queries need neither, but are "
-            "not told of a server that drops keys",
-            "run this once with an administrator's url, too",
+            Level.NOTE,
+            "asking",
+            f"{facts.user or 'this user'} may not run {' and '.join(facts.refused)}",
+            f"{', '.join(unknown[name] for name in facts.refused)} are not known here{untold}",
+            "run this once more with an administrator's url",
         )
-    ]  # fmt: skip
+    ]

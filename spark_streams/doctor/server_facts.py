@@ -49,7 +49,7 @@ class ServerFacts:
 
     @property
     def mode(self) -> str:
-        """standalone, cluster or sentinel; empty where it does not say."""
+        """standalone or cluster; empty where it does not say."""
         return self.info.get("redis_mode") or self.info.get("server_mode") or self.hello.get("mode", "")
 
     @property

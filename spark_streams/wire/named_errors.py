@@ -47,6 +47,12 @@ def error_behind(address: Address, code: str, text: str, words: Sequence[str]) -
         return _login_refused(address, code, text)
     if code == "NOPERM":
         return not_permitted(where, text, words)
+    if words[0] == "ECHO" and "unknown command" in text.lower():
+        return ServerReplyError(
+            f"what answers at {address} holds no streams ({text}), as a Sentinel does: give the address of the server "
+            "that it watches",
+            code,
+        )
     return ServerReplyError(f"{where} was answered with: {text}", code)
 
 

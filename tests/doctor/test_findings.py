@@ -62,7 +62,6 @@ def test_whatever_is_found_says_what_follows_and_what_to_do() -> None:
         ({"redis_version": "5.0.1"}, Level.DANGER, "are not tested on it"),
         ({"redis_version": "7.2.4", "valkey_version": "8.1.1"}, Level.OK, "Valkey 8.1.1"),
         ({"redis_mode": "cluster"}, Level.DANGER, "one node of a cluster .*MOVED"),
-        ({"redis_mode": "sentinel"}, Level.DANGER, "holds no streams"),
     ],
 )
 def test_version_and_mode(told: dict[str, str], level: Level, words: str) -> None:
