@@ -69,20 +69,12 @@ def _options() -> list[str]:
 
 
 def _update(*suites: str) -> None:
-    """The lists of these suites, and of those that were asked for before."""
-    sources = _ROOT / "sources.list"
-    known = sources.read_text() if sources.exists() else ""
+    """The lists of these suites, as the mirror has them now. Raises NotToBeHadError."""
     key = f"[signed-by={KEYS}] " if KEYS.exists() else ""
-    mirror = _mirror()
-    lines = [f"deb {key}{mirror} {suite} main\n" for suite in suites]
-    missing = [line for line in dict.fromkeys(lines) if line not in known]
-    if not missing and any((_ROOT / "state" / "lists").glob("*Packages*")):
-        return
+    lines = [f"deb {key}{_mirror()} {suite} main\n" for suite in dict.fromkeys(suites)]
     _ROOT.mkdir(parents=True, exist_ok=True)
-    sources.write_text(known + "".join(missing))
-    ran = _apt("apt-get", "update", "--error-on=any")
-    if ran.returncode:
-        sources.write_text(known)
+    (_ROOT / "sources.list").write_text("".join(lines))
+    if _apt("apt-get", "update", "--error-on=any").returncode:
         raise NotToBeHadError(f"suite {' or '.join(dict.fromkeys(suites))} cannot be read from this machine's mirror")
 
 
