@@ -19,6 +19,7 @@ from spark_streams.wire.reply_errors import is_not_permitted
 LOOKING, READING, WRITING, REDRIVE = "looking", "reading", "writing", "redrive"
 USES = (LOOKING, READING, WRITING, REDRIVE)
 OWN = "rstream:doctor"  # stands for the keys that the product keeps beside streams
+_ANY = "rstream:doctor:stream"  # stands for a stream where none is named: of it only commands are asked for
 
 _KEY = "{}"
 _LOOK = (
@@ -65,10 +66,10 @@ class Missing:
 
 
 def commands_of(use: str, streams: Sequence[str]) -> list[list[str]]:
-    """What this use runs, each command on every stream (or none of them) and on a key of the product's own."""
+    """What this use runs: on every stream, and on a key of the product's own."""
     on_streams, own = _COMMANDS[use]
     return [
-        *_filled(on_streams, streams or [OWN]),
+        *_filled(on_streams, streams or [_ANY]),
         *_filled(own, [OWN]),
     ]
 
@@ -87,7 +88,9 @@ def ask_rights(server: Connection, uses: Sequence[str], streams: Sequence[str]) 
     for use, commands in wanted.items():
         rights = sorted({refused[tuple(words)] for words in commands if tuple(words) in refused})
         looks_only = use == LOOKING
-        found[use] = Missing(tuple(rights), "" if is_whole or looks_only else "the others take MULTI to be asked for")
+        found[use] = Missing(
+            tuple(rights), "" if is_whole or looks_only else "the others take MULTI and DISCARD to be asked for"
+        )
     return found
 
 
@@ -108,7 +111,7 @@ def _lacking(who: str, user: str, use: str, lacks: Missing) -> Finding:
     return Finding(
         Level.WARNING, "rights", f"{who} lacks for {use}: {rights}{told}",
         f"{use} stops with an error that names the right (RSTREAM_NOT_PERMITTED)",
-        f"ACL SETUSER {user or 'USER'} {rights}; docs/options.md has the whole list",
+        f"ACL SETUSER {user or 'USER'} {rights}" + (" +@transaction, and run this again" if lacks.unknown else ""),
     )  # fmt: skip
 
 
@@ -135,11 +138,9 @@ def _looks(commands: Iterable[tuple[str, ...]]) -> list[list[str]]:
 
 
 def _lacked(commands: Sequence[tuple[str, ...]], replies: Sequence[object]) -> dict[tuple[str, ...], str]:
-    return {
-        words: missing_right(str(reply), words)[1]
-        for words, reply in zip(commands, replies, strict=False)
-        if is_not_permitted(reply)
-    }
+    refused = zip(commands, replies, strict=False)
+    rights = {words: missing_right(str(reply), words)[1] for words, reply in refused if is_not_permitted(reply)}
+    return {words: right for words, right in rights.items() if right.startswith("+") or _ANY not in words}
 
 
 def _filled(commands: Sequence[str], keys: Sequence[str]) -> list[list[str]]:

@@ -82,10 +82,16 @@ def test_without_transactions_one_can_still_look_and_the_rest_is_unknown(user: M
     assert {"+multi", "+watch", "+discard"} & set(found[WRITING].rights)
     one, other = findings("limited", found, ["orders"])
     assert (one.level, one.said) == (Level.WARNING, "user limited lacks for looking: +scan")
-    assert "the others take MULTI to be asked for" in other.said
+    assert "the others take MULTI and DISCARD to be asked for" in other.said
     assert other.remedy.startswith("ACL SETUSER limited +")
+    assert other.remedy.endswith(" +@transaction, and run this again")
     with redis_server.client() as client:
         assert client.dbsize() == 0
+
+
+def test_where_no_stream_is_named_none_is_asked_for(user: Makes) -> None:
+    assert lacking(user("~orders", "+@all"), uses=(LOOKING, READING)) == {LOOKING: (), READING: ("~rstream:*",)}
+    assert lacking(user("~orders", "+@all", "-xack"), uses=(READING,)) == {READING: ("+xack", "~rstream:*")}
 
 
 def exactly(use: str) -> list[str]:
