@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/connect"]
 FIRST = [*SPARK, "tests/source", "tests/engine"]
 # Folders that would take longer than all others: each so many legs, which share its files.
-PARTS = {"tests/spark": 2}
+PARTS = {"tests/spark": 3}
 # Where scripts/test has set it up: a Python with what Spark Connect needs.
 OF_CONNECT = Path(sys.prefix) / "connect" / "bin" / "python"
 # What depends on Spark, or is told by it how things are; and the part of it that shows most in little time: the side
