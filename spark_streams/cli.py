@@ -1,7 +1,8 @@
 """`rstream …`: look at streams and groups of any server, run jobs, or serve the bundled engine.
 
 Its commands are in commands/. Read-only ones never change a stream or a group, and start no engine. Exit codes: 0 fine,
-1 the server or the engine said no, 2 usage, 3 a group is further behind than `rstream lag` was told to allow.
+1 the server or the engine said no, 2 usage, 3 something is not well: a group is further behind than `rstream lag` was
+told to allow, `rstream doctor` has found a warning or worse.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import click
 from spark_streams._version import __version__
 from spark_streams.commands.add import add
 from spark_streams.commands.dead import dead
+from spark_streams.commands.doctor import doctor
 from spark_streams.commands.init import init
 from spark_streams.commands.lag import lag
 from spark_streams.commands.pending import pending
@@ -42,12 +44,13 @@ def main() -> None:
       rstream dead list                 what could not be processed
       rstream init etl --stream orders  a job's configuration to begin with
       rstream run etl --config etl.toml a job of Spark, without a program of your own
+      rstream doctor                    whether a server is fit for streams, and what to set
       rstream url                       where other clients find the bundled engine
       rstream COMMAND --help            more of these
     """
 
 
-for _command in (streams, show, groups, lag, pending, top, report, add, dead, init, run, url, serve):
+for _command in (streams, show, groups, lag, pending, top, report, add, dead, doctor, init, run, url, serve):
     main.add_command(_command)
 
 if __name__ == "__main__":

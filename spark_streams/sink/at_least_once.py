@@ -25,6 +25,7 @@ from spark_streams.sink.trim import Trimmer
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.pipe import Pipe
 from spark_streams.wire.replies import errors_among, may_hold_errors, parse_replies
+from spark_streams.wire.reply_errors import is_id_form_unknown
 from spark_streams.wire.retry import is_transient
 from spark_streams.wire.session import Session
 
@@ -129,7 +130,7 @@ class PlainSender:
         trims: list[bytes] = []
         for place, refusal in refusals:
             is_row = place < len(chunk)
-            if is_row and refuses_own_id(chunk, place, refusal):
+            if is_row and refuses_own_id(chunk, place, refusal) and not is_id_form_unknown(refusal):
                 doubtful[place] = True
                 continue
             if not is_transient(refusal):

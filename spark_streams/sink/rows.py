@@ -14,7 +14,7 @@ from spark_streams.ids import MAX_ID, InvalidStreamId, StreamId
 from spark_streams.sink.chunks import Chunk
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.replies import parse_replies
-from spark_streams.wire.reply_errors import ID_TOO_LOW, IDS_EXHAUSTED, is_id_refusal
+from spark_streams.wire.reply_errors import ID_TOO_LOW, IDS_EXHAUSTED, is_id_form_unknown, is_id_refusal
 
 _LOOKED_FOR = 200  # rows in one round trip: entries may be large
 
@@ -23,7 +23,14 @@ def error_of_row(server: Connection, chunk: Chunk, place: int, refusal: ReplyErr
     """The named error for the row at this place of the chunk, whose XADD was answered with `refusal`."""
     stream, row = chunk.streams[chunk.codes[place]], int(chunk.rows[place])
     if chunk.ids is not None and refuses_own_id(chunk, place, refusal):
-        return _id_refused(server, stream, row, chunk.ids[place].as_py(), chunk.id_column)
+        own_id = chunk.ids[place].as_py()
+        if own_id.endswith("-*") and is_id_form_unknown(refusal):
+            return EntryIdError(
+                f"row {row} of this task has the id {own_id!r}, and the server at {server.address} makes no sequence "
+                f"to a time (Redis before 7.0): write <milliseconds>-<sequence> into column {chunk.id_column!r}, or "
+                "leave it null"
+            )
+        return _id_refused(server, stream, row, own_id, chunk.id_column)
     return server.error_of(refusal, ("XADD", stream, f"(row {row} of this task)"))
 
 

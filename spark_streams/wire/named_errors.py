@@ -47,6 +47,12 @@ def error_behind(address: Address, code: str, text: str, words: Sequence[str]) -
         return _login_refused(address, code, text)
     if code == "NOPERM":
         return not_permitted(where, text, words)
+    if words[0] == "ECHO" and "unknown command" in text.lower():
+        return ServerReplyError(
+            f"what answers at {address} holds no streams ({text}), as a Sentinel does: give the address of the server "
+            "that it watches",
+            code,
+        )
     return ServerReplyError(f"{where} was answered with: {text}", code)
 
 
@@ -59,19 +65,23 @@ def not_a_stream(address: Address, key: str, command: str) -> WrongKeyTypeError:
 
 def not_permitted(where: str, text: str, words: Sequence[str]) -> NotPermittedError:
     """The user may not run a command, or not on this key. where: the command and the server."""
-    found = _REFUSED_COMMAND.search(text)
-    if found is not None:
-        command = found[1]
-        wanted, right = f"run {command.replace('|', ' ').upper()}", f"+{command.lower()}"
-    else:
-        key = _key_of(words)
-        pattern = "rstream:*" if key.startswith("rstream:") else key
-        wanted, right = (f"use key {key!r}", f"~{pattern}") if key else ("use a key of this transaction", "~key")
+    wanted, right = missing_right(text, words)
     return NotPermittedError(
         f"{where}: the url's user has no right to {wanted} ({text}); give it with ACL SETUSER user {right} "
         "(docs/options.md lists all rights that are needed)",
         "NOPERM",
     )
+
+
+def missing_right(text: str, words: Sequence[str]) -> tuple[str, str]:
+    """What the user may not do, and the word of ACL SETUSER that gives it (`+xadd`, `~orders`), from a NOPERM."""
+    found = _REFUSED_COMMAND.search(text)
+    if found is not None:
+        command = found[1]
+        return f"run {command.replace('|', ' ').upper()}", f"+{command.lower()}"
+    key = _key_of(words)
+    pattern = "rstream:*" if key.startswith("rstream:") else key
+    return (f"use key {key!r}", f"~{pattern}") if key else ("use a key of this transaction", "~key")
 
 
 def while_reading(where: str, error: ServerReplyError, stream: str) -> ServerReplyError:

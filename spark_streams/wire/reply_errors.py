@@ -26,6 +26,11 @@ def is_no_group(reply: Reply) -> TypeGuard[ReplyError]:
     return _has_code(reply, "NOGROUP")
 
 
+def is_not_permitted(reply: Reply) -> TypeGuard[ReplyError]:
+    """The user has no right to the command, or to a key."""
+    return _has_code(reply, "NOPERM")
+
+
 def is_busy_group(reply: Reply) -> TypeGuard[ReplyError]:
     """XGROUP CREATE: the group exists already."""
     return _has_code(reply, "BUSYGROUP")
@@ -46,9 +51,19 @@ def is_syntax_error(reply: Reply) -> TypeGuard[ReplyError]:
     return _says(reply, "syntax error")
 
 
+def is_wrong_number_of_arguments(reply: Reply) -> TypeGuard[ReplyError]:
+    """The server knows fewer options of the command's than it was given."""
+    return _says(reply, "wrong number of arguments")
+
+
 def is_id_refusal(reply: Reply) -> TypeGuard[ReplyError]:
     """XADD: the id that was given is none, or not above the last one of the stream."""
     return any(_says(reply, sentence) for sentence in _ID_REFUSALS)
+
+
+def is_id_form_unknown(reply: Reply) -> TypeGuard[ReplyError]:
+    """XADD: the server takes this for no id at all."""
+    return _says(reply, "Invalid stream ID")
 
 
 def _has_code(reply: Reply, code: str) -> TypeGuard[ReplyError]:

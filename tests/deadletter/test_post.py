@@ -19,7 +19,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.recovery import dead_entries
 from spark_streams.source.task_notes import collect, notes_key
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection, pack
+from spark_streams.wire.connection import Connection, ReplyError, pack
 from tests.deadletter.making import DEAD, envelopes, numbers
 from tests.servers import Server
 from tests.source.driving import ALL, SMALL, another_reader, drain, forget_all, pending_count, read, reader
@@ -202,11 +202,27 @@ def between_queue_and_exec(monkeypatch: pytest.MonkeyPatch, act: Callable[[], ob
     monkeypatch.setattr(Connection, "pipeline", slow)
 
 
+def asks_again_at_exec(server: Server) -> bool:
+    """Whether a right that is taken away behind a queued command is missed by EXEC."""
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "queues", "reset", "on", ">pw", "~*", "+@all")
+        try:
+            with Connection(Address.parse(server.url.replace("://", "://queues:pw@"))) as connection:
+                connection.pipeline([("MULTI",), ("EXISTS", "a")])
+                admin.execute_command("ACL", "SETUSER", "queues", "-exists")
+                [replies] = connection.pipeline([("EXEC",)])
+                return isinstance(replies[0], ReplyError)
+        finally:
+            admin.acl_deluser("queues")
+
+
 @pytest.mark.parametrize("found_by", ["note", "claim"])
 def test_where_rights_are_taken_away_within_the_transaction_the_entries_are_pending_again(
     redis_server: Server, monkeypatch: pytest.MonkeyPatch, found_by: str
 ) -> None:
-    """Redis asks once more at EXEC, command by command: the XADD is refused, the XACK is not."""
+    """Most servers ask once more at EXEC, command by command: the XADD is refused, the XACK is not."""
+    if not asks_again_at_exec(redis_server):
+        pytest.skip("this server checks rights when a command is queued, and not again at EXEC (R40)")
     with redis_server.client(decode_responses=True) as client:
         client.flushall()
         client.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">pw", "~*", "+@all")

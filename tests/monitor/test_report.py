@@ -23,7 +23,7 @@ from spark_streams.monitor.report.report import LINES, Chart, ConsumerRow, Group
 from spark_streams.monitor.report.series import Series, thinned
 from spark_streams.monitor.report.svg import draw, time_ticks, value_ticks
 from tests.monitor.test_cli import orders, rstream, state  # noqa: F401 - a fixture
-from tests.servers import Server
+from tests.servers import Server, counts_entries
 
 
 class Words(HTMLParser):
@@ -97,7 +97,7 @@ def test_the_page_of_a_server_says_what_is_there_and_changes_nothing(
     ):
         assert word in words, word
     assert not re.search(r"<script|<link|@import|url\(|(src|href)=", text), "it needs other files"
-    assert text.count("<svg") == 3
+    assert text.count("<svg") == (3 if counts_entries(client) else 2)  # without counts there is no throughput
     now = rstream(server, "report", "orders", "--group", "audit", "-o", "-").output
     assert "<svg" not in now
     assert "billing" not in Words(now).words

@@ -11,7 +11,7 @@ import redis
 from spark_streams.monitor.lag_survey import GroupStanding, survey
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.scan import list_streams
-from tests.servers import Server
+from tests.servers import Server, counts_entries
 
 
 def add(client: redis.Redis, stream: str, count: int, **first: Any) -> list[str]:
@@ -32,7 +32,8 @@ def test_lag_pending_and_consumers_are_what_a_client_did(client: redis.Redis, co
     time.sleep(0.03)
     client.xreadgroup("g", "bob", {"s": ">"}, count=2)
     group = stand(connection)
-    assert (group.lag, group.at_least, group.pending, group.delivered) == (4, False, 6, 6)
+    delivered = 6 if counts_entries(client) else None
+    assert (group.lag, group.at_least, group.pending, group.delivered) == (4, False, 6, delivered)
     assert [(c.consumer, c.pending) for c in group.consumers] == [("ann", 4), ("bob", 2)]
     ann, bob = (c.oldest_idle_ms for c in group.consumers)
     assert ann is not None
@@ -80,7 +81,7 @@ def test_where_the_server_cannot_tell_the_lag_entries_are_counted_up_to_a_limit(
     client.xdel("s", ids[40])
     client.xgroup_create("s", "g", id=ids[9])
     [told] = client.xinfo_groups("s")
-    assert told["lag"] is None
+    assert told.get("lag") is None
     assert (stand(connection, page=7).lag, stand(connection, page=7).at_least) == (49, False)
     assert (stand(connection, counted=20, page=7).lag, stand(connection, counted=20, page=7).at_least) == (20, True)
 

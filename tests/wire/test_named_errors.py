@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +14,16 @@ from spark_streams.errors import LoginError, NotPermittedError, ServerReplyError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.named_errors import error_behind
-from tests.servers import Server, running_redis, serving, skip_without_redis
+from spark_streams.wire.session import Session
+from tests.servers import (
+    Server,
+    counts_entries,
+    free_port,
+    redis_server_path,
+    running_redis,
+    serving,
+    skip_without_redis,
+)
 
 SECRET = "s3cr3t-word"
 
@@ -85,6 +96,8 @@ def test_a_right_that_is_missing_is_named(
 ) -> None:
     """(The bundled engine has no ACLs.)"""
     with redis_server.client() as admin:
+        if "-xgroup|create" in rights and not counts_entries(admin):
+            pytest.skip("Redis before 7.0 cannot take a part of a command away")
         admin.flushall()
         admin.execute_command("ACL", "SETUSER", "half", "reset", "on", f">{SECRET}", "~*", "+@all", *rights)
         try:
@@ -94,6 +107,19 @@ def test_a_right_that_is_missing_is_named(
                 assert (caught.value.code, SECRET in str(caught.value)) == ("NOPERM", False)
         finally:
             admin.acl_deluser("half")
+
+
+def test_a_sentinel_is_no_server_of_streams(tmp_path: Path) -> None:
+    skip_without_redis()
+    file, port = tmp_path / "sentinel.conf", free_port()
+    file.touch()
+    command = [str(redis_server_path()), str(file), "--sentinel", "--port", str(port), "--bind", "127.0.0.1"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as process:
+        try:
+            with pytest.raises(ServerReplyError, match="holds no streams .* as a Sentinel does: give the address of"):
+                Session(Address.parse(f"redis://127.0.0.1:{port}/0"), "streams").get()
+        finally:
+            process.terminate()
 
 
 @pytest.mark.parametrize("may_not", ["echo", "select"])

@@ -20,6 +20,7 @@ from typing import TypeVar
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError
 from spark_streams.options import Options
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.group.counting_server import refuse_where_nothing_is_counted
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.eviction_policy import refuse_where_keys_are_needed
 from spark_streams.source.group.group_reconciler import GroupReconciler
@@ -74,7 +75,7 @@ class MicroBatchStream:
             options.address,
             f"group {options['group']!r}",
             lost=self._begin_afresh,
-            greet=lambda server: refuse_where_keys_are_needed(server, options),
+            greet=self._greet,
         )
         self.worker = worker or BackgroundWorker(options.address)
         self.counters = RunCounters()
@@ -102,6 +103,11 @@ class MicroBatchStream:
         )
         self._trigger = Trigger(options, subscription, memory, groups, contents, acks, admission, losses, limits)
         self._current: CurrentBatch | None = None
+
+    def _greet(self, server: Connection) -> None:
+        """Refuse a server on which the query would lose entries in silence."""
+        refuse_where_nothing_is_counted(server)
+        refuse_where_keys_are_needed(server, self._options)
 
     @property
     def member(self) -> Membership:

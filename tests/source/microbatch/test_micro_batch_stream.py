@@ -19,7 +19,7 @@ from spark_streams.errors import (
 )
 from spark_streams.source.microbatch import prefetch
 from spark_streams.spark.read_limits import ReadMaxRows
-from tests.servers import Server
+from tests.servers import Server, skip_where_nothing_is_counted
 from tests.source.driving import ALL, NEVER_AHEAD, SMALL, add, drain, others_read_first, pending_count, read, reader
 
 
@@ -375,6 +375,7 @@ def test_a_stream_added_to_a_query_is_read_by_it(server: Server, client: redis.R
 
 @pytest.mark.parametrize("entries_read", [3, 7, 1000])
 def test_a_group_that_counts_wrong_is_read_to_its_end(server: Server, client: redis.Redis, entries_read: int) -> None:
+    skip_where_nothing_is_counted(client)
     add(client, 10)
     client.xgroup_create("s", "g", id="0", entries_read=entries_read)
     one = reader(server, failOnDataLoss="false")
@@ -402,6 +403,7 @@ def test_more_streams_than_the_limit_take_turns(server: Server, client: redis.Re
 def test_a_user_who_may_not_read_the_group_is_told_so(redis_server: Server) -> None:
     """The reply of XREADGROUP is suppressed, its error is not. (The bundled engine has no ACLs.)"""
     with redis_server.client(decode_responses=True) as admin:
+        skip_where_nothing_is_counted(admin)
         admin.flushall()
         add(admin, 3)
         for name, commands in (("mute", ["-xreadgroup"]), ("loud", ["-client|reply"]), ("deaf", ["-echo"])):

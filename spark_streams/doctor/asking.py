@@ -1,0 +1,75 @@
+"""Asks a server what it is. Nothing on it changes, and a question that the user may not ask is noted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from spark_streams.doctor.server_facts import Clock, ServerFacts
+from spark_streams.wire.connection import Connection, Reply, ReplyError
+from spark_streams.wire.replies import info, milliseconds, pairs
+
+SETTINGS = (
+    *("appendonly", "appendfsync", "save", "stop-writes-on-bgsave-error"),
+    *("min-replicas-to-write", "replica-read-only", "maxclients", "timeout"),
+    *("proto-max-bulk-len", "client-query-buffer-limit", "client-output-buffer-limit"),
+)
+_ROUNDS = 3  # of asking for the time: the quickest one says most
+
+
+def ask(server: Connection, now: Callable[[], float] = time.time) -> ServerFacts:
+    """What it says. now: this machine's clock, in seconds. Raises ServerUnreachableError."""
+    hello, told, client, ackers = server.pipeline(
+        [("HELLO", "2"), ("INFO",), ("CLIENT", "INFO"), ("COMMAND", "INFO", "XACKDEL")]
+    )
+    config, may_configure = _settings(server)
+    refused = [
+        name for name, is_there in (("INFO", isinstance(told, bytes)), ("CONFIG", may_configure)) if not is_there
+    ]
+    return ServerFacts(
+        address=str(server.address),
+        hello=_texts(hello),
+        info=info(told) if isinstance(told, bytes) else {},
+        config=config,
+        client=_words(client) if isinstance(client, bytes) else {},
+        refused=tuple(refused),
+        clock=_clock(server, now),
+        has_ackers=isinstance(ackers, list) and bool(ackers) and bool(ackers[0]),
+    )
+
+
+def _settings(server: Connection) -> tuple[Mapping[str, str], bool]:
+    """What CONFIG tells of these (an old server, or a provider's, has not all), and whether it may be asked."""
+    replies = server.pipeline([("CONFIG", "GET", name) for name in SETTINGS])
+    found = {name: reply[1] for name, reply in zip(SETTINGS, replies, strict=True) if _is_setting(reply)}
+    return {name: value.decode("utf-8", "replace") for name, value in found.items()}, bool(found)
+
+
+def _is_setting(reply: Reply) -> bool:
+    return not isinstance(reply, ReplyError) and len(reply) == 2
+
+
+def _clock(server: Connection, now: Callable[[], float]) -> Clock | None:
+    """How far its clock is ahead of this machine's, by the quickest of some answers."""
+    found = list[Clock]()
+    for _ in range(_ROUNDS):
+        asked = now() * 1000
+        [reply] = server.pipeline([("TIME",)])
+        answered = now() * 1000
+        if isinstance(reply, ReplyError):
+            return None
+        found.append(Clock(milliseconds(reply) - (asked + answered) / 2, (answered - asked) / 2))
+    return min(found, key=lambda one: one.uncertain_ms)
+
+
+def _texts(reply: Reply) -> Mapping[str, str]:
+    """A map's names and values that are text."""
+    if not isinstance(reply, list):
+        return {}
+    said = pairs(reply)
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in said.items() if isinstance(value, bytes)}
+
+
+def _words(line: bytes) -> Mapping[str, str]:
+    """`name=value name=value`."""
+    return dict(word.split("=", 1) for word in line.decode("utf-8", "replace").split() if "=" in word)

@@ -1,0 +1,166 @@
+"""Which commands each use takes, and which of them the url's user may not run, or not on these keys.
+
+They are asked for harmlessly, the same way on every server: within MULTI a server checks a right when it queues the
+command, and DISCARD drops the queue, so that nothing is ever carried out (R41). What stands outside (WATCH, EXEC,
+CLIENT REPLY) changes nothing by itself. A user who may not use MULTI can only look: those commands, which only read,
+are carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_streams.doctor.finding import Finding, Level
+from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.named_errors import missing_right
+from spark_streams.wire.reply_errors import is_not_permitted
+
+LOOKING, READING, WRITING, REDRIVE = "looking", "reading", "writing", "redrive"
+USES = (LOOKING, READING, WRITING, REDRIVE)
+OWN = "rstream:doctor"  # stands for the keys that the product keeps beside streams
+_ANY = "rstream:doctor:stream"  # stands for a stream where none is named: of it only commands are asked for
+
+_KEY = "{}"
+_LOOK = (
+    *("XINFO STREAM {}", "XINFO GROUPS {}", "XINFO CONSUMERS {} g", "XLEN {}", "XRANGE {} - + COUNT 1"),
+    *("XREVRANGE {} + - COUNT 1", "XPENDING {} g", "TIME", "ECHO 1"),
+)
+_FIND = ("SCAN 0 COUNT 1", "TYPE {}")
+_TRANSACTION = ("MULTI", "EXEC", "DISCARD", "WATCH {}", "UNWATCH")
+_LEASE = ("SET {} 1", "GET {}", "PEXPIRE {} 1", "PTTL {}", "DEL {}", "EXISTS {}")
+_LETTERS = ("XADD {} * a 1", "HSET {} a 1", "HGET {} a", "HDEL {} a", "HEXISTS {} a")
+# By use: commands on streams, and on the product's own keys.
+_COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
+    LOOKING: ((*_LOOK, *_FIND), ()),
+    READING: (
+        (
+            *(*_LOOK, *_FIND, *_TRANSACTION, "CLIENT REPLY ON"),
+            *("XGROUP CREATE {} g 0", "XGROUP SETID {} g 0", "XGROUP CREATECONSUMER {} g c"),
+            *("XGROUP DELCONSUMER {} g c", "XREADGROUP GROUP g c STREAMS {} >", "XACK {} g 0-1", "XCLAIM {} g c 1 0-1"),
+            "XADD {} * a 1",  # a dead letter
+        ),
+        (
+            *(*_LEASE, *_LETTERS[1:], "HSETNX {} a 1", "HGETALL {}", "HINCRBY {} a 1", "HSCAN {} 0"),
+        ),
+    ),
+    WRITING: (
+        (*_LOOK, *_TRANSACTION, "TYPE {}", "XADD {} * a 1", "XTRIM {} MAXLEN 1", "WAIT 0 1"),
+        (
+            *("SET {} 1", "GET {}", "DEL {}", "UNLINK {}", "EXISTS {}", "EXPIRE {} 1", "APPEND {} 1"),
+            *("GETRANGE {} 0 1", "INCRBY {} 1", "DECRBY {} 1", "HSET {} a 1", "HGET {} a", "HMGET {} a"),
+            *("HGETALL {}", "HKEYS {}", "HVALS {}", "HLEN {}", "HDEL {} a", "SADD {} a", "SREM {} a", "SMEMBERS {}"),
+        ),
+    ),
+    REDRIVE: ((*_LOOK, *_FIND, *_TRANSACTION, "XADD {} * a 1", "XDEL {} 0-1"), _LEASE),
+}  # fmt: skip
+_OUTSIDE = ("WATCH", "UNWATCH", "EXEC", "CLIENT")
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What a use lacks. rights: `+xadd`, `~orders`; unknown: why the others could not be asked for, else empty."""
+
+    rights: tuple[str, ...]
+    unknown: str = ""
+
+
+def commands_of(use: str, streams: Sequence[str]) -> list[list[str]]:
+    """What this use runs: on every stream, and on a key of the product's own."""
+    on_streams, own = _COMMANDS[use]
+    return [
+        *_filled(on_streams, streams or [_ANY]),
+        *_filled(own, [OWN]),
+    ]
+
+
+def names_of(use: str) -> list[str]:
+    """The commands alone, with their subcommands: `xadd`, `xinfo|stream`."""
+    return sorted({_name(words) for words in commands_of(use, [])})
+
+
+def ask_rights(server: Connection, uses: Sequence[str], streams: Sequence[str]) -> dict[str, Missing]:
+    """What each use lacks, for the url's user. Raises ServerUnreachableError."""
+    wanted = {use: commands_of(use, streams) for use in uses}
+    every = list(dict.fromkeys(tuple(words) for commands in wanted.values() for words in commands))
+    refused, is_whole = _refused(server, every)
+    found = {}
+    for use, commands in wanted.items():
+        rights = sorted({refused[tuple(words)] for words in commands if tuple(words) in refused})
+        looks_only = use == LOOKING
+        found[use] = Missing(
+            tuple(rights), "" if is_whole or looks_only else "the others take MULTI and DISCARD to be asked for"
+        )
+    return found
+
+
+def findings(user: str, missing: Mapping[str, Missing], streams: Sequence[str]) -> list[Finding]:
+    """One for all uses that lack nothing, and one for each other."""
+    who = f"user {user}" if user else "the url's user"
+    whole = [use for use, lacks in missing.items() if not lacks.rights and not lacks.unknown]
+    found = [_lacking(who, user, use, lacks) for use, lacks in missing.items() if use not in whole]
+    if whole:
+        on = f"on {', '.join(streams)} and rstream:*" if streams else "on rstream:* (--stream NAME asks for a stream's)"
+        found.append(Finding(Level.OK, "rights", f"{who} has all for {_listed(whole)}, {on}"))
+    return found
+
+
+def _lacking(who: str, user: str, use: str, lacks: Missing) -> Finding:
+    told = f" ({lacks.unknown})" if lacks.unknown else ""
+    rights = " ".join(_grouped(lacks.rights))
+    return Finding(
+        Level.WARNING, "rights", f"{who} lacks for {use}: {rights}{told}",
+        f"{use} stops with an error that names the right (RSTREAM_NOT_PERMITTED)",
+        f"ACL SETUSER {user or 'USER'} {rights}" + (" +@transaction, and run this again" if lacks.unknown else ""),
+    )  # fmt: skip
+
+
+def _refused(server: Connection, commands: Sequence[tuple[str, ...]]) -> tuple[dict[tuple[str, ...], str], bool]:
+    """The right that each of these lacks, and whether all could be asked for."""
+    outside = [words for words in commands if words[0] in _OUTSIDE]
+    inside = [words for words in commands if words[0] not in (*_OUTSIDE, "MULTI", "DISCARD")]
+    refused = _lacked(outside, server.pipeline(outside))
+    refused |= _lacked([("DISCARD",)], server.pipeline([("DISCARD",)]))
+    opened = server.pipeline([("MULTI",)]) if ("DISCARD",) not in refused else []
+    if not opened or isinstance(opened[0], ReplyError):
+        refused |= _lacked([("MULTI",)], opened)
+        looks = [words for words in inside if list(words) in _looks(inside)]
+        return refused | _lacked(looks, server.pipeline(looks)), False
+    refused |= _lacked(inside, server.pipeline(inside))
+    server.pipeline([("DISCARD",), ("UNWATCH",)])
+    return refused, True
+
+
+def _looks(commands: Iterable[tuple[str, ...]]) -> list[list[str]]:
+    """Those that only read."""
+    names = set(names_of(LOOKING))
+    return [list(words) for words in commands if _name(list(words)) in names]
+
+
+def _lacked(commands: Sequence[tuple[str, ...]], replies: Sequence[object]) -> dict[tuple[str, ...], str]:
+    refused = zip(commands, replies, strict=False)
+    rights = {words: missing_right(str(reply), words)[1] for words, reply in refused if is_not_permitted(reply)}
+    return {words: right for words, right in rights.items() if right.startswith("+") or _ANY not in words}
+
+
+def _filled(commands: Sequence[str], keys: Sequence[str]) -> list[list[str]]:
+    filled = []
+    for command in commands:
+        words = command.split()
+        for key in keys if _KEY in words else [""]:
+            filled.append([key if word == _KEY else word for word in words])
+    return filled
+
+
+def _name(words: Sequence[str]) -> str:
+    contains = words[0] in ("XINFO", "XGROUP", "CLIENT")
+    return "|".join(words[: 1 + contains]).lower()
+
+
+def _grouped(rights: Sequence[str]) -> list[str]:
+    """Keys first, then commands."""
+    return sorted(rights, key=lambda right: (not right.startswith("~"), right))
+
+
+def _listed(uses: Sequence[str]) -> str:
+    return uses[0] if len(uses) == 1 else f"{', '.join(uses[:-1])} and {uses[-1]}"

@@ -1,0 +1,168 @@
+"""From what a server says to what is found: pure, a setting at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_streams.doctor import clock, durability, kind, limits, memory, replication
+from spark_streams.doctor.examination import judge
+from spark_streams.doctor.finding import Finding, Level, sorted_by_level, worst
+from spark_streams.doctor.server_facts import Clock, ServerFacts, numbers, size
+
+MB = 1 << 20
+INFO = {
+    "redis_version": "7.4.1", "redis_mode": "standalone", "role": "master", "connected_slaves": "1",
+    "slave0": "ip=10.0.0.2,port=6379,state=online,offset=1,lag=1", "min_slaves_good_slaves": "1",
+    "aof_enabled": "1", "used_memory": str(10 * MB), "maxmemory": str(100 * MB), "maxmemory_policy": "noeviction",
+    "connected_clients": "5",
+}  # fmt: skip
+CONFIG = {
+    "appendfsync": "always", "save": "", "min-replicas-to-write": "1", "maxclients": "10000", "timeout": "0",
+    "proto-max-bulk-len": str(512 * MB), "client-query-buffer-limit": str(1024 * MB),
+    "client-output-buffer-limit": "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60",
+}  # fmt: skip
+WELL = ServerFacts("redis://h:6379/0", info=INFO, config=CONFIG, clock=Clock(20, 1))
+
+
+def facts(config: dict[str, str] | None = None, **info: Any) -> ServerFacts:
+    """A good server, with something changed."""
+    told = {**INFO, **{name: str(value) for name, value in info.items()}}
+    return replace(WELL, info=told, config={**CONFIG, **(config or {})})
+
+
+def level_and_words(found: list[Finding]) -> tuple[Level, str]:
+    one = sorted_by_level(found)[0]
+    return one.level, " | ".join((one.said, one.effect, one.remedy))
+
+
+def test_a_good_server_is_ok_in_everything() -> None:
+    found = judge(WELL)
+    assert worst(found) is Level.OK
+    assert [one.about for one in found] == ["version", "persistence", "memory", "replication", "clock", "limits"]
+
+
+def test_whatever_is_found_says_what_follows_and_what_to_do() -> None:
+    bad = facts(
+        {"save": "", "min-replicas-to-write": "0", "timeout": "60", "proto-max-bulk-len": str(MB)},
+        aof_enabled=0, maxmemory_policy="allkeys-lru", redis_version="6.2.14", rdb_last_bgsave_status="err",
+    )  # fmt: skip
+    found = judge(replace(bad, clock=Clock(90_000, 1), refused=("CONFIG",)))
+    assert all(one.effect and one.remedy for one in found if one.level is not Level.OK)
+    assert [one.level for one in sorted_by_level(found)][:4] == [Level.DANGER] * 4
+
+
+@pytest.mark.parametrize(
+    ("told", "level", "words"),
+    [
+        ({"redis_version": "7.0.0"}, Level.OK, "Redis 7.0.0"),
+        ({"redis_version": "6.2.14"}, Level.DANGER, "(readStream) are refused: .* rstream work"),
+        ({"redis_version": "5.0.1"}, Level.DANGER, "are not tested on it"),
+        ({"redis_version": "7.2.4", "valkey_version": "8.1.1"}, Level.OK, "Valkey 8.1.1"),
+        ({"redis_mode": "cluster"}, Level.DANGER, "one node of a cluster .*MOVED"),
+    ],
+)
+def test_version_and_mode(told: dict[str, str], level: Level, words: str) -> None:
+    check(kind.look(facts(**told)), level, words)
+
+
+def check(found: list[Finding], level: Level, words: str) -> None:
+    import re
+
+    seen, said = level_and_words(found)
+    assert seen is level, said
+    assert re.search(words.replace("(", "\\(").replace(")", "\\)"), said), said
+
+
+@pytest.mark.parametrize(
+    ("config", "told", "level", "words"),
+    [
+        ({"appendfsync": "always"}, {}, Level.OK, "flushed with every write"),
+        ({"appendfsync": "everysec"}, {}, Level.NOTE, "once a second"),
+        ({"appendfsync": "no"}, {}, Level.WARNING, "appendfsync everysec"),
+        ({"save": "3600 1"}, {"aof_enabled": 0, "rdb_changes_since_last_save": 12345}, Level.WARNING, "12,345 changes"),
+        ({"save": ""}, {"aof_enabled": 0}, Level.DANGER, "neither .* appendonly yes"),
+        ({}, {"aof_last_write_status": "err"}, Level.DANGER, "append-only file could not be written"),
+        ({}, {"aof_enabled": 0, "rstream_version": "0.1"}, Level.WARNING, "embedded:///a/folder"),
+    ],
+)
+def test_what_is_left_after_a_restart(config: dict[str, str], told: dict[str, Any], level: Level, words: str) -> None:
+    check(durability.look(facts(config, **told)), level, words)
+
+
+@pytest.mark.parametrize(
+    ("told", "level", "words"),
+    [
+        ({}, Level.OK, "10 MB of 100 MB"),
+        ({"maxmemory_policy": "allkeys-lfu", "evicted_keys": 7}, Level.DANGER, "7 keys .*refused: exactly-once sinks"),
+        ({"maxmemory_policy": "volatile-ttl"}, Level.NOTE, "leases do"),
+        ({"used_memory": 90 * MB}, Level.WARNING, "OOM"),
+        ({"maxmemory": 0}, Level.NOTE, "no limit"),
+        ({"maxmemory": 0, "used_memory": 900 * MB, "total_system_memory": 1000 * MB}, Level.DANGER, "ends the server"),
+    ],
+)
+def test_memory(told: dict[str, Any], level: Level, words: str) -> None:
+    check(memory.look(facts(**told)), level, words)
+
+
+@pytest.mark.parametrize(
+    ("config", "told", "level", "words"),
+    [
+        ({}, {}, Level.OK, "1 replica, writes need 1"),
+        ({"min-replicas-to-write": "0"}, {}, Level.WARNING, "also when it is cut off .*waitReplicas"),
+        ({}, {"connected_slaves": 0, "min_slaves_good_slaves": 0}, Level.DANGER, "NOREPLICAS"),
+        ({"min-replicas-to-write": "0"}, {"connected_slaves": 0}, Level.NOTE, "without replicas"),
+        ({}, {"slave0": "ip=a,port=1,state=online,offset=1,lag=40"}, Level.WARNING, "a:1 (online, 40 s)"),
+        ({}, {"role": "slave", "master_host": "m", "master_port": 1}, Level.DANGER, "replica of m:1 .*READONLY.*: m:1"),
+        ({"replica-read-only": "no"}, {"role": "slave"}, Level.DANGER, "takes writes .*next full sync"),
+    ],
+)
+def test_replication(config: dict[str, str], told: dict[str, Any], level: Level, words: str) -> None:
+    check(replication.look(facts(config, **told)), level, words)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "uncertain", "level", "words"),
+    [
+        (900, 0, Level.OK, "within a second"),
+        (1_500, 800, Level.OK, "within a second"),
+        (-3_000, 1, Level.NOTE, "3 s behind this machine's"),
+        (90_000, 1, Level.WARNING, "90 s ahead of this machine's .*NTP"),
+    ],
+)
+def test_clocks(ahead: float, uncertain: float, level: Level, words: str) -> None:
+    check(clock.look(replace(WELL, clock=Clock(ahead, uncertain))), level, words)
+
+
+@pytest.mark.parametrize(
+    ("config", "told", "level", "words"),
+    [
+        ({}, {}, Level.OK, "as a server has them"),
+        ({"proto-max-bulk-len": str(MB)}, {}, Level.NOTE, "values of up to 1 MB"),
+        ({"client-query-buffer-limit": str(8 * MB)}, {}, Level.NOTE, "smaller chunks"),
+        ({"client-output-buffer-limit": f"normal 0 {MB} 10 slave 0 0 0"}, {}, Level.DANGER, "fails after a minute"),
+        ({"client-output-buffer-limit": f"normal {40 * MB} 0 0"}, {}, Level.WARNING, "a query of large entries"),
+        ({"client-output-buffer-limit": f"normal {400 * MB} 0 0"}, {}, Level.OK, "as a server has them"),
+        ({"timeout": "30"}, {}, Level.NOTE, "30 s"),
+        ({"maxclients": "100"}, {"connected_clients": 95}, Level.WARNING, "95 of 100 clients"),
+    ],
+)
+def test_limits(config: dict[str, str], told: dict[str, Any], level: Level, words: str) -> None:
+    check(limits.look(facts(config, **told)), level, words)
+
+
+def test_what_may_not_be_asked_is_said_and_nothing_is_made_up() -> None:
+    """A user without INFO and CONFIG: HELLO tells what the server is."""
+    hello = {"server": "valkey", "version": "9.1.2", "mode": "standalone", "role": "replica"}
+    found = judge(ServerFacts("redis://h", hello=hello, client={"user": "billing"}, refused=("INFO", "CONFIG")))
+    assert [(one.level, one.about) for one in found] == [
+        (Level.OK, "version"), (Level.NOTE, "asking"), (Level.DANGER, "replication"),
+    ]  # fmt: skip
+    assert (found[0].said.split(";")[0], found[1].said) == ("Valkey 9.1.2", "billing may not run INFO and CONFIG")
+
+
+def test_sizes_and_versions() -> None:
+    assert [size(n) for n in (900, 1536, 512 * MB, 3 << 40)] == ["900 bytes", "1.5 KB", "512 MB", "3,072 GB"]
+    assert (numbers("7.0.15"), numbers("8.2-rc1"), numbers("")) == ((7, 0, 15), (8,), ())

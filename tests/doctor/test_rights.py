@@ -1,0 +1,158 @@
+"""What a user lacks is found out without carrying anything out; and what is asked for is what each use really takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from spark_streams.deadletter.redrive import Redrive
+from spark_streams.deadletter.redrive_plan import RedriveOptions
+from spark_streams.doctor.finding import Level
+from spark_streams.doctor.rights import LOOKING, OWN, READING, REDRIVE, USES, WRITING, ask_rights, findings, names_of
+from spark_streams.monitor.groups import view_streams
+from spark_streams.monitor.lag_survey import survey
+from spark_streams.sink.batch import Batch
+from spark_streams.sink.batch_commit import pass_over
+from spark_streams.sink.runs import begin_job, begin_run
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.scan import list_streams
+from tests.servers import Server, skip_where_nothing_is_counted
+from tests.sink.writing import batch_of, close, frame, numbers, options, write
+from tests.source.driving import add, drain, reader
+
+Makes = Callable[..., Server]
+
+
+@pytest.fixture
+def user(redis_server: Server) -> Iterator[Makes]:
+    """Makes a user with these rights. (The bundled engine has one user only.)"""
+    with redis_server.client() as admin:
+        admin.flushall()
+
+        def make(*rights: str) -> Server:
+            admin.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">pw", *rights)
+            return Server("redis", redis_server.url.replace("://", "://limited:pw@"))
+
+        yield make
+        admin.acl_deluser("limited")
+
+
+def lacking(server: Server, *streams: str, uses: tuple[str, ...] = USES) -> dict[str, tuple[str, ...]]:
+    with Connection(Address.parse(server.url)) as connection:
+        found = ask_rights(connection, uses, streams)
+        assert connection.execute("ECHO", "in step") == b"in step"
+    return {use: missing.rights for use, missing in found.items()}
+
+
+def test_who_may_do_everything_lacks_nothing_and_nothing_is_done(server: Server) -> None:
+    with server.client() as client:
+        client.xadd("orders", {"a": 1})
+        client.xgroup_create("orders", "g", id="0")
+        client.set(OWN, "somebody's")
+        before = [client.execute_command("DUMP", key) for key in ("orders", OWN)]
+        assert set(lacking(server, "orders", "payments").values()) == {()}
+        assert [client.execute_command("DUMP", key) for key in ("orders", OWN)] == before
+        assert sorted(client.scan_iter()) == [b"orders", OWN.encode()]
+
+
+@pytest.mark.parametrize(
+    ("rights", "lacks"),
+    [
+        (("~*", "+@all", "-xadd"), {LOOKING: (), READING: ("+xadd",), WRITING: ("+xadd",), REDRIVE: ("+xadd",)}),
+        (("~*", "+@all", "-wait"), {LOOKING: (), READING: (), WRITING: ("+wait",), REDRIVE: ()}),
+        (("~*", "+@all", "-watch"), {LOOKING: (), READING: ("+watch",), WRITING: ("+watch",), REDRIVE: ("+watch",)}),
+        (("~orders", "~rstream:*", "+@all"), dict.fromkeys(USES, ("~payments",))),
+        (("~orders", "~payments", "+@all"), {use: () if use == LOOKING else ("~rstream:*",) for use in USES}),
+    ],
+)
+def test_what_is_missing_is_named_for_each_use(
+    user: Makes, rights: tuple[str, ...], lacks: dict[str, tuple[str, ...]]
+) -> None:
+    assert lacking(user(*rights), "orders", "payments") == lacks
+
+
+def test_without_transactions_one_can_still_look_and_the_rest_is_unknown(user: Makes, redis_server: Server) -> None:
+    server = user("~*", "+@stream", "+@connection", "+time", "+type")
+    with Connection(Address.parse(server.url)) as connection:
+        found = ask_rights(connection, (LOOKING, WRITING), ["orders"])
+    assert found[LOOKING].rights == ("+scan",)
+    assert {"+multi", "+watch", "+discard"} & set(found[WRITING].rights)
+    one, other = findings("limited", found, ["orders"])
+    assert (one.level, one.said) == (Level.WARNING, "user limited lacks for looking: +scan")
+    assert "the others take MULTI and DISCARD to be asked for" in other.said
+    assert other.remedy.startswith("ACL SETUSER limited +")
+    assert other.remedy.endswith(" +@transaction, and run this again")
+    with redis_server.client() as client:
+        assert client.dbsize() == 0
+
+
+def test_where_no_stream_is_named_none_is_asked_for(user: Makes) -> None:
+    assert lacking(user("~orders", "+@all"), uses=(LOOKING, READING)) == {LOOKING: (), READING: ("~rstream:*",)}
+    assert lacking(user("~orders", "+@all", "-xack"), uses=(READING,)) == {READING: ("+xack", "~rstream:*")}
+
+
+def exactly(use: str) -> list[str]:
+    """The commands that the doctor asks for, and no other."""
+    return [f"+{name}" for name in names_of(use)]
+
+
+def test_the_rights_that_are_asked_for_are_enough_for_reading(user: Makes, redis_server: Server) -> None:
+    limited = user("~s", "~o:*", "~dead", "~rstream:*", *exactly(READING))
+    with redis_server.client(decode_responses=True) as admin:
+        add(admin, 50)
+        admin.xadd("s", {"n": "bad"})
+        admin.xgroup_create("s", "g", id="0")
+        admin.xreadgroup("g", "bob", {"s": ">"}, count=10)
+    given = {"mode": "DEADLETTER", "deadLetterStream": "dead", "maxDeliveries": "3", "claimIdle": "1ms"}
+    assert sorted(n for batch in drain(reader(limited, **given)) for n in batch) == list(range(50))
+    assert drain(reader(limited, streamsPattern="o:*", failOnDataLoss="false")) == []
+    assert drain(reader(limited, group="h", noAck="true", mode="DROPMALFORMED")) == [list(range(50))]
+    assert set(lacking(limited, "s", "dead", uses=(LOOKING, READING)).values()) == {()}
+
+
+def test_the_rights_that_are_asked_for_are_enough_for_writing(user: Makes, redis_server: Server) -> None:
+    limited = user("~out", "~rstream:*", *exactly(WRITING))
+    for trim in ({"trim": "acked"}, {"retention": "1h"}, {"minId": "5-0"}):
+        checked = options(limited.url, **({"maxlen": "100000"} if "trim" in trim else {}), **trim)
+        for batch in (Batch("q", 0, begin_run(checked.address), expires=False), begin_job(checked.address)):
+            close(checked, batch, write([frame(range(100))], checked, batch))
+        pass_over(checked.address, batch_of(1))
+        with redis_server.client() as admin:
+            admin.delete(*admin.scan_iter("rstream:sink:*"))
+    assert sum(numbers(redis_server).values()) == 600
+
+
+def test_the_rights_that_are_asked_for_are_enough_for_redrive_and_looking(user: Makes, redis_server: Server) -> None:
+    with redis_server.client(decode_responses=True) as admin:
+        for n in range(3):
+            admin.xadd("dead", {"n": n, "dl.stream": "s", "dl.id": f"{n}-1", "dl.stage": "read", "dl.reason": "decode"})
+        limited = user("~s", "~dead", "~dead:parked", "~rstream:*", *exactly(REDRIVE))
+        assert Redrive(Address.parse(limited.url), RedriveOptions("dead")).run().moved == 3
+        assert (admin.xlen("s"), admin.exists("dead") and admin.xlen("dead")) == (3, 0)
+        admin.xgroup_create("s", "g", id="0")
+        looker = user("~*", *exactly(LOOKING))
+        with Connection(Address.parse(looker.url)) as connection:
+            assert [one.stream for one in view_streams(connection, sorted(list_streams(connection)))] == ["dead", "s"]
+            assert [one.lag for one in survey(connection, ["s"]).groups] == [3]
+
+
+def test_a_right_that_use_takes_is_one_of_those_that_are_documented(user: Makes, redis_server: Server) -> None:
+    """docs/options.md lists categories."""
+    documented = "+@stream +@connection +@transaction +@hash +@set +@string +@keyspace -@dangerous +wait +time"
+    server = user("~*", *documented.split())
+    with redis_server.client() as client:
+        skip_where_nothing_is_counted(client)  # CLIENT is no part of @connection there
+    assert set(lacking(server, "orders").values()) == {()}
+
+
+def test_a_client_library_sees_no_queue_left_behind(redis_server: Server) -> None:
+    with Connection(Address.parse(redis_server.url)) as connection:
+        ask_rights(connection, USES, ())
+        assert isinstance(connection.execute("XLEN", "nowhere"), int)
+        with redis_server.client() as other:
+            assert isinstance(other, redis.Redis)
+            other.set(OWN, 1)
+        assert connection.pipeline([("MULTI",), ("PING",), ("EXEC",)])[-1] == [b"PONG"]  # nothing is watched

@@ -1,0 +1,50 @@
+"""A server that does not count what its streams were given: refused, because losses there could not be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_streams.errors import UnsupportedError
+from spark_streams.wire.connection import Connection, ReplyError
+from tests.servers import Server, counts_entries
+from tests.source.driving import add, drain, reader
+
+# As Redis 6.2 words it.
+UNKNOWN = "ERR wrong number of arguments for 'xsetid' command"
+
+
+def test_a_query_from_redis_6_is_refused_by_name(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Connection.pipeline
+
+    def old(self: Connection, commands: Any) -> Any:
+        if commands and commands[0][0] == "XSETID":
+            return [ReplyError(UNKNOWN)]
+        return honest(self, commands)
+
+    monkeypatch.setattr(Connection, "pipeline", old)
+    with pytest.raises(
+        UnsupportedError, match=r"does not count .* \(Redis before 7.0\): .* read from Redis 7 or newer"
+    ):
+        reader(server).initialOffset()
+
+
+def test_redis_itself_is_refused_before_7_and_only_then(redis_server: Server) -> None:
+    """Which one this is, scripts/test --servers chooses."""
+    with redis_server.client() as client:
+        client.flushall()
+        may_read = counts_entries(client)
+    if may_read:
+        reader(redis_server).initialOffset()
+        return
+    with pytest.raises(UnsupportedError, match="Redis before 7.0"):
+        reader(redis_server).initialOffset()
+
+
+def test_being_asked_leaves_nothing_on_the_server(server: Server) -> None:
+    with server.client(decode_responses=True) as client:
+        add(client, 3)
+        one = reader(server, noAck="true")
+        assert drain(one) == [[0, 1, 2]]
+        assert not client.exists("rstream:none")
