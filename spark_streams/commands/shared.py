@@ -66,9 +66,9 @@ def address_of(url: str, starts: bool = False) -> Address:
 
 def connect(url: str, starts: bool = False) -> Connection:
     """A connection to the server; closes as a context manager. starts: as above. Raises ServerError, OptionError."""
-    from spark_streams.wire.connection import Connection
+    from spark_streams.wire.connect import connect as connected
 
-    return Connection(address_of(url, starts))
+    return connected(address_of(url, starts))
 
 
 def named_streams(server: Connection, names: Sequence[str]) -> Sequence[str | bytes]:

@@ -29,7 +29,7 @@ from spark_streams.jobs.spark_submit import become
 from spark_streams.jobs.spark_submit import program as spark_submit
 from spark_streams.running.failing import one_line
 from spark_streams.running.quiet import quieten_python
-from spark_streams.wire.address import redacted
+from spark_streams.wire.server_url import redacted
 
 # As the command `rstream` has it.
 SETTINGS = {"help_option_names": ["-h", "--help"]}

@@ -17,7 +17,7 @@ from spark_streams.jobs.job import Job, Program
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.terminal.progress_bar import telling
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.connect import connect
 
 SHAPE = {
     "letters": {
@@ -78,7 +78,7 @@ def _plan(job: Job, options: RedriveOptions, dry_run: bool) -> None:
     sure = options.checked()
     if sure.transform is not None:
         transform.load(sure.transform)
-    with Connection(Address.parse(job.url)) as server:
+    with connect(Address.parse(job.url)) as server:
         letters = sum(view.length for view in view_streams(server, [sure.stream]))
         job.plan(
             read=f"{sure.stream} at {server.address} ({letters:,} dead letters)",

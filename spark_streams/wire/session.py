@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 
 from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerUnreachableError
 from spark_streams.wire.address import Address
+from spark_streams.wire.connect import connect
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.pipe import Pipe
 from spark_streams.wire.retry import Backoff, is_transient, wants_new_connection
@@ -132,7 +133,7 @@ class Session:
         self.backoff.wait(self._what, str(self.address), reason, isinstance(why, ServerUnreachableError))
 
     def _connected(self) -> Connection:
-        server = Connection(self.address)
+        server = connect(self.address)
         self.trust()
         self.backoff.outages.connected(str(self.address))
         try:

@@ -116,6 +116,18 @@ def test_within_the_source_imports_run_downwards() -> None:
     assert not wrong
 
 
+def test_connections_are_made_in_one_place() -> None:
+    """By `connect`, which knows of every kind of address."""
+    makers = {
+        name
+        for name, tree in modules()
+        if not name.startswith("engine")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Connection"
+    }
+    assert makers == {"wire.connect"}
+
+
 def test_nothing_imports_the_jobs_but_the_commands() -> None:
     assert [part for part, below in BELOW.items() if "jobs" in below] == ["commands"]
 
