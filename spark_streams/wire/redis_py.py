@@ -34,6 +34,9 @@ def opened(url: str, reply: float, patience: float = CONNECT_TIMEOUT) -> Abstrac
 
 
 def socket_of(connection: AbstractConnection) -> socket.socket:
-    """Its socket; None once it is disconnected, whatever the type says. The one private part of redis-py that is used (it has no public name for it), which is why its next major version
-    is shut out: tests/wire/test_redis_py.py says what is expected of it."""
+    """Its socket; None once it is disconnected, whatever the type says.
+
+    The one private part of redis-py that is used (it has no public name for it), which is why its next major version
+    is shut out: tests/wire/test_redis_py.py says what is expected of it.
+    """
     return cast(socket.socket, connection._sock)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import hiredis
@@ -33,13 +33,11 @@ _PROMOTED = ("reconf_slaves", "update_config")
 
 @dataclass(frozen=True)
 class Named:
-    """What one sentinel says of the master: where it is, in which configuration, after how many seconds of silence it
-    counts as down; down: it does; promoting: a replica is being made the master; promoted: it is one, and the
-    configuration is not everywhere yet."""
+    """What one sentinel says of the master: where it is, in which configuration; down: it counts as down; promoting: a
+    replica is being made the master; promoted: it is one, and the configuration is not everywhere yet."""
 
     node: Node
     epoch: int
-    down_after: float
     down: bool
     promoting: bool
     promoted: bool
@@ -92,10 +90,7 @@ def connect_to_master(address: Address) -> tuple[Connection, Named]:
     it is being replaced, which passes, LoginError, NotPermittedError.
     """
     named = master(address)
-    node = address.node(*named.node)
-    # Whoever is silent for longer is being replaced, and what it takes when it wakes up is lost.
-    patience = replace(address.patience, reply=min(address.patience.reply, named.down_after))
-    server = Connection(address, replace(node, patience=patience))
+    server = Connection(address, address.node(*named.node))
     try:
         role = server.execute("ROLE")[0]
     except RStreamError:
@@ -155,10 +150,8 @@ def ask(address: Address, node: Node) -> Named:
         raise UnknownMasterError(sorted(told))
     of_it, flags = told[name], told[name]["flags"].split(",")
     state = of_it.get("failover-state", "none")
-    return Named(
-        (where[0], int(where[1])), int(of_it["config-epoch"]), int(of_it["down-after-milliseconds"]) / 1000,
-        "s_down" in flags or "o_down" in flags, state in _PROMOTING, state in _PROMOTED,
-    )  # fmt: skip
+    down = "s_down" in flags or "o_down" in flags
+    return Named((where[0], int(where[1])), int(of_it["config-epoch"]), down, state in _PROMOTING, state in _PROMOTED)
 
 
 def _replies(connected: Any, reader: Any) -> Iterator[Any]:
