@@ -86,6 +86,15 @@ class Session:
             self._server.close()
             self._server = None
 
+    def rest(self) -> None:
+        """To be called now and then by whoever keeps a session for long, when no reply is on its way: a login that has
+        been renewed is taken."""
+        if self._server is not None:
+            try:
+                self._server.renew_login()
+            except RStreamError:
+                self.close()  # the next step connects, or says what is wrong
+
     # -- trying again -------------------------------------------------------------------------------------------
 
     def run(self, step: Callable[[Connection], T]) -> T:
