@@ -21,7 +21,7 @@ import redis
 from spark_streams.errors import RStreamError, ServerUnreachableError, WrongKeyTypeError
 from spark_streams.wire.address import Address
 from spark_streams.wire.duplex import Duplex, TooMuchError
-from spark_streams.wire.named_errors import error_behind, login_error, login_refused, not_a_stream
+from spark_streams.wire.named_errors import error_behind, login_error, login_refused, not_a_stream, remedy
 from spark_streams.wire.redis_py import opened, socket_of
 
 RENEW_EVERY = 5.0  # seconds, at least: whether there are other credentials
@@ -76,9 +76,7 @@ class Connection:
             raise login_error(address, error) from None
         except (redis.RedisError, OSError) as error:
             why = f"{str(error).rstrip('.')}{address.beside()}"
-            raise ServerUnreachableError(
-                f"no stream server answers at {address}: {why}; start one there, or set url (or RSTREAM_URL)"
-            ) from None
+            raise ServerUnreachableError(f"no stream server answers at {address}: {why}; {remedy(url, why)}") from None
         except (ValueError, TypeError) as error:
             raise ServerUnreachableError(f"the address {address} cannot be used: {error}", passes=False) from error
         self._duplex = Duplex(socket_of(self._connection), self.lost)

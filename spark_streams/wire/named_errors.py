@@ -113,6 +113,21 @@ def login_refused(address: Address, text: object, code: str = "WRONGPASS") -> Lo
     )
 
 
+def remedy(url: str, why: str) -> str:
+    """What may help where no connection comes about. url: of one server; why: what is said of it, shown elsewhere."""
+    if url.startswith("rediss:"):
+        if "certificate verify failed" in why:
+            return "name the authority of its certificate in the url: ?ssl_ca_certs=/path/to/ca.pem"
+        if "No such file" in why:
+            return "see that the files of ssl_ca_certs, ssl_certfile and ssl_keyfile are on every machine with a task"
+        if "EOF" in why or "certificate required" in why or "reset" in why:
+            return (
+                "it may want a client's certificate (ssl_certfile=/path/to/client.pem&ssl_keyfile=/path/to/client.key "
+                "in the url), or speak no TLS there (redis://)"
+            )
+    return "start one there, or set url (or RSTREAM_URL)"
+
+
 def _with_login(address: Address) -> str:
     """The address with places for a user and a password."""
     scheme, slashes, rest = str(address).partition("?")[0].partition("://")
