@@ -75,7 +75,7 @@ def test_where_nobody_answers_the_error_names_the_sentinels() -> None:
 
 def test_a_master_that_they_do_not_know(sentinels: Sentinels) -> None:
     error = refused(url_of(*sentinels.sentinels, name="mian"))
-    assert f"knows a master 'mian'; they know '{NAME}' (" in str(error)
+    assert f"knows a master 'mian'; they know '{NAME}': write" in str(error)
     assert not is_transient(error)
 
 
