@@ -15,7 +15,7 @@ from spark_streams.jobs.job import as_texts, beside
 from spark_streams.jobs.output.stream import Stream
 from spark_streams.jobs.output.table import PARQUET_SHAPE, TableConfig
 from spark_streams.jobs.output.table import SHAPE as TABLE
-from spark_streams.options import SINK, parse_options
+from spark_streams.options import SINK, Options, parse_options
 from spark_streams.running.failing import first_line
 
 # What a job has that writes to outputs.
@@ -86,6 +86,11 @@ def outputs_of(config: Config, access: Mapping[str, str]) -> list[Output]:
         if names.count(name) > 1:
             raise ConfigError(f"two outputs are called {name!r}: their names tell their batches apart")
     return found
+
+
+def stream_options(outputs: Iterable[Output]) -> dict[str, Options]:
+    """The options of those that are streams, by the key that names the stream in messages."""
+    return {f"output {one.name}: sink.stream": one.to.options for one in outputs if isinstance(one.to, Stream)}
 
 
 def check_main_columns(outputs: Iterable[Output], names: Sequence[str]) -> None:
