@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,7 +83,7 @@ def test_a_query_shows_nothing_of_its_login(
         query.awaitTermination()
         with contextlib.redirect_stdout(io.StringIO()) as said:
             query.explain(True)
-        shown += [said.getvalue(), *[json.dumps(one.jsonValue) for one in query.recentProgress], str(query.status)]
+        shown += [said.getvalue(), *[one.json for one in query.recentProgress], str(query.status)]
     batch = spark.read.format("rstream").schema(SCHEMA).options(**given, streams=f"out-{way}").load()
     assert batch.count() == 20
     shown += [shown_by(batch), shown_by(batch.groupBy(F.col("n") % 2).count())]
