@@ -28,6 +28,7 @@ from pathlib import Path
 
 from spark_streams.errors import RStreamError, TakenError
 from spark_streams.wire.address import Address
+from spark_streams.wire.connect import connect
 from spark_streams.wire.connection import Argument, Connection
 from spark_streams.wire.multi_exec import transact
 
@@ -148,7 +149,7 @@ class Lease(ABC):
             return
         self._stop.set()
         self._stop = None
-        with contextlib.suppress(RStreamError), Connection(self._address) as server, self._changing:
+        with contextlib.suppress(RStreamError), connect(self._address) as server, self._changing:
             with self._lock:
                 keys, self._streams, self._leaving = [*self._streams, *self._leaving], {}, []
             self._give_back(server, keys)
@@ -213,7 +214,8 @@ class Lease(ABC):
         server: Connection | None = None
         while not stop.wait(self._ttl / 3000):
             try:
-                server = server or Connection(self._address)
+                server = server or connect(self._address)
+                server.renew_login()
                 self._renew(server)
             except TakenError as error:
                 with self._lock:

@@ -26,6 +26,7 @@ from spark_streams.option_values import duration
 from spark_streams.options import SOURCE, Options
 from spark_streams.sink.trim import AckedTrimmer, Trimming
 from spark_streams.wire.address import Address
+from spark_streams.wire.connect import connect
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.retry import is_transient
@@ -48,7 +49,7 @@ def body(job: Job) -> None:
     every = _duration(job, "trim.every", "5s") / 1000
     table, fields = _table(job)
     query = Query(job, source)
-    with Connection(source.address) as server:
+    with connect(source.address) as server:
         fresh = _groups_to_make(server, source)
     job.plan(
         **query.plan(),
@@ -56,7 +57,7 @@ def body(job: Job) -> None:
         trim=_planned(job, trimming),
     )
     spark = job.session()
-    with Connection(source.address) as server:
+    with connect(source.address) as server:
         _make_groups(server, source, fresh)
     schema = f"`_stream` STRING, `_id` STRING, `_timestamp` TIMESTAMP, `_fields` {_FIELDS[fields]}"
     entries = spark.readStream.format("rstream").schema(schema).options(**_options(job)).load()
@@ -201,7 +202,7 @@ class Trimmer:
 
     def trim(self) -> None:
         """Trim now. Raises ServerReplyError and kin."""
-        with Connection(self._address) as server:
+        with connect(self._address) as server:
             now = milliseconds(server.execute("TIME"))
             trimmer = AckedTrimmer(server, self._trimming)
             # Whole nodes are trimmed ten thousand entries at a time, unless the server is told otherwise.

@@ -43,7 +43,7 @@ def body(job: Job) -> None:
     source = job.check_options("source", SOURCE, "source")
     letters_to = _letters_to(job)
     columns = Columns.of(job.config)
-    outputs = outputs_of(job.config, job.url)
+    outputs = outputs_of(job.config, job.access)
     check_ways_back(source, {**stream_options(outputs), "dead_letters.stream": letters_to})
     split = Split(columns, job.get("rule", []), job.get("source.mode") is not None)
     sql = job.get("sql.query") or None

@@ -23,6 +23,7 @@ from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.options import SINK, Options
 from spark_streams.sink.counts import Count, counts_of, forget_counts
 from spark_streams.sink.load_writer import LoadDataSource, check_loadable
+from spark_streams.wire.connect import connect
 from spark_streams.wire.connection import Connection
 
 SHAPE = {
@@ -40,7 +41,7 @@ def body(job: Job) -> None:
     path, kind = job.get("input.path"), _format(job)
     name = job.get("load.name", path)
     _check(job, sink, path, kind)
-    with Connection(sink.address) as server:
+    with connect(sink.address) as server:
         view_streams(server, [stream])  # that it is one
         earlier = _earlier(job, server, stream, name)
         spark = job.session()

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_streams import watch
 from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
 from spark_streams.errors import ConfigError
-from spark_streams.jobs.job import Job
+from spark_streams.jobs.job import Job, access_of
 from spark_streams.monitor.groups import StreamView, view_streams
 from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.monitor.watch.listener import Watch
@@ -25,6 +25,7 @@ from spark_streams.running.ending import end_between_batches
 from spark_streams.running.to_the_end import to_the_end
 from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
 from spark_streams.wire.address import Address
+from spark_streams.wire.connect import connect
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.scan import matching_streams
 
@@ -65,7 +66,7 @@ class Query:
             raise ConfigError(f"job.metrics_port must be a port, not {job.get('job.metrics_port')}")
         if source["streams"] is None and source["streamsPattern"] is None:
             raise ConfigError("source.streams is missing (or source.streamsPattern): say which streams to read")
-        with Connection(source.address) as server:
+        with connect(source.address) as server:
             self.streams: list[str] = list(source["streams"] or _inputs(server, source))
             views = view_streams(server, self.streams)
             self._expected = self._told_of_absent(server, {view.stream: view for view in views})
@@ -108,7 +109,7 @@ class Query:
         job = self._job
         self._watching = watch(
             spark,
-            self._source.address.url,
+            options=access_of(job.options("source")),
             log=job.get("job.log"),
             metrics_port=job.get("job.metrics_port"),
             metrics_file=job.get("job.metrics_file"),
@@ -167,7 +168,7 @@ def added(address: Address, stream: str | None) -> int:
     """How many entries were ever added to a stream."""
     if stream is None:
         return 0
-    with Connection(address) as server:
+    with connect(address) as server:
         views = view_streams(server, [stream])
     return 0 if not views else views[0].length if views[0].added is None else views[0].added
 

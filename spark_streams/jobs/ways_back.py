@@ -15,7 +15,7 @@ def check_ways_back(source: Options, written: Mapping[str, Options]) -> None:
     pattern = source["streamsPattern"]
     for key, to in written.items():
         stream = to["stream"]
-        if stream is None or to.address != source.address:
+        if stream is None or to.address.url != source.address.url:
             continue
         if stream in (source["streams"] or ()):
             read = "source.streams names"

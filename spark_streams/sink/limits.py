@@ -13,7 +13,7 @@ import numpy as np
 from spark_streams.errors import RowTooLargeError, RStreamError
 from spark_streams.sink.chunks import Chunk
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.connect import connect
 from spark_streams.wire.limits import NAMES, SMALL, ask_limits
 
 _PROBE = 0.5  # seconds in which a server refuses an argument, or else will take it
@@ -89,7 +89,7 @@ class Limits:
     def _refuses(self, size: int) -> bool:
         """Whether the server refuses an argument of this size when it is announced."""
         try:
-            with Connection(self._address) as server:
+            with connect(self._address) as server:
                 return server.probe(b"*2\r\n$4\r\nECHO\r\n$%d\r\n" % size, _PROBE).startswith(b"-")
         except RStreamError:
             return False

@@ -7,6 +7,8 @@ is missing (covering.py, at_least_once.py). So that it can be, replicas are wait
 
 from __future__ import annotations
 
+import time
+
 from spark_streams.errors import ReplicationError
 from spark_streams.wire.connection import Connection
 
@@ -15,8 +17,12 @@ WINDOW = 8  # chunks that are kept in memory until replicas have them
 
 def wait_for_replicas(server: Connection, replicas: int) -> None:
     """Until so many replicas have all that this connection has written. Raises ReplicationError, ServerError."""
-    seconds = server.address.patience.replicas
-    have = server.execute("WAIT", replicas, round(seconds * 1000))
+    patience = server.address.patience
+    seconds, until = patience.replicas, time.monotonic() + patience.replicas
+    have = 0
+    # The server says nothing meanwhile: in turns, so that one that is away is told from one that waits.
+    while have < replicas and (left := until - time.monotonic()) > 0:
+        have = server.execute("WAIT", replicas, max(1, round(1000 * min(left, patience.reply / 2))))
     if have < replicas:
         raise ReplicationError(
             f"{have} of {replicas} replicas (waitReplicas) of {server.address} acknowledged the entries within "

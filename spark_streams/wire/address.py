@@ -1,38 +1,27 @@
 """Where the stream server is: URLs in, addresses out. Pure, but for `embedded:`, which may start the bundled engine.
 
-`redis://`, `rediss://`, `unix://` as redis-py reads them; `embedded:` for the bundled engine of this machine: the one
-where the URL was read, which is the driver's. An executor elsewhere must not start an engine of its own.
+`redis://`, `rediss://`, `unix://` as redis-py reads them; `redis+sentinel://`, `redis+cluster://`, which name several
+servers, of which `wire.connect` chooses (`wire.server_url` has their forms); `embedded:` for the bundled engine of this
+machine: the one where the URL was read, which is the driver's. An executor elsewhere must not start an engine of its
+own.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from spark_streams.errors import InvalidOptionError, ServerUnreachableError, UnsupportedError
+from spark_streams.wire import server_url
+from spark_streams.wire.identity import Identity
 from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 
 DEFAULT_URL_VARIABLE = "RSTREAM_URL"
+IDENTITY_VARIABLES = ("RSTREAM_USERNAME", "RSTREAM_PASSWORD", "RSTREAM_PASSWORD_FILE")
 EMBEDDED = "embedded:"
-
-_SCHEMES = ("embedded:", "redis://", "rediss://", "unix://")
-_LATER = ("redis+cluster://", "redis+sentinel://")
-_HOW = "write redis://host:port/db, rediss://…, unix:///path/to.sock or embedded:"
-_SECONDS = frozenset({"socket_timeout", "socket_connect_timeout", "idle"})
-_LOGIN = frozenset({"db", "username", "password", "client_name", "socket_timeout", "socket_connect_timeout"})
-_TLS = frozenset(
-    {"ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_ca_data"}
-    | {"ssl_check_hostname", "ssl_password"}
-)
-# The parameters that may stand behind the `?` of each kind of URL.
-_PARAMETERS = {"redis": _LOGIN, "rediss": _LOGIN | _TLS, "unix": _LOGIN, "embedded": frozenset({"idle", "fsync"})}
-_SHOWN = frozenset({"db", "idle", "fsync", "client_name", "ssl_cert_reqs", "ssl_check_hostname"}) | _SECONDS
-_PLAINLY_NO_SECRET = re.compile(r"^[A-Za-z0-9_.-]+(:\d+)?(/\d*)?$")
 
 
 def default_url() -> str:
@@ -40,62 +29,82 @@ def default_url() -> str:
     return os.environ.get(DEFAULT_URL_VARIABLE) or EMBEDDED
 
 
-def redacted(url: str) -> str:
-    """The URL as it may be shown: no user, no password, no value of a parameter that could hold one."""
-    if not url.startswith((*_SCHEMES, *_LATER)):
-        return url if _PLAINLY_NO_SECRET.match(url) else "(not shown, it may hold a password)"
-    head, question, query = url.partition("?")
-    scheme, slashes, rest = head.partition("://")
-    login, at, rest = rest.rpartition("@")
-    shown = f"{scheme}{slashes}{'***' if login else ''}{at}{rest}"
-    if not at and scheme in ("redis", "rediss") and not re.match(r"^[^:]*(:\d*)?(/|$)", rest):
-        shown = f"{scheme}{slashes}***"  # a password, with the host forgotten
-    pairs = [pair.partition("=") for pair in query.split("&")] if question else []
-    return shown + question + "&".join(k + e + (v if k in _SHOWN else "***") for k, e, v in pairs)
+def default_identity() -> Identity:
+    """Who connects to that server, where its URL does not say: `$RSTREAM_USERNAME` with `$RSTREAM_PASSWORD` or the file
+    `$RSTREAM_PASSWORD_FILE`. Raises InvalidOptionError."""
+    user, password, file = (os.environ.get(name, "") for name in IDENTITY_VARIABLES)
+    if (password and file) or (user and not (password or file)):
+        raise InvalidOptionError(
+            f"{' and '.join(IDENTITY_VARIABLES[1:])}: set one of them, with RSTREAM_USERNAME or without"
+        )
+    return Identity(user, password, file)
 
 
 @dataclass(frozen=True)
 class Address:
-    """A checked server URL, and how long the server is waited for. `str()` hides the login, so it may go into plans,
-    logs and errors.
+    """A checked server URL, who connects, and how long the server is waited for. `str()` hides the login, so it may go
+    into plans, logs and errors.
 
-    starts: whether the bundled engine is started where it does not run; machine: where the URL was read, "" for here;
-    meeting: the folder in which `embedded:` was looked for there.
+    identity: who connects, where the URL does not say; starts: whether the bundled engine is started where it does not
+    run; machine: where the URL was read, "" for here; meeting: the folder in which `embedded:` was looked for there.
     """
 
     url: str = field(repr=False)
     patience: Patience = field(default=DEFAULT_PATIENCE, repr=False)
+    identity: Identity | None = field(default=None, repr=False)
     starts: bool = field(default=True, repr=False)
     machine: str = field(default="", repr=False, compare=False)
     meeting: Path | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Check the form of a URL without touching the network. Raises InvalidOptionError, UnsupportedError."""
-        if url.startswith(_LATER):
-            scheme = url.split("://", 1)[0]
-            raise UnsupportedError(f"{scheme}:// is not available yet; give one server as redis://host:port/db")
-        if not url.startswith(_SCHEMES):
-            raise InvalidOptionError(f"url {redacted(url)!r} is not a server address; {_HOW}")
-        scheme = url.split(":", 1)[0]
-        if scheme in ("redis", "rediss"):
-            _check_host_and_port(url)
-        elif scheme == "embedded" and urlsplit(url).netloc:
-            raise InvalidOptionError(f"url {redacted(url)!r}: write embedded:, embedded:///dir or embedded:?idle=60")
-        _check_parameters(url, scheme)
+        """Check the form of a URL without touching the network. Raises InvalidOptionError."""
+        scheme = server_url.check(url)
         return cls(url, machine=socket.gethostname(), meeting=_meeting_place() if scheme == "embedded" else None)
 
     def __str__(self) -> str:
-        return redacted(self.url)
+        return server_url.redacted(self.url)
 
     def without_starting(self) -> Address:
         """The same for whoever only looks."""
         return replace(self, starts=False)
 
+    def with_identity(self, identity: Identity) -> Address:
+        """The same, for this user. Raises InvalidOptionError where the URL says who connects, or nobody is asked."""
+        if self.is_embedded:
+            raise InvalidOptionError(f"url {str(self)!r} takes no login, and one is given {identity}: leave it out")
+        if server_url.has_login(self.url):
+            raise InvalidOptionError(f"the login stands in url {str(self)!r} and {identity}: give it once")
+        return replace(self, identity=identity)
+
+    @property
+    def login(self) -> str:
+        """Where the login comes from, for messages."""
+        return "of the url" if self.identity is None else str(self.identity)
+
     @property
     def is_embedded(self) -> bool:
         """Whether this is the bundled engine of this machine."""
         return self.url.startswith(EMBEDDED)
+
+    @property
+    def asks_sentinels(self) -> bool:
+        """Whether sentinels say which server it is."""
+        return self.url.startswith(server_url.SENTINEL)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether it is the servers of a cluster."""
+        return self.url.startswith(server_url.CLUSTER)
+
+    @property
+    def nodes(self) -> tuple[server_url.Node, ...]:
+        """(host, port) of each server that the URL names: sentinels, nodes of a cluster, or the one server."""
+        return server_url.nodes(self.url)
+
+    def node(self, host: str, port: int) -> Address:
+        """One server of those behind this address: the same login, database, TLS and patience."""
+        return replace(self, url=server_url.of_node(self.url, (host, port)))
 
     @property
     def forgets(self) -> bool:
@@ -106,8 +115,10 @@ class Address:
         """The URL that redis-py connects to; for `embedded:` the engine is found, or started on first use.
 
         Raises ServerUnreachableError when the engine cannot be started, or does not run and is not to be, or is another
-        machine's.
+        machine's; UnsupportedError for an address of several servers: one of them is chosen by wire.connect.
         """
+        if self.asks_sentinels or self.is_cluster:
+            raise UnsupportedError(f"{self} names several servers, and one of them is to be connected to")
         if not self.is_embedded:
             return self.url
         if self.is_elsewhere:
@@ -140,10 +151,8 @@ class Address:
         return self.machine not in ("", socket.gethostname()) and self._is_of_one_machine()
 
     def _is_of_one_machine(self) -> bool:
-        if not self.url.startswith(("redis://", "rediss://")):
-            return True
-        host = urlsplit(self.url).hostname or ""
-        return host in ("localhost", "::1") or host.startswith("127.")
+        hosts = [host for host, _ in self.nodes]
+        return all(host in ("localhost", "::1") or host.startswith("127.") for host in hosts)
 
     def beside(self) -> str:
         """What is to be said where nobody answers: an address that means another server on each machine."""
@@ -165,39 +174,3 @@ def _meeting_place() -> Path:
     from spark_streams.engine.launch import embedded
 
     return embedded.meeting_place()
-
-
-def _check_host_and_port(url: str) -> None:
-    shown = redacted(url)
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:  # its text would repeat what was typed where the port belongs
-        raise InvalidOptionError(f"url {shown!r}: host and port cannot be read; write redis://host:port/db") from None
-    if not host:
-        raise InvalidOptionError(f"url {shown!r} names no host; write redis://host:port/db")
-    database = parts.path.strip("/")
-    if database and not (database.isascii() and database.isdigit()):
-        raise InvalidOptionError(f"url {shown!r}: the database is not a number; write redis://host:port/0")
-
-
-def _check_parameters(url: str, scheme: str) -> None:
-    shown, allowed = redacted(url), _PARAMETERS[scheme]
-    for name, value in parse_qsl(urlsplit(url).query, keep_blank_values=True):
-        if name not in allowed:
-            near = difflib.get_close_matches(name, allowed, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"{scheme}: knows {', '.join(sorted(allowed))}"
-            raise InvalidOptionError(f"url {shown!r}: unknown parameter {name!r}; {hint}")
-        if name in _SECONDS and not _is_above_zero(value):
-            raise InvalidOptionError(f"url {shown!r}: {name} must be a number of seconds above 0")
-        if name == "fsync" and (value not in ("always", "everysec", "no") or not urlsplit(url).path):
-            raise InvalidOptionError(f"url {shown!r}: fsync is always, everysec or no, and wants embedded:///directory")
-        if name == "db" and not (value.isascii() and value.isdigit()):
-            raise InvalidOptionError(f"url {shown!r}: db must be a number")
-
-
-def _is_above_zero(text: str) -> bool:
-    try:
-        return 0 < float(text) < 1e9
-    except ValueError:
-        return False

@@ -7,24 +7,26 @@ wire.entries.decode). Replies are RESP2. However much is sent, replies are taken
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import logging
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self, cast
 
 import hiredis
 import redis
-from redis.connection import AbstractConnection
 
-from spark_streams._version import __version__
 from spark_streams.errors import RStreamError, ServerUnreachableError, WrongKeyTypeError
 from spark_streams.wire.address import Address
 from spark_streams.wire.duplex import Duplex, TooMuchError
-from spark_streams.wire.named_errors import error_behind, login_error, not_a_stream
+from spark_streams.wire.named_errors import error_behind, login_error, login_refused, not_a_stream, remedy
+from spark_streams.wire.redis_py import opened, socket_of
 
-CONNECT_TIMEOUT = 5.0  # seconds
+RENEW_EVERY = 5.0  # seconds, at least: whether there are other credentials
 _READ_SIZE = 1 << 20
+_log = logging.getLogger("spark_streams.wire")
 
 # A pipeline goes out in pieces, two of which are under way.
 _FIRST_PIECE, _LARGEST_PIECE, _GROWTH = 10, 2_000, 5  # commands; how large replies are is not known at first
@@ -34,14 +36,6 @@ Argument = str | bytes | int
 Reply = Any  # int, bytes, None, ReplyError or a list of these
 
 _pack = cast(Callable[[tuple[Argument, ...]], bytes], hiredis.pack_command)
-
-
-@functools.cache
-def _driver_info() -> dict[str, Any]:
-    """Who connects, for CLIENT LIST. Looked up once: redis-py takes longer for that than for connecting."""
-    if not hasattr(redis, "DriverInfo"):  # redis-py below 7.2
-        return {}
-    return {"driver_info": redis.DriverInfo().add_upstream_driver("spark-streams", __version__)}
 
 
 class ReplyError(Exception):
@@ -57,12 +51,6 @@ class ReplyTooLargeError(Exception):
     """A reply was larger than its reader would hold; the connection is closed, so that the server drops it, too."""
 
 
-def _socket_of(connection: AbstractConnection) -> socket.socket:
-    """The one private part of redis-py that is used (it has no public name for it), which is why its next major version
-    is shut out: tests/wire/test_redis_py.py says what is expected of it."""
-    return cast(socket.socket, connection._sock)
-
-
 def pack(*arguments: Argument) -> bytes:
     """The RESP request of one command."""
     return _pack(arguments)
@@ -71,33 +59,27 @@ def pack(*arguments: Argument) -> bytes:
 class Connection:
     """One socket to the server at `address`. Not for use by two threads at once. Closes as a context manager.
 
-    Raises ServerUnreachableError when nothing answers, LoginError when the server refuses the login, NotPermittedError.
+    one: which of the servers behind the address, where there are several (wire.connect chooses). Raises
+    ServerUnreachableError when nothing answers, LoginError when the server refuses the login, NotPermittedError.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, one: Address | None = None) -> None:
         self.address = address
-        url = address.resolve()
+        node = one or address
+        url = node.resolve()
+        self._login = None if address.identity is None else address.identity.credentials()
+        self._renewal = time.monotonic() + RENEW_EVERY
         try:
-            pool = redis.ConnectionPool.from_url(
-                url,
-                protocol=2,
-                socket_timeout=address.patience.reply,
-                socket_connect_timeout=CONNECT_TIMEOUT,
-                **_driver_info(),
-            )
-            self._connection = cast(AbstractConnection, pool.make_connection())
-            self._connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+            self._connection = opened(url, node.patience.reply, login=self._login)
         # What these errors of redis-py's say is in the message; what caused them says no more.
         except (redis.AuthenticationError, redis.ResponseError) as error:
             raise login_error(address, error) from None
         except (redis.RedisError, OSError) as error:
             why = f"{str(error).rstrip('.')}{address.beside()}"
-            raise ServerUnreachableError(
-                f"no stream server answers at {address}: {why}; start one there, or set url (or RSTREAM_URL)"
-            ) from None
+            raise ServerUnreachableError(f"no stream server answers at {address}: {why}; {remedy(url, why)}") from None
         except (ValueError, TypeError) as error:
             raise ServerUnreachableError(f"the address {address} cannot be used: {error}", passes=False) from error
-        self._duplex = Duplex(_socket_of(self._connection), self.lost)
+        self._duplex = Duplex(socket_of(self._connection), self.lost)
         self._reader = hiredis.Reader(replyError=ReplyError)
         self._end_token = secrets.token_hex(16).encode()
         self._end_request = pack("ECHO", self._end_token)
@@ -122,6 +104,37 @@ class Connection:
         """Close the socket; calling it twice is harmless."""
         self._connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has closed it, which says nothing of the other side."""
+        return socket_of(self._connection) is not None
+
+    def abandon(self) -> None:
+        """Let whoever uses it lose it, from another thread: at once where they wait for a reply, else with the next."""
+        if (connected := socket_of(self._connection)) is not None:
+            with contextlib.suppress(OSError):  # it is closed
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)  # not TLS's, which is not for two threads
+
+    def renew_login(self) -> None:
+        """Log in again where there are other credentials by now: a token ends, and what was logged in with it may be
+        shut out. For connections that live long, at moments when no reply is on its way; asked for every few seconds.
+
+        A login that is refused changes nothing, and is tried again: the file may be ahead of the server. Raises
+        ServerUnreachableError.
+        """
+        identity, now = self.address.identity, time.monotonic()
+        if identity is None or not identity.changes or now < self._renewal:
+            return
+        self._renewal = now + RENEW_EVERY
+        fresh = identity.credentials()
+        if fresh == self._login:
+            return
+        (reply,) = self.pipeline([("AUTH", *fresh)])
+        if isinstance(reply, ReplyError):
+            _log.warning("%s; the connection goes on as it is", login_refused(self.address, reply).message)
+        else:
+            self._login = fresh
+
     def require_silence(self) -> None:
         """Make sure, once, that this user may suppress replies (CLIENT REPLY). Raises ServerReplyError."""
         if not self._may_be_silent:
@@ -135,7 +148,7 @@ class Connection:
     def probe(self, data: bytes, seconds: float) -> bytes:
         """What the server says within this time to the beginning of a request; nothing where it waits for the rest. The
         connection is of no more use then."""
-        connected = _socket_of(self._connection)
+        connected = socket_of(self._connection)
         try:
             connected.settimeout(seconds)
             connected.sendall(data)

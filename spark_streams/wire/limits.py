@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from spark_streams.errors import RStreamError
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.connect import connect
+from spark_streams.wire.connection import ReplyError
 
 SMALL = 1 << 20  # bytes that every server takes: neither can be set lower
 NAMES = ("proto-max-bulk-len", "client-query-buffer-limit")
@@ -19,7 +20,7 @@ NAMES = ("proto-max-bulk-len", "client-query-buffer-limit")
 def ask_limits(address: Address) -> tuple[int, int] | None:
     """Both, in this order, on a connection of its own; None where that is not allowed (CONFIG is for administrators).
     Raises ServerError."""
-    with Connection(address) as server:
+    with connect(address) as server:
         replies = server.pipeline([("CONFIG", "GET", name) for name in NAMES])
     if any(isinstance(reply, ReplyError) or len(reply) != 2 for reply in replies):
         return None

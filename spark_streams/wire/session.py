@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 
 from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerUnreachableError
 from spark_streams.wire.address import Address
+from spark_streams.wire.connect import connect
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.pipe import Pipe
 from spark_streams.wire.retry import Backoff, is_transient, wants_new_connection
@@ -85,6 +86,15 @@ class Session:
             self._server.close()
             self._server = None
 
+    def rest(self) -> None:
+        """To be called now and then by whoever keeps a session for long, when no reply is on its way: a login that has
+        been renewed is taken."""
+        if self._server is not None:
+            try:
+                self._server.renew_login()
+            except RStreamError:
+                self.close()  # the next step connects, or says what is wrong
+
     # -- trying again -------------------------------------------------------------------------------------------
 
     def run(self, step: Callable[[Connection], T]) -> T:
@@ -132,7 +142,7 @@ class Session:
         self.backoff.wait(self._what, str(self.address), reason, isinstance(why, ServerUnreachableError))
 
     def _connected(self) -> Connection:
-        server = Connection(self.address)
+        server = connect(self.address)
         self.trust()
         self.backoff.outages.connected(str(self.address))
         try:

@@ -38,7 +38,7 @@ BELOW = {
         *("deadletter", "errors", "ids", "keys", "options", "same_version", "source", "spark", "task_context", "wire"),
         "worker",
     },
-    "monitor": {"_version", "errors", "ids", "keys", "source", "spark", "wire"},
+    "monitor": {"_version", "errors", "ids", "keys", "options", "source", "spark", "wire"},
     "option_uses": {"errors", "options"},
     "datasource": {"errors", "option_uses", "options", "sink", "source", "spark", "wire"},
     "commands": {
@@ -126,6 +126,18 @@ def test_within_the_source_imports_run_downwards() -> None:
                 if floor[other] > floor[part]:
                     wrong.add(f"{name} imports source.{other}")
     assert not wrong
+
+
+def test_connections_are_made_in_one_place() -> None:
+    """By `connect`, which knows of every kind of address, and by whom it asks."""
+    makers = {
+        name
+        for name, tree in modules()
+        if not name.startswith("engine")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Connection"
+    }
+    assert makers == {"wire.connect", "wire.sentinel"}
 
 
 def test_nothing_imports_the_jobs_but_the_commands() -> None:

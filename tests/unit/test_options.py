@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_streams.errors import InvalidOptionError, UnknownOptionError, UnsupportedError
+from spark_streams.errors import InvalidOptionError, UnknownOptionError
 from spark_streams.options import BATCH_SOURCE, SINK, SOURCE, parse_options, table_of
 
 QUERY = "be800551-afc6-46ac-a357-b30305364bfc"
@@ -72,11 +72,6 @@ def test_starting_offsets_per_stream() -> None:
     assert (starting.of("a"), starting.of("b"), starting.of("c")) == ("0", "5-1", "$")
 
 
-def test_addresses_that_are_not_available_say_so() -> None:
-    with pytest.raises(UnsupportedError, match="redis\\+cluster"):
-        parse_options({**GOOD, "url": "redis+cluster://a:1,b:2"}, SOURCE, "source")
-
-
 @pytest.mark.parametrize(
     "url",
     [
@@ -87,6 +82,9 @@ def test_addresses_that_are_not_available_say_so() -> None:
         "redis://host:1/?password=secret",
         "rediss://host?ssl_password=secret",
         "unix:///run/r.sock?password=secret",
+        "redis+sentinel://u:secret@a,b/name",
+        "redis+sentinel://a,b/name?sentinel_password=secret",
+        "rediss+cluster://u:secret@a:1,b:2",
     ],
 )
 def test_a_password_never_shows(url: str) -> None:
@@ -107,6 +105,16 @@ def test_a_password_never_shows(url: str) -> None:
         "redis://host?pass%77ord2=secret",
         "embedded:?idle=5&password=secret",
         "embedded://u:secret@x",
+        "redis://u:a?secret@host",
+        "redis://u:a?b=secret@host",
+        "redis://u:a/secret@host",
+        "redis://u:a#secret@host",
+        "redis://[secret@host",
+        "redis+sentinel://u:secret/name",
+        "redis+sentinel://u:secret@a,b",
+        "redis+cluster://u:secret,host:1",
+        "redis+cluster://u:secret@a:1,b:x",
+        "redis+cluster://a?sentinel_password=secret",
     ],
 )
 def test_a_password_in_a_url_that_is_refused_does_not_show_either(url: str) -> None:

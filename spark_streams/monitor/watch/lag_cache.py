@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from spark_streams.errors import RStreamError, ServerUnreachableError
 from spark_streams.monitor.lag_survey import GroupStanding, survey
 from spark_streams.wire.address import Address
+from spark_streams.wire.connect import connect
 from spark_streams.wire.connection import Connection
 
 _FRESH = 1.0  # seconds that an answer serves several askers
@@ -78,7 +79,8 @@ class Standings:
             old = self._server is not None
             try:
                 if self._server is None:
-                    self._server = Connection(self._address)
+                    self._server = connect(self._address)
+                self._server.renew_login()
                 act(self._server)
             except RStreamError as error:
                 self._drop()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_streams.wire.address import Address
+from spark_streams.wire.connect import connect
 from spark_streams.wire.connection import Connection
 
 Job = Callable[[Connection], object]
@@ -67,7 +68,8 @@ class BackgroundWorker:
             error: Exception | None = None
             try:
                 if server is None:
-                    server = Connection(self._address)
+                    server = connect(self._address)
+                server.renew_login()
                 job(server)
             except Exception as raised:  # noqa: BLE001 - whoever waits gets it
                 error = raised

@@ -1,0 +1,193 @@
+"""The form of a server's URL: what is allowed in it, what of it may be shown, which servers it names. Pure.
+
+    redis://user:password@host:port/db                  one server
+    unix://user:password@/path/to.sock?db=0
+    embedded:, embedded:///dir                          the bundled engine
+    redis+sentinel://user:password@s1:26379,s2/name/db  the master that the sentinels name. The login is the master's;
+                                                        the sentinels' own: sentinel_username, sentinel_password
+    redis+cluster://user:password@a:6379,b/db           nodes of a cluster, to begin with
+
+With rediss in place of redis it is TLS, to all of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from spark_streams.errors import InvalidOptionError
+
+_ONE = ("redis", "rediss")
+SENTINEL = ("redis+sentinel", "rediss+sentinel")
+CLUSTER = ("redis+cluster", "rediss+cluster")
+_SCHEMES = (*_ONE, "unix", *SENTINEL, *CLUSTER)
+_STARTS = ("embedded:", *(f"{scheme}://" for scheme in _SCHEMES))
+_HOW = "write redis://host:port/db, redis+sentinel://…, redis+cluster://…, rediss…, unix:///path/to.sock or embedded:"
+# How the kinds that name several servers are written.
+_MODEL = {
+    **dict.fromkeys(_ONE, "redis://host:port/db"),
+    **dict.fromkeys(SENTINEL, "redis+sentinel://host:26379,host:26379/name-of-the-master/db"),
+    **dict.fromkeys(CLUSTER, "redis+cluster://host:6379,host:6379"),
+}
+_PORT, _SENTINEL_PORT = 6379, 26379
+_SECONDS = frozenset({"socket_timeout", "socket_connect_timeout", "idle"})
+_LOGIN = frozenset({"db", "username", "password", "client_name", "socket_timeout", "socket_connect_timeout"})
+_TLS = frozenset(
+    {"ssl_keyfile", "ssl_certfile", "ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_ca_data"}
+    | {"ssl_check_hostname", "ssl_password"}
+)
+_OF_SENTINELS = frozenset({"sentinel_username", "sentinel_password"})
+# The parameters that may stand behind the `?` of each kind of URL.
+_PARAMETERS = {
+    "redis": _LOGIN,
+    "rediss": _LOGIN | _TLS,
+    "unix": _LOGIN,
+    "redis+sentinel": _LOGIN | _OF_SENTINELS,
+    "rediss+sentinel": _LOGIN | _OF_SENTINELS | _TLS,
+    "redis+cluster": _LOGIN,
+    "rediss+cluster": _LOGIN | _TLS,
+    "embedded": frozenset({"idle", "fsync"}),
+}
+_SHOWN = frozenset({"db", "idle", "fsync", "client_name", "ssl_cert_reqs", "ssl_check_hostname"}) | _SECONDS
+_PLAINLY_NO_SECRET = re.compile(r"^[A-Za-z0-9_.-]+(:\d+)?(/\d*)?$")
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\[\]:@\s]+))(?::(\d{1,5}))?")
+
+Node = tuple[str, int]
+
+
+def redacted(url: str) -> str:
+    """The URL as it may be shown: no user, no password, no value of a parameter that could hold one."""
+    if not url.startswith(_STARTS):
+        return url if _PLAINLY_NO_SECRET.match(url) else "(not shown, it may hold a password)"
+    head, question, query = url.partition("?")
+    scheme, slashes, rest = head.partition("://")
+    login, at, rest = rest.rpartition("@")
+    shown = f"{scheme}{slashes}{'***' if login else ''}{at}{rest}"
+    if not at and scheme in _MODEL and not all(map(_HOST.fullmatch, rest.partition("/")[0].rstrip(":").split(","))):
+        shown = f"{scheme}{slashes}***"  # a password, with the host forgotten
+    if not at and "@" in query:
+        return f"{shown}?***"  # a password with a ? in it
+    pairs = [pair.partition("=") for pair in query.split("&")] if question else []
+    return shown + question + "&".join(k + e + (v if k in _SHOWN else "***") for k, e, v in pairs)
+
+
+def check(url: str) -> str:
+    """The scheme of a URL whose form is right, so far as can be told without the network. Raises InvalidOptionError."""
+    if not url.startswith(_STARTS):
+        raise InvalidOptionError(f"url {redacted(url)!r} is not a server address; {_HOW}")
+    scheme = url.split(":", 1)[0]
+    if scheme in _MODEL:
+        _check_servers(url, scheme)
+    elif scheme == "embedded" and urlsplit(url).netloc:
+        raise InvalidOptionError(f"url {redacted(url)!r}: write embedded:, embedded:///dir or embedded:?idle=60")
+    _check_parameters(url, scheme)
+    return scheme
+
+
+def nodes(url: str) -> tuple[Node, ...]:
+    """The servers that a checked URL names, each (host, port); of sentinels, theirs."""
+    scheme, default = url.split(":", 1)[0], _SENTINEL_PORT if url.startswith(SENTINEL) else _PORT
+    if scheme not in _MODEL:
+        return ()
+    found = [_HOST.fullmatch(one.removesuffix(":")) for one in _host_part(url).split(",")]
+    return tuple((one[1] or unquote(one[2]), int(one[3] or default)) for one in found if one)
+
+
+def master_name(url: str) -> str:
+    """What sentinels call the master; "" where a checked URL asks no sentinels."""
+    return unquote(_path(url)[0]) if url.startswith(SENTINEL) else ""
+
+
+def has_login(url: str) -> bool:
+    """Whether a checked URL holds a user or a password for the server, in any of the places for it."""
+    return "@" in urlsplit(url).netloc or any(has_parameter(url, name) for name in ("username", "password"))
+
+
+def has_parameter(url: str, name: str) -> bool:
+    """Whether it stands behind the `?` of a checked URL."""
+    return name in dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+
+
+def of_node(url: str, node: Node) -> str:
+    """The URL of one server, as redis-py reads it, with all that a checked URL of several says but where they are."""
+    parts, database = urlsplit(url), _path(url)[-1]
+    given = [(k, v) for k, v in parse_qsl(parts.query, keep_blank_values=True) if k not in _OF_SENTINELS]
+    return _one(url, parts.netloc.rpartition("@")[0], node, f"/{database}" if database else "", given)
+
+
+def of_sentinel(url: str, node: Node) -> str:
+    """The URL of one sentinel, as redis-py reads it: with the sentinels' login, not the server's."""
+    given = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+    login = ":".join(quote(given.pop(name, ""), safe="") for name in ("sentinel_username", "sentinel_password"))
+    rest = [(k, v) for k, v in given.items() if k not in ("db", "username", "password")]
+    return _one(url, "" if login == ":" else login, node, "", rest)
+
+
+def _one(url: str, login: str, node: Node, path: str, parameters: list[tuple[str, str]]) -> str:
+    scheme = url.split(":", 1)[0].partition("+")[0]
+    host = f"[{node[0]}]" if ":" in node[0] else quote(node[0])
+    query = f"?{urlencode(parameters, quote_via=quote)}" if parameters else ""
+    return f"{scheme}://{login}{'@' if login else ''}{host}:{node[1]}{path}{query}"
+
+
+def _host_part(url: str) -> str:
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def _path(url: str) -> tuple[str, str]:
+    """(name of the master, database), as they are typed; database "" for the first one."""
+    path = urlsplit(url).path.strip("/")
+    if not url.startswith(SENTINEL):
+        return "", path
+    name, _, database = path.partition("/")
+    return name, database
+
+
+def _check_servers(url: str, scheme: str) -> None:
+    shown, how = redacted(url), f"write {_MODEL[scheme]}"
+    hosts = _host_part(url) if _splits(url) else "["
+    several = hosts.split(",") if scheme not in _ONE else [hosts]
+    if not hosts.partition(":")[0]:
+        raise InvalidOptionError(f"url {shown!r} names no host; {how}")
+    found = [_HOST.fullmatch(one.removesuffix(":")) for one in several]
+    if not all(one is not None and int(one[3] or 0) < 65536 for one in found):
+        raise InvalidOptionError(f"url {shown!r}: host and port cannot be read; {how}")
+    name, database = _path(url)
+    if scheme in SENTINEL and not name:
+        raise InvalidOptionError(f"url {shown!r} does not say which master: {how}")
+    if database and not (database.isascii() and database.isdigit()):
+        raise InvalidOptionError(f"url {shown!r}: the database is not a number; {how}")
+
+
+def _splits(url: str) -> bool:
+    try:
+        urlsplit(url)
+    except ValueError:  # its text would repeat what was typed where the host belongs
+        return False
+    return True
+
+
+def _check_parameters(url: str, scheme: str) -> None:
+    shown, allowed = redacted(url), _PARAMETERS[scheme]
+    if shown.endswith("?***"):
+        how = "in a password write @ : / ? # % as %40 %3A %2F %3F %23 %25"
+        raise InvalidOptionError(f"url {shown!r} cannot be read: {how}")
+    for name, value in parse_qsl(urlsplit(url).query, keep_blank_values=True):
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"{scheme}: knows {', '.join(sorted(allowed))}"
+            raise InvalidOptionError(f"url {shown!r}: unknown parameter {name!r}; {hint}")
+        if name in _SECONDS and not _is_above_zero(value):
+            raise InvalidOptionError(f"url {shown!r}: {name} must be a number of seconds above 0")
+        if name == "fsync" and (value not in ("always", "everysec", "no") or not urlsplit(url).path):
+            raise InvalidOptionError(f"url {shown!r}: fsync is always, everysec or no, and wants embedded:///directory")
+        if name == "db" and not (value.isascii() and value.isdigit()):
+            raise InvalidOptionError(f"url {shown!r}: db must be a number")
+
+
+def _is_above_zero(text: str) -> bool:
+    try:
+        return 0 < float(text) < 1e9
+    except ValueError:
+        return False

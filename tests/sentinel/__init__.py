@@ -1,0 +1,1 @@
+"""Sentinel: one master, two replicas, three sentinels, real processes."""
