@@ -36,6 +36,8 @@ def session(master: str, conf: dict[str, str]) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
+        # An idle query asks its source every 10 ms otherwise, which others on the machine pay for.
+        "spark.sql.streaming.pollingDelay": "100ms",
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).resolve().parents[2]),

@@ -64,6 +64,8 @@ class ConnectServer:
             "spark.ui.enabled": "false",
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "2",
+            # An idle query asks its source every 10 ms otherwise, which others on the machine pay for.
+            "spark.sql.streaming.pollingDelay": "100ms",
             "spark.sql.warehouse.dir": str(self.home / "warehouse"),
             "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         }

@@ -30,7 +30,7 @@ NEW_SESSION = ["new session"]  # in the place of a job: the ones behind it do no
 # Small and quick to start: these sessions live for seconds.
 SUBMIT = (
     "--properties-file", "conf/spark-defaults.conf", "--conf", "spark.ui.enabled=false",
-    "--conf", "spark.sql.shuffle.partitions=2",
+    "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.sql.streaming.pollingDelay=100ms",
     "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
     f"-Dlog4j2.configurationFile={LOG4J}",
 )  # fmt: skip

@@ -23,6 +23,8 @@ def session(master: str, **settings: str) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("sink").config("spark.ui.enabled", "false")
     for name, value in {
         "spark.sql.shuffle.partitions": "2",
+        # An idle query asks its source every 10 ms otherwise, which others on the machine pay for.
+        "spark.sql.streaming.pollingDelay": "100ms",
         "spark.driver.extraJavaOptions": JAVA_OPTIONS,
         "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         "spark.executor.memory": "512m",

@@ -26,6 +26,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
+        # An idle query asks its source every 10 ms otherwise, which others on the machine pay for.
+        .config("spark.sql.streaming.pollingDelay", "100ms")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
         .getOrCreate()
