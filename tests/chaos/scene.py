@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import random
@@ -17,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.running.to_the_end import may_have_more
 from spark_streams.source.limits import LIMITS
+from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.chaos.checker import Report, check
 from tests.chaos.gather import gather
 from tests.chaos.history import History, Place
@@ -55,6 +57,10 @@ class Outcome:
         return "\n".join(chosen + [*self.wrong, str(self.report)] + ([] if self.history.kept() else ["no row arrived"]))
 
 
+# What a query and its fault say by files.
+SIGNS = ("up", "held", "go", "struck", "asleep", "wake", "zombie")
+
+
 @dataclass
 class Scene:
     """kind: `engine` or `redis`; url: of the server; name: of this scene's streams and folder; sink: of its queries;
@@ -86,8 +92,12 @@ class Scene:
 
     def start(self, query: Query) -> StreamingQuery:
         """Start it here, and again where its Python process came too late for Spark; it is up, or has ended."""
-        for left in ("up", "held", "go", "struck", "asleep", "wake", "zombie"):
+        for left in SIGNS:
             query.sign(left).unlink(missing_ok=True)
+        return self._start(query)
+
+    def _start(self, query: Query) -> StreamingQuery:
+        query.sign("up").unlink(missing_ok=True)
         # A loss that the last trigger finds, which has no rows, is told, too.
         self.spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "0" if query.trigger == "now" else "100")
         running = start(self.spark, query)
@@ -102,11 +112,13 @@ class Scene:
 
     def run(self, query: Query, trigger: str = "now") -> tuple[str, StreamingQuery]:
         """Run it to the end of what is there: the error that ended it, or ''."""
+        now = replace(query, trigger=trigger)
+        running = self.start(now)
         while True:
-            running = self.start(replace(query, trigger=trigger))
             self.wait_for(partial(_has_ended, running), f"the end of {query.name}")
             if error_of(running) or not may_have_more(running):
                 return error_of(running), running
+            running = self._start(now)  # goes on, and leaves the signs of its fault
 
     def drain(self, query: Query, **options: str) -> StreamingQuery:
         """Run it to the end of what is there, without its fault. Raises where it fails."""
@@ -169,6 +181,12 @@ def told(running: StreamingQuery, what: str) -> dict[str, int]:
     for progress in reversed(running.recentProgress):
         latest = progress.sources[0].latestOffset if progress.sources else None
         if latest and latest != "null":
-            found: dict[str, int] = json.loads(latest).get(what, {})
+            found: dict[str, int] = _offset(latest).get(what, {})
             return found
     return {}
+
+
+def _offset(text: str) -> dict[str, Any]:
+    """One of the source's as a progress has it: JSON, or before Spark 4.2 as Python writes it."""
+    found: dict[str, Any] = json.loads(text) if HAS_READ_LIMITS else ast.literal_eval(text)
+    return found

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_streams.running.to_the_end import may_have_more
 from tests.chaos.job import JAVA_OPTIONS, TOO_SLOW, add_worker
 from tests.sink.faulty import FaultySource
 
@@ -89,7 +90,7 @@ def query(folder: Path, urls: list[str], partitions: int) -> None:
             error = ended.exception()
             if error is not None and TOO_SLOW not in str(error):
                 raise error
-            if error is not None:
+            if error is not None or may_have_more(ended):
                 running.append((writer, writer.start()))
         time.sleep(0.02)
     spark.stop()

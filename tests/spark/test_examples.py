@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.servers import Server
 
 pytestmark = pytest.mark.spark
@@ -27,6 +28,11 @@ SHOWN = {
 }
 
 
+def skip_where_the_last_windows_wait(name: str) -> None:
+    if name == "hourly.py" and not HAS_READ_LIMITS:
+        pytest.skip("before Spark 4.2 windows that the last batch closes come with the next one (docs/sparks.md)")
+
+
 def test_each_program_is_tested() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(LEFT)
 
@@ -36,6 +42,7 @@ def test_a_program_runs_and_again(
     spark: SparkSession, server: Server, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The second run has another checkpoint: it goes on where the group is, and reads its own entries."""
+    skip_where_the_last_windows_wait(name)
     monkeypatch.setenv("RSTREAM_URL", server.url)
     for times in (1, 2):
         runpy.run_path(str(EXAMPLES / name))
@@ -57,6 +64,7 @@ def test_a_program_can_be_pasted_into_a_shell(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    skip_where_the_last_windows_wait(name)
     with engine_server.client() as client:
         client.flushall()
     monkeypatch.setenv("RSTREAM_URL", engine_server.url)

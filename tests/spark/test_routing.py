@@ -105,7 +105,7 @@ def test_within_foreach_batch_rows_are_either_good_or_letters(
 
     def batch(rows: DataFrame, number: int) -> None:
         good, letters = route(rows)
-        kept.extend(row["n"] for row in good.collect())
+        kept.extend(row["n"] for row in good.select("n").collect())
         letters.write.format("rstream").mode("append").options(url=server.url, stream="dead").save()
 
     query = (

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import spark_streams
 from spark_streams.errors import DecodeError, InvalidOptionError, QueryError, UnknownOptionError, UnsupportedError
 from spark_streams.running import quiet
+from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.servers import Server
 from tests.spark.streams import read_stream
 
@@ -183,7 +184,9 @@ def test_a_query_that_ends_is_given_back_and_nothing_has_changed(
 ) -> None:
     before = levels(spark), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), sys.excepthook
     query = spark_streams.run(writer())
-    assert (query.isActive, query.exception(), query.lastProgress.numInputRows) == (False, None, 3)
+    # Before Spark 4.2 the run that finds nothing left is the last one.
+    rows = 3 if HAS_READ_LIMITS else 0
+    assert (query.isActive, query.exception(), query.lastProgress.numInputRows) == (False, None, rows)
     assert spark_streams.run(query) is query  # which has ended
     assert spark_streams.run(lambda: query) is query
     assert (levels(spark), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), sys.excepthook) == before
