@@ -126,7 +126,8 @@ def test_a_provider_of_ones_own_module_is_asked_on_executors(
     assert SECRET not in str(failed.value)
 
 
-def test_the_commands_show_nothing_of_a_login(guarded: Server, file: Path) -> None:
+def test_the_commands_show_nothing_of_a_login(guarded: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a report is a file
     around = {"RSTREAM_URL": guarded.url, "RSTREAM_USERNAME": "app", "RSTREAM_PASSWORD": SECRET}
     within = {"RSTREAM_URL": guarded.url.replace("://", f"://app:{SECRET}@")}
     said = ""
@@ -145,5 +146,6 @@ def test_the_commands_show_nothing_of_a_login(guarded: Server, file: Path) -> No
             if environment is within and line == "url":
                 continue  # which prints it on purpose
             said += CliRunner().invoke(main, line.split(), env=environment).output
-    assert "s" in said
+    said += everything_in(tmp_path)
+    assert "rstream-report.html" in said
     assert SECRET not in said
