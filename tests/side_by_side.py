@@ -34,11 +34,11 @@ PARTS = {"tests/spark": 3}
 # Where scripts/test has set it up: a Python with what Spark Connect needs.
 OF_CONNECT = Path(sys.prefix) / "connect" / "bin" / "python"
 # What depends on Spark, or is told by it how things are; and the part of it that shows most in little time: the side
-# of the driver, a query from end to end, drivers that are killed. (Not Spark Connect.)
+# of the driver, a query from end to end, how one ends. (Not Spark Connect.)
 ON_ANOTHER_SPARK = [*SPARK[:-1], "tests/source", "tests/unit"]
 SHORT = {
     "tests/spark": ("tests/spark/test_end_to_end.py",),
-    "tests/faults": ("tests/faults/test_killed_driver.py", "tests/faults/test_endings.py"),
+    "tests/faults": ("tests/faults/test_endings.py",),
     "tests/source": ("tests/source/microbatch", "tests/source/test_batch_starts.py"),
 }
 CORES = min(5, os.cpu_count() or 1)
