@@ -33,7 +33,7 @@ REPEATING = (
 # Of Python: PySpark logs an error that it raises, with the whole Java stack; py4j one of a function of foreachBatch.
 _OF_PYSPARK = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _OF_PY4J = "py4j.clientserver"
-_LATE = 10.0  # seconds: so long after a failure its last tasks may log that they were stopped
+_LATE = 10.0  # seconds: so long after a failure, or a stop, Spark's scheduler and last tasks may log of it
 
 
 class _Quiet:

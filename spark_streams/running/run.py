@@ -48,9 +48,9 @@ def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: b
             running, has_ended = to_the_end(running, again, stop, runs)
             if not has_ended:
                 say(f"stopping; the batch in flight is finished first ({stop_within} at most; Ctrl-C again: at once)")
+                a_little_longer()
                 if not end_between_batches(running, patience):
                     say(f"the batch in flight took longer than {stop_within}: it is cut, and run again next time")
-                    a_little_longer()
         except KeyboardInterrupt:
             cut(running)
             raise

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import spark_streams
@@ -175,7 +176,8 @@ def writer(spark: SparkSession, server: Server, tmp_path: Path) -> Callable[...,
 def levels(spark: SparkSession) -> dict[str, Any]:
     """Of the loggers that are turned off meanwhile: null where they have none of their own."""
     loggers = spark._jvm.org.apache.logging.log4j.LogManager.getContext(False).getConfiguration().getLoggers()
-    of_java = {name: loggers[name].getLevel().toString() if name in loggers else None for name in quiet.REPEATING}
+    of_java = {name: loggers.get(name) for name in quiet.REPEATING}  # asked once each: they may be given back meanwhile
+    of_java = {name: one and one.getLevel().toString() for name, one in of_java.items()}
     return {**of_java, "py4j": logging.getLogger("py4j.clientserver").level, "root": logging.getLogger().filters}
 
 
@@ -212,6 +214,31 @@ def test_an_error_has_its_class_and_spark_s_words_only_on_request(
     with pytest.raises(DecodeError) as caught:
         spark_streams.run(writer(mode="FAILFAST"))
     assert caught.value.__cause__ is not None
+
+
+def test_what_spark_logs_late_of_a_stop_is_not_shown(
+    spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its scheduler is told asynchronously that no task of the query is to go on, and may warn that there is none."""
+    monkeypatch.setattr(quiet, "_LATE", 1.0)
+    before = levels(spark)
+    with server.client() as client:
+        client.xadd("s", {"a": "1"})
+    rows = read_stream(spark, server, "a INT", streams="s")
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+
+    def started_and_stopped() -> StreamingQuery:
+        query = writer.start()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return query
+
+    query = spark_streams.run(started_and_stopped)
+    assert not query.isActive
+    assert {levels(spark)[name] for name in quiet.REPEATING} == {"OFF"}
+    deadline = time.monotonic() + PATIENCE
+    while levels(spark) != before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert levels(spark) == before, "given back a little later"
 
 
 def test_what_spark_refuses_is_one_line(
