@@ -19,10 +19,11 @@ from spark_streams.deadletter.envelope import dead_letter_fields
 from spark_streams.deadletter.ids_left import question, require_room
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
-from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection import Argument, Reply, ReplyError
 from spark_streams.wire.limits import beyond
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.replies import errors_among
+from spark_streams.wire.server import Server
 
 _ATTEMPTS = 100  # while others append to the same dead-letter stream
 
@@ -63,7 +64,7 @@ def now() -> str:
 
 
 def post(
-    server: Connection,
+    server: Server,
     to: str,
     group: str,
     entries: Sequence[FailedEntry],
@@ -90,7 +91,7 @@ def _portions(entries: Sequence[FailedEntry], limits: DeadLetterLimits) -> Itera
         yield entries[first:]
 
 
-def _post(server: Connection, to: str, group: str, entries: Sequence[FailedEntry]) -> int:
+def _post(server: Server, to: str, group: str, entries: Sequence[FailedEntry]) -> int:
     for _ in range(_ATTEMPTS):
         due = _due(server, to, group, entries)
         if not due:
@@ -110,7 +111,7 @@ def _post(server: Connection, to: str, group: str, entries: Sequence[FailedEntry
     raise ServerReplyError(f"stream {to!r} at {server.address} changes too often to append dead letters to it")
 
 
-def _due(server: Connection, to: str, group: str, entries: Sequence[FailedEntry]) -> list[FailedEntry]:
+def _due(server: Server, to: str, group: str, entries: Sequence[FailedEntry]) -> list[FailedEntry]:
     """WATCH `to`, and which dead letters are still due. Raises where `to` cannot take them; then nothing is watched."""
     watched, told, *proofs = server.pipeline(
         [("WATCH", to), question(to), *[_proof(group, entry) for entry in entries]]
@@ -138,7 +139,7 @@ def _proof(group: str, entry: FailedEntry) -> Sequence[Argument]:
 
 
 def _transaction(
-    server: Connection, to: str, entries: Sequence[FailedEntry], commands: Sequence[Sequence[Argument]]
+    server: Server, to: str, entries: Sequence[FailedEntry], commands: Sequence[Sequence[Argument]]
 ) -> list[Reply] | None:
     """The replies to the commands; None where the transaction was given up because `to` has changed."""
     try:
@@ -156,7 +157,7 @@ def _transaction(
 
 
 def _take_back(
-    server: Connection, to: str, group: str, entries: Sequence[FailedEntry], acked: Reply, why: ReplyError
+    server: Server, to: str, group: str, entries: Sequence[FailedEntry], acked: Reply, why: ReplyError
 ) -> None:
     """Entries that were acknowledged and whose dead letters were refused all the same (a user's rights that were taken
     away meanwhile, one above 1 GB): pending again, and their notes are back. Raises ServerReplyError."""

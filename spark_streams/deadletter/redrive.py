@@ -21,7 +21,7 @@ from spark_streams.deadletter.redrive_lock import RedriveLease, RedriveState, be
 from spark_streams.deadletter.redrive_plan import PagePlan, RedriveOptions, plan_page
 from spark_streams.ids import StreamId
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 
 _PAGES_A_SECOND = 10  # under a rate
@@ -157,7 +157,7 @@ class Redrive:
             self._size.learn(page.count, received, len(plan.rows) + plan.left)
             return page, plan
 
-        def move(server: Connection) -> tuple[DeadLetterPage, PagePlan]:
+        def move(server: Server) -> tuple[DeadLetterPage, PagePlan]:
             return look() if self.report.dry_run else mover.move(look)
 
         page, plan = run_with_smaller_pages(mover.session, self._size, move)

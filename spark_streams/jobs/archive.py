@@ -27,9 +27,9 @@ from spark_streams.options import SOURCE, Options
 from spark_streams.sink.trim import AckedTrimmer, Trimming
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.connection import Connection
 from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.retry import is_transient
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import groups_in
 
 SHAPE = {
@@ -151,7 +151,7 @@ def _mark(stream: str, group: str) -> bytes:
     return key_beside(stream, "archive", group)
 
 
-def _groups_to_make(server: Connection, source: Options) -> list[str]:
+def _groups_to_make(server: Server, source: Options) -> list[str]:
     """The streams that do not have the group yet. Raises StreamStateError where somebody else has made it: what it had
     been given by then is not in the archive, and would be trimmed."""
     fresh = []
@@ -167,7 +167,7 @@ def _groups_to_make(server: Connection, source: Options) -> list[str]:
     return fresh
 
 
-def _make_groups(server: Connection, source: Options, streams: list[str]) -> None:
+def _make_groups(server: Server, source: Options, streams: list[str]) -> None:
     for stream in streams:
         # The mark first: without a group it means nothing, and a group without it would be a stranger's.
         server.execute("SET", _mark(stream, source["group"]), "1")

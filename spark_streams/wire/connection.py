@@ -11,7 +11,7 @@ import contextlib
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import hiredis
 import redis
@@ -28,6 +28,7 @@ _READ_SIZE = 1 << 20
 _FIRST_PIECE, _LARGEST_PIECE, _GROWTH = 10, 2_000, 5  # commands; how large replies are is not known at first
 _PIECE_BYTES = 1 << 20  # of replies
 
+T = TypeVar("T")
 Argument = str | bytes | int
 Reply = Any  # int, bytes, None, ReplyError or a list of these
 
@@ -110,6 +111,26 @@ class Connection:
         if (connected := socket_of(self._connection)) is not None:
             with contextlib.suppress(OSError):  # it is closed
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)  # not TLS's, which is not for two threads
+
+    # -- where keys are: all here (wire.server) ---------------------------------------------------------------------
+
+    def of(self, key: str | bytes) -> Connection:
+        """The connection to the server that has this key: this one."""
+        return self
+
+    def parts(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[tuple[Connection, list[T]]]:
+        """The items by the servers that have their keys."""
+        return [(self, list(items))] if items else []
+
+    def together(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[list[T]]:
+        """The items by what one transaction may touch."""
+        return [list(items)] if items else []
+
+    def nodes(self) -> list[Connection]:
+        """A connection to each server that takes writes."""
+        return [self]
+
+    # -- bytes --------------------------------------------------------------------------------------------------------
 
     def require_silence(self) -> None:
         """Make sure, once, that this user may suppress replies (CLIENT REPLY). Raises ServerReplyError."""
