@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from spark_streams._version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from logging import Logger
     from pathlib import Path
 
@@ -98,10 +98,12 @@ def watch(
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
     metrics_file: str | Path | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Watch:
     """Watch every query of this session that reads streams: attach it before the queries start.
 
-    url: the server that the queries read from (default: `$RSTREAM_URL`, else `embedded:`).
+    url: the server that the queries read from (default: `$RSTREAM_URL`, else `embedded:`); options: what stands beside
+    it in those of the queries: `username`, `passwordFile`, `credentialProvider` …
     log: where a JSON line for each micro-batch goes: `-` (standard error), a file that is appended to, a logger (level
     INFO), None for nowhere. metrics_port, metrics_host: serve Prometheus metrics there (0: any port, see the result's
     `metrics_port`); metrics_file: write them to this file at each micro-batch.
@@ -112,7 +114,8 @@ def watch(
     _check_for_spark("spark_streams.watch")
     from spark_streams.monitor.watch.listener import attach
 
-    return attach(spark, url, log, metrics_port, metrics_host, metrics_file)
+    given = {**(options or {}), **({} if url is None else {"url": url})}
+    return attach(spark, given, log, metrics_port, metrics_host, metrics_file)
 
 
 def _check_for_spark(what: str) -> None:

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError, RStreamError, SchemaError, UnsupportedError
 from spark_streams.option_uses import check_any_given, check_for_any_use
 from spark_streams.options import BATCH_SOURCE, SINK, SOURCE, Options, parse_options
-from spark_streams.sink.batch_writer import BatchWriter
-from spark_streams.sink.stream_writer import StreamWriter
-from spark_streams.source.batch_reader import BatchReader, PushingBatchReader, infer_schema
-from spark_streams.source.refused_reader import RefusedReader
-from spark_streams.source.rows.columns import DEFAULT_SCHEMA, Columns
-from spark_streams.source.stream_reader import StreamReader
-from spark_streams.spark.arrow_schema import arrow_schema
-from spark_streams.spark.batch_starts import for_this_spark
-from spark_streams.spark.filters import HAS_FILTERS
-from spark_streams.spark.read_limits import HAS_READ_LIMITS
 
+if TYPE_CHECKING:
+    from spark_streams.sink.batch_writer import BatchWriter
+    from spark_streams.sink.stream_writer import StreamWriter
+    from spark_streams.source.rows.columns import Columns
+
+# Of rows without a declared schema.
+_DEFAULT_SCHEMA = "stream STRING, id STRING, timestamp TIMESTAMP, fields MAP<STRING, STRING>"
 _LEAST_TO_READ = "say which streams to read (option streams, or streamsPattern), and at which server (option url)"
 
 
 class RStreamDataSource(DataSource):
-    """Redis Streams: `spark.readStream` and `spark.read.format("rstream")`, `df.writeStream`, `df.write`."""
+    """Redis Streams: `spark.readStream` and `spark.read.format("rstream")`, `df.writeStream`, `df.write`.
+
+    Spark asks each question in a Python process of its own: what only one of them needs is imported there, so that the
+    first row does not wait for Arrow and redis-py in all.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
@@ -42,11 +43,16 @@ class RStreamDataSource(DataSource):
         if self._wants_inference():
             if any(name.lower() == "group" for name in self.options):
                 raise InvalidOptionError("inferSchema is an option of spark.read: give readStream a schema")
+            from spark_streams.source.batch_reader import infer_schema
+
             return infer_schema(parse_options(self.options, BATCH_SOURCE, "source"))
         self._declared = False
-        return DEFAULT_SCHEMA
+        return _DEFAULT_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from spark_streams.source.batch_reader import BatchReader, PushingBatchReader
+        from spark_streams.spark.filters import HAS_FILTERS
+
         check_any_given(self.options, _LEAST_TO_READ)
         options = parse_options(self.options, BATCH_SOURCE, "source")
         columns = self._columns(schema, options)
@@ -60,6 +66,11 @@ class RStreamDataSource(DataSource):
         return PushingBatchReader(options, columns, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from spark_streams.source.refused_reader import RefusedReader
+        from spark_streams.source.stream_reader import StreamReader
+        from spark_streams.spark.batch_starts import for_this_spark
+        from spark_streams.spark.read_limits import HAS_READ_LIMITS
+
         try:
             check_any_given(self.options, _LEAST_TO_READ)
             options = parse_options(self.options, SOURCE, "source")
@@ -70,6 +81,11 @@ class RStreamDataSource(DataSource):
             return for_this_spark(RefusedReader(error))
 
     def _columns(self, schema: StructType, options: Options) -> Columns:
+        from pyspark.errors import PySparkTypeError
+
+        from spark_streams.source.rows.columns import Columns
+        from spark_streams.spark.arrow_schema import arrow_schema
+
         try:
             arrow = arrow_schema(schema)
         except PySparkTypeError as error:
@@ -82,9 +98,13 @@ class RStreamDataSource(DataSource):
         return any(name.lower() == "inferschema" and text.lower() == "true" for name, text in self.options.items())
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from spark_streams.sink.batch_writer import BatchWriter
+
         return BatchWriter(self._sink(), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        from spark_streams.sink.stream_writer import StreamWriter
+
         return StreamWriter(self._sink(), schema, overwrite)
 
     def _sink(self) -> Options:

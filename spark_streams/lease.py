@@ -217,6 +217,7 @@ class Lease(ABC):
         while not stop.wait(self._ttl / 3000):
             try:
                 server = server or connect(self._address)
+                server.renew_login()
                 self._renew(server)
             except TakenError as error:
                 with self._lock:

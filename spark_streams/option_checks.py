@@ -16,9 +16,11 @@ _ONE_OF_THESE = (
     ("startingOffsets", "startingTimestamp"),
     ("endingOffsets", "endingTimestamp"),
     ("maxlen", "minId", "retention"),
+    ("password", "passwordFile", "credentialProvider"),
 )
 # Options that may not be given together; None: with any value.
 _CONTRADICTIONS: tuple[tuple[tuple[str, Any], tuple[str, Any], str], ...] = (
+    (("username", None), ("credentialProvider", None), "the provider names the user"),
     (("streamsPattern", None), ("createStreams", None), "a pattern reads what is there"),
     (("ordered", True), ("minPartitions", None), "an ordered stream is read by one task"),
     (("ordered", True), ("entriesPerPartition", None), "an ordered stream is read by one task"),
@@ -55,6 +57,8 @@ def check_together(given: Collection[str], values: dict[str, Any]) -> None:
     for name, needed, why in _NEEDS:
         if name in given and needed in values and needed not in given:
             raise InvalidOptionError(f"option {name} needs option {needed}: {why}")
+    if "username" in given and not {"password", "passwordFile"} & set(given):
+        raise InvalidOptionError("option username needs option password or passwordFile: a user has a password")
     if "streams" in values:
         _check_source(given, values)
     if "trim" in values:

@@ -82,6 +82,14 @@ def streams(value: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def function(value: str) -> str:
+    """`module:function`."""
+    plain = value.strip()
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", plain):
+        raise ValueError("must be module:function, such as mycompany.redis_login:provider")
+    return plain
+
+
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

@@ -20,6 +20,7 @@ from spark_streams.option_values import (
     duration,
     entry_id,
     flag,
+    function,
     glob,
     moment,
     number,
@@ -29,11 +30,15 @@ from spark_streams.option_values import (
     streams,
     text,
 )
-from spark_streams.wire.address import Address, default_url
+from spark_streams.wire.address import Address, default_identity, default_url
+from spark_streams.wire.identity import Identity
 from spark_streams.wire.patience import Patience
 
 # What Spark itself puts among the options of a reader or a writer.
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+
+# Those of ACCESS that say who connects, as Identity has them.
+IDENTITY = ("username", "password", "passwordFile", "credentialProvider")
 
 REQUIRED = object()
 
@@ -55,7 +60,38 @@ _URL = Option(
     Address.parse,
     lambda: Address.parse(default_url()),
     "`$RSTREAM_URL`, else `embedded:`",
-    "The server: `redis://host:port/db`, `rediss://…`, `unix:///path`, or `embedded:` for the bundled engine.",
+    "The server: `redis://host:port/db`, `rediss://…` with TLS, `unix:///path`, `redis+sentinel://s1,s2/name/db` for "
+    "the master that sentinels name, or `embedded:` for the bundled engine.",
+)
+# Who connects, and how patiently; beside every `url`.
+ACCESS: tuple[Option, ...] = (
+    _URL,
+    Option("username", text, None, "the url's", "The user, where the url has no login; with one of the next two."),
+    Option("password", text, None, "the url's", "The password, where the url has none. Spark hides it in plans."),
+    Option(
+        "passwordFile",
+        text,
+        None,
+        "none",
+        "A file whose first line is the password, on the driver and on each executor. It is read for each connection, "
+        "so a password that was renewed is taken.",
+    ),
+    Option(
+        "credentialProvider",
+        function,
+        None,
+        "none",
+        "`module:function`, which returns a `redis.CredentialProvider`, on the driver and on each executor; it is "
+        "asked for each connection, for tokens that end ([identity](identity.md)).",
+    ),
+    Option(
+        "replyTimeout",
+        duration,
+        5_000,
+        "`5s`",
+        "A connection on which the server has said nothing for so long, though it was asked, is given up, and the step "
+        "is tried again on a new one.",
+    ),
 )
 _STREAMS = Option(
     "streams",
@@ -95,7 +131,7 @@ _CORRUPT = Option(
 )
 
 SOURCE: tuple[Option, ...] = (
-    _URL,
+    *ACCESS,
     _STREAMS,
     replace(
         _PATTERN,
@@ -206,7 +242,7 @@ SOURCE: tuple[Option, ...] = (
 )
 
 BATCH_SOURCE: tuple[Option, ...] = (
-    _URL,
+    *ACCESS,
     _STREAMS,
     replace(
         _PATTERN,
@@ -256,7 +292,7 @@ BATCH_SOURCE: tuple[Option, ...] = (
 )
 
 SINK: tuple[Option, ...] = (
-    _URL,
+    *ACCESS,
     Option(
         "stream",
         text,
@@ -392,7 +428,25 @@ def parse_options(given: Mapping[str, str], table: Iterable[Option], side: str) 
                 raise InvalidOptionError(f"{side} option {option.name} is missing: {option.doc}")
             values[option.name] = option.default() if callable(option.default) else option.default
     check_together([option.name for option in known.values() if option.name.lower() in typed], values)
+    values["url"] = _accessed(values)
     return Options(values)
+
+
+def server_of(given: Mapping[str, str], side: str) -> Address:
+    """The server that options of ACCESS say. Raises as above."""
+    return parse_options(given, ACCESS, side).address
+
+
+def _accessed(values: Mapping[str, Any]) -> Address:
+    """The server with who connects and how patiently: as is given, else for the url of the environment as that says.
+    Raises InvalidOptionError."""
+    address: Address = values["url"]
+    identity = Identity(*(values[name] or "" for name in IDENTITY))
+    if identity == Identity() and address.url == default_url():
+        identity = default_identity()
+    if identity != Identity():
+        address = address.with_identity(identity)
+    return replace(address, patience=replace(address.patience, reply=values["replyTimeout"] / 1000))
 
 
 def _no_such_option(name: str, known: Mapping[str, Option], table: Iterable[Option], side: str) -> OptionError:
@@ -406,6 +460,11 @@ def _no_such_option(name: str, known: Mapping[str, Option], table: Iterable[Opti
     return UnknownOptionError(f"the rstream {side} has no option {name!r}; {hint}it knows {names}")
 
 
+def but_access(options: Iterable[Option]) -> list[Option]:
+    """Those that do not stand beside every `url`."""
+    return [option for option in options if option not in ACCESS[1:]]
+
+
 def table_of(options: Iterable[Option]) -> str:
     """A Markdown table for docs/options.md."""
     rows = ["| option | default | |", "|---|---|---|"]
@@ -414,6 +473,6 @@ def table_of(options: Iterable[Option]) -> str:
 
 
 if __name__ == "__main__":
-    print(
-        "Source\n", table_of(SOURCE), "\nBatch source\n", table_of(BATCH_SOURCE), "\nSink\n", table_of(SINK), sep="\n"
-    )
+    for side, table in (("Source", SOURCE), ("Batch source", BATCH_SOURCE), ("Sink", SINK)):
+        print(side, table_of(but_access(table)), sep="\n\n", end="\n\n")
+    print("Beside each url", table_of(ACCESS[1:]), sep="\n\n")

@@ -60,6 +60,13 @@ def redis_server_path() -> str | None:
     return shutil.which("redis-server")
 
 
+# For a test that takes a minute a server, and does to both the same: what it does to the engine is a matter of
+# `scripts/test --long`.
+engine_at_length = pytest.mark.parametrize(
+    "server", [pytest.param("engine", marks=pytest.mark.long), "redis"], indirect=True
+)
+
+
 def skip_without_redis() -> None:
     """Where redis-server cannot be installed, its leg of a test is skipped; -ra prints this reason for each."""
     if redis_server_path() is None:

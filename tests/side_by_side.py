@@ -30,7 +30,9 @@ ROOT = Path(__file__).resolve().parents[1]
 SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/connect"]
 FIRST = [*SPARK, "tests/source", "tests/engine"]
 # Folders that would take longer than all others: each so many legs, which share its files.
-PARTS = {"tests/spark": 2}
+PARTS = {"tests/spark": 3}
+# Where scripts/test has set it up: a Python with what Spark Connect needs.
+OF_CONNECT = Path(sys.prefix) / "connect" / "bin" / "python"
 # What depends on Spark, or is told by it how things are; and the part of it that shows most in little time: the side
 # of the driver, a query from end to end, values in both directions, drivers that are killed. (Not Spark Connect.)
 ON_ANOTHER_SPARK = [*SPARK[:-1], "tests/source", "tests/unit"]
@@ -71,7 +73,7 @@ class Leg:
         own = ["-o", f"cache_dir={self.home / 'cache'}", f"--basetemp={self.home / 't'}"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", *own, *self.part.paths],
+                [self.python, "-m", "pytest", *own, *self.part.paths],
                 cwd=ROOT,
                 env={**environment, "TMPDIR": str(self.home / "tmp")},
                 stdin=subprocess.DEVNULL,
@@ -83,6 +85,11 @@ class Leg:
     @property
     def name(self) -> str:
         return self.part.name
+
+    @property
+    def python(self) -> str:
+        """What runs it."""
+        return str(OF_CONNECT) if self.part.folder == "tests/connect" and OF_CONNECT.exists() else sys.executable
 
     @property
     def log(self) -> Path:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from spark_streams.errors import RStreamError, StreamStateError
 from spark_streams.monitor.terminal.units import printable
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from spark_streams.wire.server import Server
 
 _WIDE = 240  # columns
+# What was given beside --url, in click's context: as options; by variables.
+_TYPED, _ENVIRONMENT = "rstream.typed", "rstream.environment"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,10 +49,51 @@ def milliseconds(ctx: click.Context, param: click.Parameter, value: str | None) 
 
 
 def url_option(command: F) -> F:
-    """`--url`: the server."""
+    """`--url`: the server; and beside it who connects, and how patiently, which `address_of` takes into account."""
+    options = [
+        click.option(
+            "--url", envvar="RSTREAM_URL", default="embedded:", show_default=True, help="The server (or $RSTREAM_URL)."
+        ),
+        _access("username", "TEXT", "Who connects, where the url does not say"),
+        _access(
+            "passwordFile",
+            "FILE",
+            "Its first line is the password; or set $RSTREAM_PASSWORD, as others see command lines",
+        ),
+        _access("credentialProvider", "MODULE:FUNCTION", "What returns a redis.CredentialProvider"),
+        _access("replyTimeout", "DURATION", "How long the server may be silent, 5s where nothing is said"),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _access(name: str, metavar: str, text: str) -> Callable[[F], F]:
+    """One of the options beside the url, kept for `address_of`: what is typed about a login replaces all that the
+    environment says of one."""
+    words = re.sub("[A-Z]", lambda found: f"-{found[0].lower()}", name)
+    variable = f"RSTREAM_{words.replace('-', '_').upper()}"
+
+    def keep(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            typed = ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
+            ctx.meta.setdefault(_TYPED if typed else _ENVIRONMENT, {})[name] = value
+
     return click.option(
-        "--url", envvar="RSTREAM_URL", default="embedded:", show_default=True, help="The server (or $RSTREAM_URL)."
-    )(command)
+        f"--{words}", metavar=metavar, envvar=variable, expose_value=False, callback=keep, help=f"{text} (${variable})."
+    )
+
+
+def _given_beside_the_url() -> dict[str, str]:
+    from spark_streams.options import IDENTITY
+
+    context = click.get_current_context(silent=True)
+    typed, around = ({}, {}) if context is None else (context.meta.get(at, {}) for at in (_TYPED, _ENVIRONMENT))
+    if secret := os.environ.get("RSTREAM_PASSWORD"):
+        around = {**around, "password": secret}
+    if not typed.keys().isdisjoint(IDENTITY):
+        around = {name: value for name, value in around.items() if name not in IDENTITY}
+    return {**around, **typed}
 
 
 def json_option(command: F) -> F:
@@ -58,9 +103,9 @@ def json_option(command: F) -> F:
 
 def address_of(url: str, starts: bool = False) -> Address:
     """The server; starts: the bundled engine, too, where it does not run. Raises OptionError."""
-    from spark_streams.wire.address import Address
+    from spark_streams.options import server_of
 
-    address = Address.parse(url)
+    address = server_of({"url": url, **_given_beside_the_url()}, "server")
     return address if starts else address.without_starting()
 
 

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from spark_streams.commands.shared import address_of, url_option
 
+if TYPE_CHECKING:
+    from spark_streams.wire.address import Address
+
 _UNIX = "unix://"
+
+
+def _of_now(address: Address) -> str:
+    if not address.asks_sentinels:
+        return address.resolve()
+    from spark_streams.wire.sentinel import master
+
+    return address.node(*master(address).node).resolve()
 
 
 @click.command(short_help="The address for other clients.")
@@ -16,7 +28,8 @@ _UNIX = "unix://"
 @url_option
 def url(start: bool, url: str) -> None:
     """The address that redis-py and other clients connect to: of the bundled engine, which runs behind embedded:, the
-    Unix socket on which it listens. Another server's address is printed as it was given, with its password.
+    Unix socket on which it listens. Where sentinels are asked it is the master's, of now. Another server's address is
+    printed as it was given, with its password.
 
     Where the bundled engine does not run it says so, with exit code 1. One that --start started ends ten minutes after
     its last client, as every bundled engine does (embedded:?idle=3600 for another time).
@@ -30,7 +43,7 @@ def url(start: bool, url: str) -> None:
     address = address_of(url, start)
     if start and not address.is_embedded:
         raise click.UsageError(f"--start starts the bundled engine, and {address} is another server: leave it out")
-    found = address.resolve()
+    found = _of_now(address)
     click.echo(found)
     if sys.stdout.isatty() and found.startswith(_UNIX):
         click.echo(f"redis-cli takes it as: redis-cli -s {found.removeprefix(_UNIX).partition('?')[0]}", err=True)

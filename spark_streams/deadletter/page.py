@@ -17,7 +17,6 @@ from spark_streams.deadletter.envelope import FIELDS, NAMES, PREFIX, text
 from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.lines import Index, Mask
 
-_FIELDS = pa.array(FIELDS, pa.binary())
 KIND = ("stream", "stage", "reason", "error")
 _PLACES = {name: place for place, name in enumerate(NAMES)}
 
@@ -39,7 +38,8 @@ class DeadLetterPage:
 
         The longest tail of distinct names, as envelope.opened does it for one dead letter.
         """
-        place = pc.fill_null(pc.index_in(self._names, value_set=_FIELDS), -1).to_numpy(zero_copy_only=False)
+        known = pa.array(FIELDS, pa.binary())
+        place = pc.fill_null(pc.index_in(self._names, value_set=known), -1).to_numpy(zero_copy_only=False)
         place = np.append(place, -1)  # for rows that have nothing
         where = np.full((len(NAMES), self.count), -1, np.int64)
         tail = np.zeros(self.count, np.int64)

@@ -14,6 +14,7 @@ from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
 from spark_streams.jobs.schema.columns import Columns
+from spark_streams.jobs.ways_back import check_ways_back
 from spark_streams.options import SINK, SOURCE
 from spark_streams.running.failing import first_line
 from spark_streams.sink.destination import Destination
@@ -42,6 +43,7 @@ TRANSACTION = {"transaction": "groups"}
 def body(job: Job) -> None:
     source = job.check_options("source", SOURCE, "source")
     to = job.check_options("sink", SINK, "sink")
+    check_ways_back(source, {"sink.stream": to})
     columns = Columns.of(job.config)
     final = _check(job, columns)
     query = Query(job, source)

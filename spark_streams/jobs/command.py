@@ -22,7 +22,7 @@ from rich.console import Console
 from spark_streams.errors import OptionError
 from spark_streams.jobs.arguments import job_options
 from spark_streams.jobs.config import load
-from spark_streams.jobs.job import NO_JAVA, CheckedError, Job, JobError, Program
+from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError, Program
 from spark_streams.jobs.spark_settings import SHAPE as SPARK
 from spark_streams.jobs.spark_settings import has_java
 from spark_streams.jobs.spark_submit import become
@@ -70,7 +70,7 @@ def run_job(
         quieten_python()
     try:
         wanted = program(name)
-        shape = {"url": str, "spark": SPARK, **wanted.shape}
+        shape = {**ACCESS_SHAPE, "spark": SPARK, **wanted.shape}
         filled = load(config, settings, shape, wanted.required)
         job = Job(name, filled, _console(), check, spark_is_told)
         spark = job.spark_settings()

@@ -16,12 +16,13 @@ from spark_streams.errors import ConfigError
 from spark_streams.jobs.config import FREE
 from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.output.outputs import SHAPE as OUTPUTS
-from spark_streams.jobs.output.outputs import Output, apply_sql, check_main_columns, outputs_of
+from spark_streams.jobs.output.outputs import Output, apply_sql, check_main_columns, outputs_of, stream_options
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, added, foreach_batch
 from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.split import Split
+from spark_streams.jobs.ways_back import check_ways_back
 from spark_streams.options import SINK, SOURCE, Options
 from spark_streams.running.failing import first_line
 
@@ -42,7 +43,8 @@ def body(job: Job) -> None:
     source = job.check_options("source", SOURCE, "source")
     letters_to = _letters_to(job)
     columns = Columns.of(job.config)
-    outputs = outputs_of(job.config, job.url)
+    outputs = outputs_of(job.config, job.access)
+    check_ways_back(source, {**stream_options(outputs), "dead_letters.stream": letters_to})
     split = Split(columns, job.get("rule", []), job.get("source.mode") is not None)
     sql = job.get("sql.query") or None
     if sql is None and not columns.needs_spark:

@@ -19,16 +19,18 @@ from spark_streams import register
 from spark_streams.errors import ConfigError, RStreamError
 from spark_streams.jobs.config import Config, value_at
 from spark_streams.jobs.spark_settings import SparkSettings, has_java, prepare, settings_of
-from spark_streams.options import Option, Options, parse_options
+from spark_streams.options import ACCESS, IDENTITY, Option, Options, parse_options, server_of
 from spark_streams.running.failing import first_line
 from spark_streams.running.stopping import Stop
 from spark_streams.spark.connect import is_of_connect
-from spark_streams.wire.address import default_url
+from spark_streams.wire.address import Address, default_url
 
 _NEEDS_THE_DRIVER = (
     "a job runs in Spark's driver, and this is a client of Spark Connect: unset SPARK_REMOTE (spark.remote, "
     "spark.api.mode), and start it with spark-submit --master …"
 )
+# Keys of every job's configuration: its server, and who connects.
+ACCESS_SHAPE = {option.name: str for option in ACCESS}
 NO_JAVA = "no Java found: install a JDK 17 or newer, or set JAVA_HOME"
 
 
@@ -107,9 +109,20 @@ class Job:
                 self.console.print(f"  {key.replace('_', ' '):<{width}}  {_shown(value)}", markup=False)
             raise CheckedError
 
+    @property
+    def access(self) -> dict[str, str]:
+        """The stream server of this job, and who connects, as options."""
+        given = {name: str(self.get(name)) for name in ACCESS_SHAPE if self.get(name) is not None}
+        return {**given, "url": self.url}
+
+    @property
+    def address(self) -> Address:
+        """The same, checked. Raises OptionError."""
+        return server_of(self.access, "job")
+
     def options(self, table: str) -> dict[str, str]:
         """A config table as options of format("rstream"); the job's url is the default one."""
-        return {"url": self.url, **self.plain_options(table)}
+        return beside(self.access, self.plain_options(table))
 
     def schema(self, key: str, ddl: str) -> StructType:
         """A schema of the configuration. Raises ConfigError that names its key."""
@@ -150,6 +163,21 @@ class JobError(RStreamError):
     """A job cannot go on."""
 
     condition = "RSTREAM_JOB"
+
+
+def access_of(options: Mapping[str, str]) -> dict[str, str]:
+    """The server and who connects, of a table's options."""
+    known = {name.lower() for name in ACCESS_SHAPE}
+    return {name: value for name, value in options.items() if name.lower() in known}
+
+
+def beside(access: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
+    """A table's options, with the job's server where they name none; who connects is said by one of them alone."""
+    given = {name.lower() for name in options}
+    if "url" in given:
+        return dict(options)
+    own = not given.isdisjoint(name.lower() for name in IDENTITY)
+    return {**{name: value for name, value in access.items() if not (own and name in IDENTITY)}, **options}
 
 
 def _under_submit() -> bool:

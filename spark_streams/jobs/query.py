@@ -15,7 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_streams import watch
 from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
 from spark_streams.errors import ConfigError
-from spark_streams.jobs.job import Job
+from spark_streams.jobs.job import Job, access_of
 from spark_streams.monitor.groups import StreamView, view_streams
 from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.monitor.watch.listener import Watch
@@ -109,7 +109,7 @@ class Query:
         job = self._job
         self._watching = watch(
             spark,
-            self._source.address.url,
+            options=access_of(job.options("source")),
             log=job.get("job.log"),
             metrics_port=job.get("job.metrics_port"),
             metrics_file=job.get("job.metrics_file"),

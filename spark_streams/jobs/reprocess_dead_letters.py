@@ -16,7 +16,6 @@ from spark_streams.jobs.config import FREE
 from spark_streams.jobs.job import Job, Program
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.terminal.progress_bar import telling
-from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 
 SHAPE = {
@@ -54,7 +53,7 @@ def body(job: Job) -> None:
             done = report.moved + report.parked
             tell(done if options.limit else report.looked_at, report.total, "" if options.limit else f"moved {done:,}")
 
-        run = Redrive(Address.parse(job.url), options, show)
+        run = Redrive(job.address, options, show)
         # A page is one transaction: whatever comes, a dead letter is either here or there.
         job.stop_with(run.stop)
         report = run.run(dry_run)
@@ -78,7 +77,7 @@ def _plan(job: Job, options: RedriveOptions, dry_run: bool) -> None:
     sure = options.checked()
     if sure.transform is not None:
         transform.load(sure.transform)
-    with connect(Address.parse(job.url)) as server:
+    with connect(job.address) as server:
         letters = sum(view.length for view in view_streams(server, [sure.stream]))
         job.plan(
             read=f"{sure.stream} at {server.address} ({letters:,} dead letters)",

@@ -18,7 +18,7 @@ from spark_streams.sink.batch import Batch
 from spark_streams.sink.batch_commit import close_batch, pass_over
 from spark_streams.sink.destination import Destination
 from spark_streams.sink.fields import check_writable
-from spark_streams.sink.runs import begin_job, begin_run
+from spark_streams.sink.runs import begin_job, begin_run, reach
 from spark_streams.sink.write import Task, append
 from spark_streams.spark.arrow_schema import arrow_schema
 from spark_streams.task_context import MicroBatchName, micro_batch, partition
@@ -68,6 +68,8 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
             self._run = begin_run(options.address)
         elif self._once:
             self._job = begin_job(options.address)
+        else:
+            reach(options.address, is_known=of_query)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         name = self._options["transaction"]
@@ -103,8 +105,7 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         settle_in()
         place = partition()
         task = Task(batch, place) if self._once and place is not None else None
-        # A query that has come this far has the right address: its server may be away for a while.
-        result = append(iterator, self._options, task, is_known=batch.number > 0)
+        result = append(iterator, self._options, task)
         return Written(result.rows, batch, result.totals)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -28,7 +28,6 @@ Text = Callable[[pa.Array], pa.Array]
 _NEEDS_ESCAPE = '["\\\\\x00-\x1f]'
 _CONTROL = "[\x00-\x1f]"
 _ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
-_NO_TEXT = pa.scalar("", pa.string())
 
 
 def json_text(column: pa.Array, text: Text) -> pa.Array:
@@ -125,4 +124,4 @@ def _base64(column: pa.Array) -> pa.Array:
 
 
 def _join(*pieces: pa.Array | str) -> pa.Array:
-    return pc.binary_join_element_wise(*pieces, _NO_TEXT)
+    return pc.binary_join_element_wise(*pieces, "")

@@ -43,7 +43,7 @@ def append_in_order(batches: Iterable[pa.RecordBatch], options: Options, load: L
     entry, RetriesExhaustedError, ServerReplyError (or kin), ReplicationError.
     """
     size = options["chunkSize"] if load.rate is None else min(options["chunkSize"], -(-load.rate // _PER_SECOND))
-    with Session(options.address) as session:
+    with Session(options.address, is_known=True) as session:  # the driver has been connected
         trimmer = Trimmer(session, Trimming.of(options))
         try:
             cut = chunks(batches, Destination(options["stream"]), options["nulls"], size, fingerprints=True)

@@ -7,10 +7,10 @@ is missing (covering.py, at_least_once.py). So that it can be, replicas are wait
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from spark_streams.errors import ReplicationError
-from spark_streams.wire.connection import Connection
 from spark_streams.wire.server import Server
 
 WINDOW = 8  # chunks that are kept in memory until replicas have them
@@ -23,9 +23,13 @@ def wait_for_replicas(server: Server, replicas: int, streams: Iterable[bytes]) -
         _wait(there, replicas)
 
 
-def _wait(server: Connection, replicas: int) -> None:
-    seconds = server.address.patience.replicas
-    have = server.execute("WAIT", replicas, round(seconds * 1000))
+def _wait(server: Server, replicas: int) -> None:
+    patience = server.address.patience
+    seconds, until = patience.replicas, time.monotonic() + patience.replicas
+    have = 0
+    # The server says nothing meanwhile: in turns, so that one that is away is told from one that waits.
+    while have < replicas and (left := until - time.monotonic()) > 0:
+        have = server.execute("WAIT", replicas, max(1, round(1000 * min(left, patience.reply / 2))))
     if have < replicas:
         raise ReplicationError(
             f"{have} of {replicas} replicas (waitReplicas) of {server.address} acknowledged the entries within "

@@ -50,6 +50,13 @@ def begin_job(address: Address) -> Batch:
     return batch
 
 
+def reach(address: Address, is_known: bool) -> None:
+    """Be connected once, on the driver, before tasks are, which wait where the server is away. is_known: as Session's.
+    Raises ServerError."""
+    with Session(address, is_known=is_known) as session:
+        session.get()
+
+
 def _make_record(server: Server, batch: Batch) -> None:
     """A job's record. Raises UnsupportedError."""
     policy = _require_memory(server.address, evicting_policy(server))

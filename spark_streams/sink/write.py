@@ -38,14 +38,15 @@ class Result:
     totals: dict[bytes, Total]
 
 
-def append(batches: Iterable[pa.RecordBatch], options: Options, task: Task | None, is_known: bool = False) -> Result:
-    """Append every row to its stream. task: None for at-least-once; is_known: as Session's.
+def append(batches: Iterable[pa.RecordBatch], options: Options, task: Task | None) -> Result:
+    """Append every row to its stream. task: None for at-least-once. The driver has been connected
+    before: where the server is away now, it comes back.
 
     Raises SchemaError, EntryIdError for a row that cannot be an entry, LedgerError for rows that are not those of an
     earlier attempt, RetriesExhaustedError where the server stays unusable, ServerReplyError (or kin) for what it
     refused, ReplicationError.
     """
-    with Session(options.address, is_known=is_known) as session:
+    with Session(options.address, is_known=True) as session:
         trimmer, limits = Trimmer(session, Trimming.of(options)), Limits(options.address)
         try:
             to = Destination.of(options)

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from spark_streams.errors import ServerUnreachableError, UnsupportedError
+from spark_streams.errors import InvalidOptionError, ServerUnreachableError, UnsupportedError
 from spark_streams.wire import server_url
+from spark_streams.wire.identity import Identity
 from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 
 DEFAULT_URL_VARIABLE = "RSTREAM_URL"
+IDENTITY_VARIABLES = ("RSTREAM_USERNAME", "RSTREAM_PASSWORD", "RSTREAM_PASSWORD_FILE")
 EMBEDDED = "embedded:"
 
 
@@ -27,17 +29,29 @@ def default_url() -> str:
     return os.environ.get(DEFAULT_URL_VARIABLE) or EMBEDDED
 
 
+def default_identity() -> Identity:
+    """Who connects to that server, where its URL does not say: `$RSTREAM_USERNAME` with `$RSTREAM_PASSWORD` or the file
+    `$RSTREAM_PASSWORD_FILE`. Raises InvalidOptionError."""
+    user, password, file = (os.environ.get(name, "") for name in IDENTITY_VARIABLES)
+    if (password and file) or (user and not (password or file)):
+        raise InvalidOptionError(
+            f"{' and '.join(IDENTITY_VARIABLES[1:])}: set one of them, with RSTREAM_USERNAME or without"
+        )
+    return Identity(user, password, file)
+
+
 @dataclass(frozen=True)
 class Address:
-    """A checked server URL, and how long the server is waited for. `str()` hides the login, so it may go into plans,
-    logs and errors.
+    """A checked server URL, who connects, and how long the server is waited for. `str()` hides the login, so it may go
+    into plans, logs and errors.
 
-    starts: whether the bundled engine is started where it does not run; machine: where the URL was read, "" for here;
-    meeting: the folder in which `embedded:` was looked for there.
+    identity: who connects, where the URL does not say; starts: whether the bundled engine is started where it does not
+    run; machine: where the URL was read, "" for here; meeting: the folder in which `embedded:` was looked for there.
     """
 
     url: str = field(repr=False)
     patience: Patience = field(default=DEFAULT_PATIENCE, repr=False)
+    identity: Identity | None = field(default=None, repr=False)
     starts: bool = field(default=True, repr=False)
     machine: str = field(default="", repr=False, compare=False)
     meeting: Path | None = field(default=None, repr=False, compare=False)
@@ -54,6 +68,19 @@ class Address:
     def without_starting(self) -> Address:
         """The same for whoever only looks."""
         return replace(self, starts=False)
+
+    def with_identity(self, identity: Identity) -> Address:
+        """The same, for this user. Raises InvalidOptionError where the URL says who connects, or nobody is asked."""
+        if self.is_embedded:
+            raise InvalidOptionError(f"url {str(self)!r} takes no login, and one is given {identity}: leave it out")
+        if server_url.has_login(self.url):
+            raise InvalidOptionError(f"the login stands in url {str(self)!r} and {identity}: give it once")
+        return replace(self, identity=identity)
+
+    @property
+    def login(self) -> str:
+        """Where the login comes from, for messages."""
+        return "of the url" if self.identity is None else str(self.identity)
 
     @property
     def is_embedded(self) -> bool:

@@ -16,8 +16,9 @@ from spark_streams.errors import RStreamError, ServerUnreachableError, Unsupport
 from spark_streams.keys import slot_of
 from spark_streams.wire.address import Address
 from spark_streams.wire.cluster_watch import watch
-from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError, pack
+from spark_streams.wire.connection import Argument, Reply, ReplyError, pack
 from spark_streams.wire.named_errors import error_behind, not_a_stream
+from spark_streams.wire.server import Server
 from spark_streams.wire.server_url import Node
 from spark_streams.wire.topology import connect_to_node, topology_of
 
@@ -71,8 +72,8 @@ class Cluster:
         self.address = address
         self._follows = follows
         self._topology = topology_of(address)
-        self._connections: dict[Node, Connection] = {}
-        self._watched: dict[int, Connection] = {}  # slot → where its keys are watched
+        self._connections: dict[Node, Server] = {}
+        self._watched: dict[int, Server] = {}  # slot → where its keys are watched
         self._topology.masters()
 
     def __enter__(self) -> Self:
@@ -91,15 +92,20 @@ class Cluster:
         """Whether none of them was closed."""
         return all(connection.is_open for connection in self._connections.values())
 
+    def renew_login(self) -> None:
+        """Log in again where there are other credentials by now, on each node. Raises ServerUnreachableError."""
+        for connection in self._connections.values():
+            connection.renew_login()
+
     # -- where keys are --------------------------------------------------------------------------------------------
 
-    def of(self, key: str | bytes) -> Connection:
+    def of(self, key: str | bytes) -> Server:
         """The connection to the node that has this key. Raises ServerUnreachableError, ServerReplyError and kin."""
         return self._to(self._topology.node_of(slot(key)))
 
-    def parts(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[tuple[Connection, list[T]]]:
+    def parts(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[tuple[Server, list[T]]]:
         """The items by the nodes that have their keys."""
-        found: dict[Connection, list[T]] = {}
+        found: dict[Server, list[T]] = {}
         for item in items:
             found.setdefault(self.of(key(item)), []).append(item)
         return list(found.items())
@@ -111,11 +117,11 @@ class Cluster:
             found.setdefault(slot(key(item)), []).append(item)
         return list(found.values())
 
-    def nodes(self) -> list[Connection]:
+    def nodes(self) -> list[Server]:
         """A connection to each master."""
         return [self._to(node) for node in self._topology.masters()]
 
-    def _to(self, node: Node) -> Connection:
+    def _to(self, node: Node) -> Server:
         """The connection to a node. One that was lost is not made again: whoever uses this makes all of it anew."""
         known = self._connections.get(node)
         if known is not None and known.is_open:
@@ -184,7 +190,7 @@ class Cluster:
     # -- outside of transactions ------------------------------------------------------------------------------------
 
     def _outside(self, commands: Sequence[Command]) -> list[Reply]:
-        legs: dict[Connection, _Leg] = {}
+        legs: dict[Server, _Leg] = {}
         anywhere: list[int] = []
         for place, command in enumerate(commands):
             if command[0] == "UNWATCH":
@@ -223,7 +229,7 @@ class Cluster:
             by_slot.setdefault(slot(key), []).append(key)
         return [(some[0], (command[0], *some)) for some in by_slot.values()]
 
-    def _all_of(self, legs: dict[Connection, _Leg]) -> list[list[Reply]]:
+    def _all_of(self, legs: dict[Server, _Leg]) -> list[list[Reply]]:
         """The replies of each leg: all nodes work at the same time where that is not much."""
         try:
             if sum(len(leg.commands) for leg in legs.values()) > _AT_ONCE:

@@ -8,8 +8,10 @@ wire.entries.decode). Replies are RESP2. However much is sent, replies are taken
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeVar, cast
 
@@ -19,10 +21,12 @@ import redis
 from spark_streams.errors import RStreamError, ServerUnreachableError, WrongKeyTypeError
 from spark_streams.wire.address import Address
 from spark_streams.wire.duplex import Duplex, TooMuchError
-from spark_streams.wire.named_errors import error_behind, login_error, not_a_stream
+from spark_streams.wire.named_errors import error_behind, login_error, login_refused, not_a_stream, remedy
 from spark_streams.wire.redis_py import opened, socket_of
 
+RENEW_EVERY = 5.0  # seconds, at least: whether there are other credentials
 _READ_SIZE = 1 << 20
+_log = logging.getLogger("spark_streams.wire")
 
 # A pipeline goes out in pieces, two of which are under way.
 _FIRST_PIECE, _LARGEST_PIECE, _GROWTH = 10, 2_000, 5  # commands; how large replies are is not known at first
@@ -64,16 +68,16 @@ class Connection:
         self.address = address
         node = one or address
         url = node.resolve()
+        self._login = None if address.identity is None else address.identity.credentials()
+        self._renewal = time.monotonic() + RENEW_EVERY
         try:
-            self._connection = opened(url, node.patience.reply)
+            self._connection = opened(url, node.patience.reply, login=self._login)
         # What these errors of redis-py's say is in the message; what caused them says no more.
         except (redis.AuthenticationError, redis.ResponseError) as error:
             raise login_error(address, error) from None
         except (redis.RedisError, OSError) as error:
             why = f"{str(error).rstrip('.')}{address.beside()}"
-            raise ServerUnreachableError(
-                f"no stream server answers at {address}: {why}; start one there, or set url (or RSTREAM_URL)"
-            ) from None
+            raise ServerUnreachableError(f"no stream server answers at {address}: {why}; {remedy(url, why)}") from None
         except (ValueError, TypeError) as error:
             raise ServerUnreachableError(f"the address {address} cannot be used: {error}", passes=False) from error
         self._duplex = Duplex(socket_of(self._connection), self.lost)
@@ -111,6 +115,26 @@ class Connection:
         if (connected := socket_of(self._connection)) is not None:
             with contextlib.suppress(OSError):  # it is closed
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)  # not TLS's, which is not for two threads
+
+    def renew_login(self) -> None:
+        """Log in again where there are other credentials by now: a token ends, and what was logged in with it may be
+        shut out. For connections that live long, at moments when no reply is on its way; asked for every few seconds.
+
+        A login that is refused changes nothing, and is tried again: the file may be ahead of the server. Raises
+        ServerUnreachableError.
+        """
+        identity, now = self.address.identity, time.monotonic()
+        if identity is None or not identity.changes or now < self._renewal:
+            return
+        self._renewal = now + RENEW_EVERY
+        fresh = identity.credentials()
+        if fresh == self._login:
+            return
+        (reply,) = self.pipeline([("AUTH", *fresh)])
+        if isinstance(reply, ReplyError):
+            _log.warning("%s; the connection goes on as it is", login_refused(self.address, reply).message)
+        else:
+            self._login = fresh
 
     # -- where keys are: all here (wire.server) ---------------------------------------------------------------------
 

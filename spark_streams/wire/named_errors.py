@@ -47,7 +47,7 @@ def error_behind(address: Address, code: str, text: str, words: Sequence[str]) -
             + (" (embedded: forgets its streams when it ends)" if address.forgets else "")
         )
     if code in ("NOAUTH", "WRONGPASS"):
-        return _login_refused(address, code, text)
+        return login_refused(address, text, code)
     if code == "NOPERM":
         return not_permitted(where, text, words)
     if code in REDIRECTIONS | {"CROSSSLOT"} and not address.is_cluster:
@@ -102,23 +102,43 @@ def login_error(address: Address, error: redis.RedisError) -> ServerReplyError:
     if not isinstance(error, redis.AuthenticationError):
         return ServerReplyError(f"{address} refused the connection: {text}")
     if "called without any password" in text or "no password is set" in text:
-        return LoginError(f"the server at {address} has no password, and the url gives one: leave it out of the url")
-    return _login_refused(address, "NOAUTH" if "required" in text else "WRONGPASS", text)
+        given = (
+            "the url gives one: leave it out of the url"
+            if address.identity is None
+            else f"one is given {address.login}"
+        )
+        return LoginError(f"the server at {address} has no password, and {given}")
+    return login_refused(address, text, "NOAUTH" if "required" in text else "WRONGPASS")
 
 
-def _login_refused(address: Address, code: str, text: str) -> LoginError:
-    if code == "NOAUTH":
+def login_refused(address: Address, text: object, code: str = "WRONGPASS") -> LoginError:
+    """The login is refused, or there is none. text: what the server says."""
+    if code == "NOAUTH" and address.identity is None:
         return LoginError(
             f"the server at {address} wants a password: write it into the url (or RSTREAM_URL), "
-            f"{_with_login(address)}, without a user's name for the default user",
+            f"{_with_login(address)}, without a user's name for the default user, or give option passwordFile",
             code,
         )
-    said = text.removeprefix("WRONGPASS ").rstrip(".")
+    said = str(text).removeprefix("WRONGPASS ").rstrip(".")
+    hint = "" if address.identity else "; in a password write @ : / ? # % as %40 %3A %2F %3F %23 %25"
     return LoginError(
-        f"the server at {address} refuses the user and password of the url ({said}): check both; in a password write "
-        "@ : / ? # % as %40 %3A %2F %3F %23 %25",
-        code,
+        f"the server at {address} refuses the user and password {address.login} ({said}): check both{hint}", code
     )
+
+
+def remedy(url: str, why: str) -> str:
+    """What may help where no connection comes about. url: of one server; why: what is said of it, shown elsewhere."""
+    if url.startswith("rediss:"):
+        if "certificate verify failed" in why:
+            return "name the authority of its certificate in the url: ?ssl_ca_certs=/path/to/ca.pem"
+        if "No such file" in why:
+            return "see that the files of ssl_ca_certs, ssl_certfile and ssl_keyfile are on every machine with a task"
+        if "EOF" in why or "certificate required" in why or "reset" in why:
+            return (
+                "it may want a client's certificate (ssl_certfile=/path/to/client.pem&ssl_keyfile=/path/to/client.key "
+                "in the url), or speak no TLS there (redis://)"
+            )
+    return "start one there, or set url (or RSTREAM_URL)"
 
 
 def _with_login(address: Address) -> str:

@@ -10,6 +10,7 @@ import redis
 from redis.connection import AbstractConnection
 
 from spark_streams._version import __version__
+from spark_streams.wire.identity import Credentials
 
 CONNECT_TIMEOUT = 5.0  # seconds
 
@@ -22,11 +23,15 @@ def _driver_info() -> dict[str, Any]:
     return {"driver_info": redis.DriverInfo().add_upstream_driver("spark-streams", __version__)}
 
 
-def opened(url: str, reply: float, patience: float = CONNECT_TIMEOUT) -> AbstractConnection:
+def opened(
+    url: str, reply: float, patience: float = CONNECT_TIMEOUT, login: Credentials | None = None
+) -> AbstractConnection:
     """A connection of redis-py's, logged in. url: of one server; reply: seconds that it may be silent; patience: that
-    connecting may take. Raises what redis-py raises, and ValueError or TypeError for a URL that it cannot use."""
+    connecting may take; login: where the URL has none. Raises what redis-py raises, and ValueError or TypeError for a
+    URL that it cannot use."""
+    who = {} if login is None else dict(zip(("username", "password")[-len(login) :], login, strict=True))
     pool = redis.ConnectionPool.from_url(
-        url, protocol=2, socket_timeout=reply, socket_connect_timeout=patience, **_driver_info()
+        url, protocol=2, socket_timeout=reply, socket_connect_timeout=patience, **who, **_driver_info()
     )
     connection = cast(AbstractConnection, pool.make_connection())
     connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped

@@ -173,11 +173,11 @@ def _nobody(address: Address, failed: dict[Node, Exception]) -> RStreamError:
     if unknown:
         known = sorted({one for error in unknown for one in error.known})
         names = ", ".join(map(repr, known)) or "none"
-        # One that is away may know more.
+        away = len(unknown) < len(failed)  # and may know more
         return ServerUnreachableError(
-            f"no sentinel of {address} knows a master {name!r}; they know {names} ({each}): "
+            f"no sentinel of {address} knows a master {name!r}; they know {names}{f' ({each})' if away else ''}: "
             "write redis+sentinel://…/name-of-the-master/db",
-            passes=len(unknown) < len(failed),
+            passes=away,
         )
     if any(_is_login(error) for error in failed.values()):
         return LoginError(

@@ -8,6 +8,7 @@ connection that they are for, and have nothing to do where there is no failover.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 import weakref
@@ -24,6 +25,7 @@ from spark_streams.wire.server_url import Node
 
 # A replica is being chosen; it is promoted; the configuration has changed.
 _EVENTS = ("+failover-state-select-slave", "+promoted-slave", "+switch-master")
+_log = logging.getLogger("spark_streams.wire")
 _LOOK_UP = 1.0  # seconds: whether anybody is connected still, whether a sentinel that was away is back
 _LISTEN = 60.0  # seconds on one connection: one that is dead looks like one on which nothing is published
 
@@ -36,6 +38,7 @@ class SentinelWatch:
         self._lock = threading.Lock()
         self._connections: weakref.WeakKeyDictionary[Connection, Named] = weakref.WeakKeyDictionary()
         self._listening: set[Node] = set()
+        self._deaf: set[Node] = set()  # sentinels at which one may not listen, and it was said
 
     def add(self, server: Connection, named: Named) -> None:
         """This connection is abandoned once its master is being replaced. named: what was said of that master."""
@@ -49,9 +52,22 @@ class SentinelWatch:
     def _listen(self, node: Node) -> None:
         while self._is_needed_by(node):
             # A sentinel that is away is no reason to stop: the others publish the same.
-            with contextlib.suppress(redis.RedisError, OSError, ReplyError, UnknownMasterError):
-                self._hear(node)
+            with contextlib.suppress(redis.RedisError, OSError, UnknownMasterError):
+                try:
+                    self._hear(node)
+                except ReplyError as error:
+                    self._say_once(node, error)
             time.sleep(_LOOK_UP)
+
+    def _say_once(self, node: Node, error: ReplyError) -> None:
+        with self._lock:
+            if node in self._deaf:
+                return
+            self._deaf.add(node)
+        _log.warning(
+            "the sentinel %s:%s does not let its user listen (%s): a master that is replaced while it lives is left "
+            "late, and what it takes till then is lost; give that user the rights +sentinel +subscribe &*", *node, error
+        )  # fmt: skip
 
     def _is_needed_by(self, node: Node) -> bool:
         """Whether there are connections; where there are none, its thread ends."""
@@ -67,7 +83,7 @@ class SentinelWatch:
         try:
             connected = socket_of(connection)
             connected.sendall(pack("SUBSCRIBE", *_EVENTS))
-            reader, until = hiredis.Reader(), time.monotonic() + _LISTEN
+            reader, until = hiredis.Reader(replyError=ReplyError), time.monotonic() + _LISTEN
             while time.monotonic() < until and any(server.is_open for server in self._known()):
                 with contextlib.suppress(TimeoutError):
                     data = connected.recv(4096)
@@ -75,8 +91,10 @@ class SentinelWatch:
                         return
                     reader.feed(data)
                 heard = False
-                while reader.gets() is not False:  # the answer to SUBSCRIBE, too: something may have happened before it
-                    heard = True
+                while (said := reader.gets()) is not False:
+                    if isinstance(said, ReplyError):
+                        raise said
+                    heard = True  # the answer to SUBSCRIBE, too: something may have happened before it
                 if heard:
                     self._leave(ask(self._address, node))
         finally:

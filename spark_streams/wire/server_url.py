@@ -109,7 +109,7 @@ def of_node(url: str, node: Node) -> str:
     """The URL of one server, as redis-py reads it, with all that a checked URL of several says but where they are."""
     parts, database = urlsplit(url), _path(url)[-1]
     given = [(k, v) for k, v in parse_qsl(parts.query, keep_blank_values=True) if k not in _OF_SENTINELS]
-    return _one(url, parts.netloc.rpartition("@")[0], node, f"/{database}", given)
+    return _one(url, parts.netloc.rpartition("@")[0], node, f"/{database}" if database else "", given)
 
 
 def of_sentinel(url: str, node: Node) -> str:

@@ -20,8 +20,9 @@ from spark_streams.errors import (
 )
 from spark_streams.keys import SLOTS
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection, Reply, ReplyError
+from spark_streams.wire.connection import Reply, ReplyError
 from spark_streams.wire.replies import info
+from spark_streams.wire.server import Server
 from spark_streams.wire.server_url import Node
 
 ANSWER_WITHIN = 1.0  # seconds, for CLUSTER SLOTS
@@ -30,8 +31,8 @@ _ENOUGH = 0.02  # seconds: a map that is no older is not read again for one more
 _ASK = (("CLUSTER", "SLOTS"), ("CLUSTER", "INFO"))
 
 
-def connect_to_node(address: Address, node: Node, within: float = REPLY_WITHIN) -> Connection:
-    """A connection to one node. within: seconds that it may be silent. Raises what Connection raises."""
+def connect_to_node(address: Address, node: Node, within: float = REPLY_WITHIN) -> Server:
+    """A connection to one node. within: seconds that it may be silent. Raises what Server raises."""
     one = address.node(*node)
     patience = replace(one.patience, reply=min(within, one.patience.reply))
     return Connection(address, replace(one, patience=patience))
@@ -81,7 +82,7 @@ class Topology:
         self._is_wrong = True
         self._read = 0.0  # when
         self._moved: dict[int, Node] = {}  # what nodes said since the map was read
-        self._asked: tuple[Node, Connection] | None = None  # the last one that has answered
+        self._asked: tuple[Node, Server] | None = None  # the last one that has answered
 
     def node_of(self, slot: int) -> Node:
         """Who has the slot. Raises ServerUnreachableError where no node answers, ServerReplyError (CLUSTERDOWN) where

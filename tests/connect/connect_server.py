@@ -10,12 +10,15 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import pyspark
-from pyspark.sql.connect.session import SparkSession
 
 from tests.servers import free_port
 from tests.spark.conftest import JAVA_OPTIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0  # seconds
@@ -48,6 +51,8 @@ class ConnectServer:
 
     def session(self) -> SparkSession:
         """The one of this process. A server that was started again has forgotten it, and gets another one."""
+        from pyspark.sql.connect.session import SparkSession
+
         if self._session is None:
             self._session = SparkSession.builder.remote(self.url).create()
         return self._session

@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,27 +15,15 @@ import pytest
 import redis
 import redis.asyncio
 
+from tests.certificates import certificates
 from tests.servers import Served, free_port, serving
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 
 
-def _openssl(folder: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True, timeout=60)
-
-
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, and a certificate for 127.0.0.1 and for a client that it has signed."""
-    folder = tmp_path_factory.mktemp("tls")
-    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    _openssl(folder, *new, "-x509", "-days", "2", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    for name in ("server", "client"):
-        _openssl(folder, *new, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        _openssl(folder, "x509", "-req", "-days", "2", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-                 "-CAcreateserial", "-extfile", "names", "-out", f"{name}.pem")  # fmt: skip
-    return folder
+    return certificates(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module", params=["no", "yes"])

@@ -83,7 +83,7 @@ def test_what_it_writes_about_a_stream_is_a_configuration_of_its_job(job: str) -
     assert "flights" not in text.replace("flights.", "").replace("of flights", "") or job == "load"
     if job == "etl":
         Split(Columns.of(config), config.get("rule", []), by_source=False)
-        assert [output.name for output in outputs_of(config, "redis://h")] == ["table"]
+        assert [output.name for output in outputs_of(config, {"url": "redis://h"})] == ["table"]
     if job == "aggregate":
         assert (config["aggregate"]["keys"], "where" in config["aggregate"]) == (["who"], False)
 

@@ -13,7 +13,7 @@ SINK = '[[output]]\nname = "s"\n[output.sink]\nstream = "late"\n'
 
 
 def outputs(text: str) -> list[Output]:
-    return outputs_of(tomllib.loads(text), "redis://127.0.0.1:6379")
+    return outputs_of(tomllib.loads(text), {"url": "redis://127.0.0.1:6379"})
 
 
 @pytest.mark.parametrize(

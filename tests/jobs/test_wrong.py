@@ -35,6 +35,13 @@ def work(tmp_path: Path, engine_server: Server) -> Work:
         ("etl", ["job.stop_within=soon"], 2, "etl: [RSTREAM_CONFIG] job.stop_within must be a duration"),
         ("etl", ["source.mode=DEADLETTER"], 2, "etl: [RSTREAM_INVALID_OPTION] mode=DEADLETTER needs option deadLetter"),
         ("etl", ["columns.batch=INT"], 2, "etl: [RSTREAM_CONFIG] [columns] names 'batch': _…, dl.… and batch are"),
+        (
+            "etl",
+            ["dead_letters.stream=flights"],
+            2,
+            "etl: [RSTREAM_CONFIG] dead_letters.stream is 'flights', which source",
+        ),
+        ("aggregate", ["sink.stream=flights"], 2, "aggregate: [RSTREAM_CONFIG] sink.stream is 'flights', which source"),
         ("etl", ["rule=[1]"], 2, "etl: [RSTREAM_CONFIG] [[rule]] needs exactly reason and when"),
         ("etl", ["source.streams=text"], 1, "etl: [RSTREAM_WRONG_KEY_TYPE] key 'text' at"),
         ("etl", ["source.streams="], 2, "etl: [RSTREAM_INVALID_OPTION] source option streams='' must name"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 
 import pytest
+import redis
 from click.testing import CliRunner
 
 from spark_streams.cli import main
@@ -17,6 +20,7 @@ from spark_streams.wire.session import Session
 from tests.sentinel.processes import NAME, Sentinels, until
 from tests.sentinel.stub import stub
 from tests.servers import Server, free_port
+from tests.source.driving import add, drain, forget_all, reader
 
 
 def url_of(*ports: int, name: str = NAME, login: str = "") -> str:
@@ -71,7 +75,7 @@ def test_where_nobody_answers_the_error_names_the_sentinels() -> None:
 
 def test_a_master_that_they_do_not_know(sentinels: Sentinels) -> None:
     error = refused(url_of(*sentinels.sentinels, name="mian"))
-    assert f"knows a master 'mian'; they know '{NAME}' (" in str(error)
+    assert f"knows a master 'mian'; they know '{NAME}': write" in str(error)
     assert not is_transient(error)
 
 
@@ -93,6 +97,47 @@ def test_a_sentinel_with_a_login_of_its_own(sentinels: Sentinels) -> None:
         with sentinels.client(port) as client:
             client.auth("s3cret", "app")
             client.execute_command("ACL", "SETUSER", "default", "nopass")
+
+
+def test_rights_that_the_docs_name_are_enough(sentinels: Sentinels) -> None:
+    """Of the servers' user, and of the sentinels'."""
+    docs = (Path(__file__).resolve().parents[2] / "docs" / "identity.md").read_text()
+    rights = re.search(r"dead letters and their way back \| `([^`]+)`", docs)
+    asking = re.search(r"for the sentinels' user `([^`]+)`", docs)
+    assert rights is not None
+    assert asking is not None
+    sentinel = sentinels.sentinels[1]
+    url = url_of(sentinel, login="limited:pw@") + "?sentinel_username=app&sentinel_password=pw"
+    with sentinels.direct() as admin, sentinels.client(sentinel) as other:
+        wanted = [*rights[1].split(), "~s", "~rstream:*"]
+        admin.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">pw", *wanted)
+        other.execute_command("ACL", "SETUSER", "app", "reset", "on", ">pw", *asking[1].split())
+        error = refused(url)
+        assert "no right to run ROLE" in str(error)
+        assert "ACL SETUSER user +role" in str(error)
+        admin.execute_command("ACL", "SETUSER", "limited", "+role")
+        add(admin, 10)
+        assert drain(reader(Server("redis", url))) == [list(range(10))]
+        until(lambda: listens(other, "app"), "nobody could listen")
+        forget_all()
+
+
+def listens(sentinel: redis.Redis, user: str) -> bool:
+    return any(one["user"] == user and one["sub"] == "3" for one in sentinel.client_list())
+
+
+def test_a_sentinel_that_lets_nobody_listen_is_told_of_once(
+    sentinels: Sentinels, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it costs is seen only when a master is replaced."""
+    sentinel = sentinels.sentinels[1]
+    with sentinels.client(sentinel) as other:
+        other.execute_command("ACL", "SETUSER", "deaf", "reset", "on", ">pw", "+@connection", "+sentinel", "&*")
+    with connect(Address.parse(url_of(sentinel) + "?sentinel_username=deaf&sentinel_password=pw")):
+        until(lambda: "+subscribe" in caplog.text, "nobody was told")
+        time.sleep(1.5)  # it has tried again
+    assert caplog.text.count("+subscribe") == 1
+    assert f"the sentinel 127.0.0.1:{sentinel} does not let its user listen (NOPERM" in caplog.text
 
 
 def test_the_newest_configuration_counts(redis_server: Server) -> None:

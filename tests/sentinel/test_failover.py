@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import time
 
-from tests.sentinel.piping import Piping
+from tests.piping import Piping
 from tests.sentinel.processes import DOWN_AFTER, Sentinels, until
 
 
 def test_a_master_that_is_killed(sentinels: Sentinels) -> None:
-    before, piping = sentinels.master(), Piping(sentinels)
+    before, piping = sentinels.master(), Piping(sentinels.server, sentinels.direct)
     piping.at_least(300)
     sentinels.kill(before)
     until(lambda: sentinels.master() != before, "no failover")
@@ -21,7 +21,7 @@ def test_a_master_that_is_killed(sentinels: Sentinels) -> None:
 
 def test_a_master_that_is_replaced_while_it_lives(sentinels: Sentinels) -> None:
     """It takes writes for ten seconds more (R30): they are left to nobody."""
-    before, piping = sentinels.master(), Piping(sentinels)
+    before, piping = sentinels.master(), Piping(sentinels.server, sentinels.direct)
     piping.at_least(300)
     sentinels.fail_over()
     until(lambda: sentinels.master() != before, "no failover")
@@ -31,7 +31,7 @@ def test_a_master_that_is_replaced_while_it_lives(sentinels: Sentinels) -> None:
 
 
 def test_a_master_that_stands_still_and_wakes_up_when_another_has_taken_over(sentinels: Sentinels) -> None:
-    before, piping = sentinels.master(), Piping(sentinels)
+    before, piping = sentinels.master(), Piping(sentinels.server, sentinels.direct)
     piping.at_least(300)
     sentinels.freeze(before)
     try:
@@ -46,7 +46,7 @@ def test_a_master_that_stands_still_and_wakes_up_when_another_has_taken_over(sen
 
 
 def test_a_master_that_stands_still_for_less_than_makes_it_count_as_down(sentinels: Sentinels) -> None:
-    before, piping = sentinels.master(), Piping(sentinels)
+    before, piping = sentinels.master(), Piping(sentinels.server, sentinels.direct)
     piping.at_least(300)
     sentinels.freeze(before)
     time.sleep(DOWN_AFTER / 2)

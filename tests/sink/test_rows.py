@@ -17,16 +17,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import redis
+from pyspark.sql.types import IntegerType, StructType
 
 from spark_streams.errors import (
     EntryIdError,
     ReplicationError,
+    RetriesExhaustedError,
     RStreamError,
     SchemaError,
     ServerUnreachableError,
     WrongKeyTypeError,
 )
 from spark_streams.options import SINK, parse_options
+from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.write import Result, Task, append
 from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 from tests.proxy import Proxy
@@ -243,12 +246,35 @@ def test_a_replica_that_has_everything_lets_the_task_end(redis_server: Server) -
         assert numbers(replica) == Counter([1, 2])
 
 
-def test_a_server_that_is_gone_is_waited_for_and_then_named() -> None:
+def test_a_server_where_nobody_has_ever_answered_is_named_soon_on_the_driver(delivery: str) -> None:
     url = f"redis://:secret@127.0.0.1:{free_port()}"
     begun = time.monotonic()
     with pytest.raises(ServerUnreachableError, match="no stream server answers at redis://\\*\\*\\*@") as caught:
-        append([frame([1])], options(url, Patience(first_connection=0.3)), None)
+        BatchWriter(
+            options(url, Patience(first_connection=0.3), delivery=delivery), StructType().add("a", IntegerType()), False
+        )
     assert 0.3 <= time.monotonic() - begun < DEFAULT_PATIENCE.limit / 2
+    assert "secret" not in str(caught.value)
+
+
+def test_a_task_that_begins_while_the_server_is_away_waits_for_it(server: Server, delivery: str) -> None:
+    """Its driver has been connected, so the address is right."""
+    with Proxy(server.url) as proxy:
+        patience = Patience(first_connection=0.1, longest_pause=0.05)
+        checked, batch = options(proxy.url, patience), batch_of(0)
+        proxy.away(0.5)
+        begun = time.monotonic()
+        append([frame(range(10))], checked, Task(batch) if delivery == "exactly-once" else None)
+        assert time.monotonic() - begun >= 0.3
+    assert numbers(server) == Counter(range(10))
+
+
+def test_a_server_that_stays_away_from_a_task_is_named_after_the_limit(delivery: str) -> None:
+    checked = options(f"redis://:secret@127.0.0.1:{free_port()}", Patience(limit=0.3))
+    with pytest.raises(
+        RetriesExhaustedError, match="was tried for [01] s without success, .* no stream server"
+    ) as caught:
+        append([frame([1])], checked, Task(batch_of(0)) if delivery == "exactly-once" else None)
     assert "secret" not in str(caught.value)
 
 

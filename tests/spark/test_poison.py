@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.servers import Server
+from tests.servers import Server, engine_at_length
 from tests.spark.streams import read_stream, run_to_the_end
 
 pytestmark = pytest.mark.spark
@@ -49,6 +49,7 @@ def start_until_it_ends(make: Callable[[], DataFrame], server: Server, checkpoin
     raise AssertionError("it did not end")
 
 
+@engine_at_length
 def test_the_entries_are_found_and_the_rest_is_written_once(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:
@@ -71,6 +72,7 @@ def test_the_entries_are_found_and_the_rest_is_written_once(
     assert starts <= 18
 
 
+@engine_at_length
 def test_what_the_query_needs_may_be_away_for_any_number_of_restarts(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ import spark_streams
 from spark_streams.errors import InvalidOptionError
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
-from tests.servers import Server, free_port
+from tests.servers import Server, engine_at_length, free_port
 from tests.spark.streams import read_stream, run_to_the_end, start
 
 pytestmark = pytest.mark.spark
@@ -125,6 +125,7 @@ def test_lines_and_metrics_say_what_happened(
     assert written["rstream_query_running", query] == 0
 
 
+@engine_at_length
 def test_a_dead_letter_says_what_killed_the_query(
     spark: SparkSession,
     server: Server,

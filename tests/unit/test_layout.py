@@ -37,7 +37,7 @@ BELOW = {
         *("deadletter", "errors", "ids", "keys", "options", "same_version", "source", "spark", "task_context", "wire"),
         "worker",
     },
-    "monitor": {"_version", "errors", "ids", "keys", "source", "spark", "wire"},
+    "monitor": {"_version", "errors", "ids", "keys", "options", "source", "spark", "wire"},
     "option_uses": {"errors", "options"},
     "datasource": {"errors", "option_uses", "options", "sink", "source", "spark", "wire"},
     "commands": {"deadletter", "engine", "errors", "ids", "jobs", "monitor", "option_values", "options", "wire"},
@@ -117,7 +117,7 @@ def test_within_the_source_imports_run_downwards() -> None:
 
 
 def test_connections_are_made_in_one_place() -> None:
-    """By `connect`, which knows of every kind of address."""
+    """By `connect`, which knows of every kind of address, and by whom it asks."""
     makers = {
         name
         for name, tree in modules()
@@ -125,7 +125,7 @@ def test_connections_are_made_in_one_place() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Connection"
     }
-    assert makers == {"wire.connect"}
+    assert makers == {"wire.connect", "wire.sentinel"}
 
 
 def test_nothing_imports_the_jobs_but_the_commands() -> None:

@@ -28,7 +28,11 @@ def test_what_something_takes_passes(given: dict[str, str]) -> None:
     [
         ({"grup": "g"}, UnknownOptionError, "format rstream has no option 'grup'; did you mean 'group'?"),
         ({"Strem": "g"}, UnknownOptionError, "no option 'Strem'; did you mean 'stream'?"),
-        ({"zzz": "g"}, UnknownOptionError, "no option 'zzz'; it knows url, streams, .*, stream, .*waitReplicas"),
+        (
+            {"zzz": "g"},
+            UnknownOptionError,
+            "no option 'zzz'; it knows url, username, .*, streams, .*, stream, .*waitReplicas",
+        ),
         ({"path": "orders"}, UnknownOptionError, r"take no path .*: option streams names what is read"),
         ({"mode": "IGNORE"}, InvalidOptionError, "source option mode='IGNORE' must be one of PERMISSIVE"),
         ({"maxlen": "many"}, InvalidOptionError, "sink option maxlen='many' must be a whole number"),

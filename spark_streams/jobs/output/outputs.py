@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 
 from spark_streams.errors import ConfigError, OptionError
 from spark_streams.jobs.config import FREE, Config, check_keys, value_at
-from spark_streams.jobs.job import as_texts
+from spark_streams.jobs.job import as_texts, beside
 from spark_streams.jobs.output.stream import Stream
 from spark_streams.jobs.output.table import PARQUET_SHAPE, TableConfig
 from spark_streams.jobs.output.table import SHAPE as TABLE
-from spark_streams.options import SINK, parse_options
+from spark_streams.options import SINK, Options, parse_options
 from spark_streams.running.failing import first_line
 
 # What a job has that writes to outputs.
@@ -69,15 +69,16 @@ def main_table(config: Config) -> TableConfig | None:
     return TableConfig.of(given, "parquet" if table is None else "table", as_texts(given.get("options", {})))
 
 
-def outputs_of(config: Config, url: str) -> list[Output]:
-    """All of them, [table] first. url: where streams are, unless an output says so. Raises ConfigError."""
+def outputs_of(config: Config, access: Mapping[str, str]) -> list[Output]:
+    """All of them, [table] first. access: the server and who connects, as options, unless an output says so. Raises
+    ConfigError."""
     table = main_table(config)
     found = [] if table is None else [Output("table", table)]
     for number, given in enumerate(value_at(config, "output", []), start=1):
         where = f"[[output]] {number}"
         if not isinstance(given, dict):
             raise ConfigError(f"{where} must be a table, not {given!r}")
-        found.append(_output(given, given.get("name") or where, where, url))
+        found.append(_output(given, given.get("name") or where, where, access))
     if not found:
         raise ConfigError("table.path is missing (or [[output]]): say where the rows go")
     names = [output.name for output in found]
@@ -87,6 +88,11 @@ def outputs_of(config: Config, url: str) -> list[Output]:
     return found
 
 
+def stream_options(outputs: Iterable[Output]) -> dict[str, Options]:
+    """The options of those that are streams, by the key that names the stream in messages."""
+    return {f"output {one.name}: sink.stream": one.to.options for one in outputs if isinstance(one.to, Stream)}
+
+
 def check_main_columns(outputs: Iterable[Output], names: Sequence[str]) -> None:
     """What can be said before Spark is started of outputs that take all rows as they are. Raises ConfigError."""
     for output in outputs:
@@ -94,7 +100,7 @@ def check_main_columns(outputs: Iterable[Output], names: Sequence[str]) -> None:
             output.to.check_columns(names)
 
 
-def _output(given: Mapping[str, Any], name: str, where: str, url: str) -> Output:
+def _output(given: Mapping[str, Any], name: str, where: str, access: Mapping[str, str]) -> Output:
     """Raises ConfigError."""
     check_keys(given, _OUTPUT, "", where)
     if not given.get("name"):
@@ -107,7 +113,7 @@ def _output(given: Mapping[str, Any], name: str, where: str, url: str) -> Output
     if "table" in given:
         table = given["table"]
         return Output(name, TableConfig.of(table, f"output {name}: table", as_texts(table.get("options", {}))), rows)
-    options = {"url": url, **as_texts(given["sink"])}
+    options = beside(access, as_texts(given["sink"]))
     try:
         checked = parse_options(options, SINK, "sink")
     except OptionError as error:

@@ -80,6 +80,7 @@ class Standings:
             try:
                 if self._server is None:
                     self._server = connect(self._address)
+                self._server.renew_login()
                 act(self._server)
             except RStreamError as error:
                 self._drop()

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +30,11 @@ from spark_streams.monitor.watch.lag_cache import Standings
 from spark_streams.monitor.watch.progress import offsets_in, read_progress
 from spark_streams.monitor.watch.prometheus import Collector, Exposition
 from spark_streams.monitor.watch.queries import Query
+from spark_streams.options import server_of
 from spark_streams.source.offset import Offset
 from spark_streams.source.recovery.poison_record import Failure, note_failure
 from spark_streams.spark.connect import is_of_connect
-from spark_streams.wire.address import Address, default_url
+from spark_streams.wire.address import Address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,7 +218,7 @@ def _now() -> str:
 
 def attach(
     spark: SparkSession,
-    url: str | None,
+    access: Mapping[str, str],
     log: str | Path | logging.Logger | None,
     metrics_port: int | None,
     metrics_host: str,
@@ -225,7 +226,7 @@ def attach(
 ) -> Watch:
     """See spark_streams.watch."""
     watch = Watch(
-        spark, Address.parse(url or default_url()), _writer(log), metrics_host, metrics_port,
+        spark, server_of(access, "watch"), _writer(log), metrics_host, metrics_port,
         None if metrics_file is None else Path(metrics_file),
     )  # fmt: skip
     _add(spark, watch)

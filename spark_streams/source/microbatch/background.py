@@ -69,6 +69,7 @@ class BackgroundWorker:
             try:
                 if server is None:
                     server = connect(self._address)
+                server.renew_login()
                 job(server)
             except Exception as raised:  # noqa: BLE001 - whoever waits gets it
                 error = raised

@@ -136,6 +136,7 @@ class MicroBatchStream:
         """Acknowledge up to `begin`, reserve the next batch of at most `most` entries, and return its end; None where
         there is nothing."""
         self._check_owner(begin)
+        self._server.rest()
         batch = self._again_where_something_vanishes(lambda server: self._trigger.next(server, begin, most))
         self._admission.looked()
         if batch is None:

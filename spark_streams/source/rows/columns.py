@@ -20,8 +20,6 @@ from spark_streams.source.rows.malformed import Dead, Unfit
 from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.lines import Mask
 
-# Rows without a declared schema.
-DEFAULT_SCHEMA = "stream STRING, id STRING, timestamp TIMESTAMP, fields MAP<STRING, STRING>"
 CORRUPT_RECORD = "_corrupt_record"
 
 # Metadata columns and the types that each may be declared as, the usual one first.

@@ -100,7 +100,7 @@ def pack_maps(maps: pa.MapArray) -> tuple[pa.Array, pa.Array]:
         value = child.slice(int(bounds[0]), int(bounds[-1] - bounds[0])).cast(pa.binary())
         parts += [*_sized(b"", pc.fill_null(value, b"")), _scalar(_CRLF)]
     offsets = pa.array((bounds - bounds[0]).astype(np.int64))
-    return pc.binary_join(pa.LargeListArray.from_arrays(offsets, _join(parts)), _EMPTY), count
+    return pc.binary_join(pa.LargeListArray.from_arrays(offsets, _join(parts)), b""), count
 
 
 class _Pieces:
@@ -131,9 +131,6 @@ def _scalar(value: bytes) -> pa.Scalar:
     return pa.scalar(value, pa.binary())
 
 
-_EMPTY = _scalar(b"")
-
-
 def _bulk(value: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(value), value)
 
@@ -159,7 +156,7 @@ def _headers(before: bytes) -> pa.Array:
 
 
 def _join(pieces: Sequence[pa.Array | pa.Scalar]) -> pa.Array:
-    return pc.binary_join_element_wise(*pieces, _EMPTY)
+    return pc.binary_join_element_wise(*pieces, b"")
 
 
 def _requests(joined: pa.Array) -> Requests:

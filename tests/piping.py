@@ -6,11 +6,14 @@ import contextlib
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
-from spark_streams.wire.address import Address
+import redis
+
 from spark_streams.wire.session import Session
-from tests.sentinel.processes import Sentinels
+from tests.servers import Server
 from tests.sink.writing import batch_of, close, frame, options, write
 from tests.source.driving import ALL, pending_count, reader, rows
 
@@ -21,14 +24,19 @@ class Piping:
     An error of any of the three is raised by `end`: nothing is started again.
     """
 
-    def __init__(self, sentinels: Sentinels) -> None:
-        self._sentinels = sentinels
+    def __init__(
+        self, server: Server, direct: Callable[[], AbstractContextManager[redis.Redis]], **access: str
+    ) -> None:
+        """direct: a plain client, with which nothing can go wrong; access: options beside the url."""
+        self._server = server
+        self._direct = direct
+        self._access = access
         self._ended = threading.Event()
         self._told: list[BaseException] = []
         self._produced = threading.Event()
         self.written = 0
         self.longest = 0.0  # seconds that a batch took
-        self._reader = reader(sentinels.server)
+        self._reader = reader(server, **access)
         self._at = self._reader.initialOffset()
         self._threads = [threading.Thread(target=self._guarded, args=(run,)) for run in (self._produce, self._query)]
         for thread in self._threads:
@@ -53,7 +61,7 @@ class Piping:
 
     def nothing_is_lost_or_doubled(self) -> None:
         """What is in the one stream is in the other, once, and nothing is pending."""
-        with self._sentinels.direct() as client:
+        with self._direct() as client:
             there = Counter(fields["n"] for _, fields in client.xrange("s"))
             written = Counter(fields["n"] for _, fields in client.xrange("out"))
             assert pending_count(client) == 0
@@ -69,7 +77,7 @@ class Piping:
 
     def _produce(self) -> None:
         n = 0
-        known = Session(Address.parse(self._sentinels.url), "producing", is_known=True)
+        known = Session(options(self._server.url, **self._access).address, "producing", is_known=True)
         with known as session, contextlib.ExitStack() as last:
             last.callback(self._produced.set)
             while not self._ended.is_set():
@@ -78,7 +86,7 @@ class Piping:
                 time.sleep(0.005)
 
     def _query(self) -> None:
-        checked = options(self._sentinels.url)
+        checked = options(self._server.url, **self._access)
         number = 0
         while True:
             last = self._produced.is_set()

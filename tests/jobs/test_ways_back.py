@@ -1,0 +1,32 @@
+"""A job that writes to what it reads is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_streams.errors import ConfigError
+from spark_streams.jobs.ways_back import check_ways_back
+from spark_streams.options import SINK, SOURCE, parse_options
+
+HERE = "redis://127.0.0.1:6379"
+
+
+@pytest.mark.parametrize(
+    ("source", "sink", "refused"),
+    [
+        ({"streams": "a,b"}, {"stream": "b"}, "output x: sink.stream is 'b', which source.streams names, too: the job"),
+        ({"streams": "a"}, {"stream": "b"}, None),
+        ({"streams": "a"}, {"stream": "a", "url": "redis://127.0.0.1:6380"}, None),
+        ({"streams": "a"}, {"streamColumn": "to"}, None),
+        ({"streamsPattern": "o:*"}, {"stream": "o:late"}, "is 'o:late', which source.streamsPattern 'o:.' finds, too"),
+        ({"streamsPattern": "o:[^l]*"}, {"stream": "o:late"}, None),
+    ],
+)
+def test_what_would_go_round_for_ever(source: dict[str, str], sink: dict[str, str], refused: str | None) -> None:
+    read = parse_options({"url": HERE, "group": "g", **source}, SOURCE, "source")
+    written = {"output x: sink.stream": parse_options({"url": HERE, **sink}, SINK, "sink")}
+    if refused is None:
+        check_ways_back(read, written)
+    else:
+        with pytest.raises(ConfigError, match=refused):
+            check_ways_back(read, written)

@@ -1,0 +1,43 @@
+"""What Spark waits for: the processes that it starts for one question each import what they need for that one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("numpy", "pandas", "pyarrow", "redis", "hiredis", "rich", "jinja2", "click")
+
+
+@pytest.mark.parametrize(
+    ("what", "allowed"),
+    [
+        ("pyspark_rstream", set()),  # Spark looks for data sources
+        ("spark_streams.datasource", set()),  # and makes one
+        ("spark_streams.source.stream_reader", {"numpy", "pyarrow", "redis", "hiredis"}),
+        ("spark_streams.source.batch_reader", {"numpy", "pyarrow", "redis", "hiredis"}),
+        ("spark_streams.sink.stream_writer", {"numpy", "pyarrow", "redis", "hiredis"}),
+        ("spark_streams.sink.batch_writer", {"numpy", "pyarrow", "redis", "hiredis"}),
+    ],
+)
+def test_a_process_of_spark_imports_no_more_than_it_needs(what: str, allowed: set[str]) -> None:
+    code = f"import sys, pyspark.worker, {what}; print(*[name for name in {HEAVY} if name in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(said.stdout.split()) <= allowed
+
+
+def test_arrow_does_not_look_for_pandas_when_ours_is_imported() -> None:
+    """It does when it makes an array or a scalar of a Python value for the first time, and that takes a third of a
+    second where pandas is installed."""
+    code = (
+        "import sys, importlib.abc\n"
+        "class Watch(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        assert name != 'pandas', 'pandas was looked for'\n"
+        "import pyspark.worker\n"
+        "sys.meta_path.insert(0, Watch())\n"
+        "import spark_streams.source.stream_reader, spark_streams.source.batch_reader\n"
+        "import spark_streams.sink.stream_writer, spark_streams.sink.batch_writer\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
