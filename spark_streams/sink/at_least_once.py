@@ -34,8 +34,8 @@ _UNDER_WAY = 2
 
 @dataclass(eq=False)
 class _Sent:
-    """A chunk on its way, with the XTRIMs that go along. stream: one of its streams, which are all on one server; via: where
-    it was sent; pipe: on which the server has answered for it."""
+    """A chunk on its way, with the XTRIMs that go along. stream: one of its streams, which are all on one server; via:
+    where it was sent; pipe: on which the server has answered for it."""
 
     chunk: Chunk
     trims: list[bytes]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 
 from spark_streams.errors import ReplicationError
+from spark_streams.wire.connection import Connection
 from spark_streams.wire.server import Server
 
 WINDOW = 8  # chunks that are kept in memory until replicas have them
@@ -23,7 +24,7 @@ def wait_for_replicas(server: Server, replicas: int, streams: Iterable[bytes]) -
         _wait(there, replicas)
 
 
-def _wait(server: Server, replicas: int) -> None:
+def _wait(server: Connection, replicas: int) -> None:
     patience = server.address.patience
     seconds, until = patience.replicas, time.monotonic() + patience.replicas
     have = 0

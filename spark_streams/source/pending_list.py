@@ -14,7 +14,7 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed
-from spark_streams.wire.connection import ReplyError, pack
+from spark_streams.wire.connection import Connection, ReplyError, pack
 from spark_streams.wire.entries.pending_page import PendingPage, decode_pending
 from spark_streams.wire.server import Server
 
@@ -102,7 +102,7 @@ def _round_trip(
     Raises the named error of the first reply that is one.
     """
     asks = [(one.stream, at, ask_pending(member, one, counts[at])) for at, one in enumerate(ranges)]
-    sent: list[tuple[Server, list[tuple[str, int, bytes]]]] = []
+    sent: list[tuple[Connection, list[tuple[str, int, bytes]]]] = []
     # An XACK stands before the questions, at the place -1.
     for there, some in server.parts([*[(stream, -1, ack) for stream, ack in acks], *asks], lambda one: one[0]):
         kinds = [[words for _, at, words in some if (at < 0) == is_ack] for is_ack in (True, False)]

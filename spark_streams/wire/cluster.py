@@ -16,9 +16,8 @@ from spark_streams.errors import RStreamError, ServerUnreachableError, Unsupport
 from spark_streams.keys import slot_of
 from spark_streams.wire.address import Address
 from spark_streams.wire.cluster_watch import watch
-from spark_streams.wire.connection import Argument, Reply, ReplyError, pack
+from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError, pack
 from spark_streams.wire.named_errors import error_behind, not_a_stream
-from spark_streams.wire.server import Server
 from spark_streams.wire.server_url import Node
 from spark_streams.wire.topology import connect_to_node, topology_of
 
@@ -72,8 +71,8 @@ class Cluster:
         self.address = address
         self._follows = follows
         self._topology = topology_of(address)
-        self._connections: dict[Node, Server] = {}
-        self._watched: dict[int, Server] = {}  # slot → where its keys are watched
+        self._connections: dict[Node, Connection] = {}
+        self._watched: dict[int, Connection] = {}  # slot → where its keys are watched
         self._topology.masters()
 
     def __enter__(self) -> Self:
@@ -99,13 +98,13 @@ class Cluster:
 
     # -- where keys are --------------------------------------------------------------------------------------------
 
-    def of(self, key: str | bytes) -> Server:
+    def of(self, key: str | bytes) -> Connection:
         """The connection to the node that has this key. Raises ServerUnreachableError, ServerReplyError and kin."""
         return self._to(self._topology.node_of(slot(key)))
 
-    def parts(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[tuple[Server, list[T]]]:
+    def parts(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[tuple[Connection, list[T]]]:
         """The items by the nodes that have their keys."""
-        found: dict[Server, list[T]] = {}
+        found: dict[Connection, list[T]] = {}
         for item in items:
             found.setdefault(self.of(key(item)), []).append(item)
         return list(found.items())
@@ -117,11 +116,11 @@ class Cluster:
             found.setdefault(slot(key(item)), []).append(item)
         return list(found.values())
 
-    def nodes(self) -> list[Server]:
+    def nodes(self) -> list[Connection]:
         """A connection to each master."""
         return [self._to(node) for node in self._topology.masters()]
 
-    def _to(self, node: Node) -> Server:
+    def _to(self, node: Node) -> Connection:
         """The connection to a node. One that was lost is not made again: whoever uses this makes all of it anew."""
         known = self._connections.get(node)
         if known is not None and known.is_open:
@@ -190,7 +189,7 @@ class Cluster:
     # -- outside of transactions ------------------------------------------------------------------------------------
 
     def _outside(self, commands: Sequence[Command]) -> list[Reply]:
-        legs: dict[Server, _Leg] = {}
+        legs: dict[Connection, _Leg] = {}
         anywhere: list[int] = []
         for place, command in enumerate(commands):
             if command[0] == "UNWATCH":
@@ -229,7 +228,7 @@ class Cluster:
             by_slot.setdefault(slot(key), []).append(key)
         return [(some[0], (command[0], *some)) for some in by_slot.values()]
 
-    def _all_of(self, legs: dict[Server, _Leg]) -> list[list[Reply]]:
+    def _all_of(self, legs: dict[Connection, _Leg]) -> list[list[Reply]]:
         """The replies of each leg: all nodes work at the same time where that is not much."""
         try:
             if sum(len(leg.commands) for leg in legs.values()) > _AT_ONCE:

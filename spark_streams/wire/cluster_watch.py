@@ -12,7 +12,7 @@ import time
 import weakref
 
 from spark_streams.errors import RStreamError
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection import Connection
 from spark_streams.wire.server_url import Node
 from spark_streams.wire.topology import Topology
 
@@ -25,10 +25,10 @@ class ClusterWatch:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._lock = threading.Lock()
-        self._connections: weakref.WeakKeyDictionary[Server, Node] = weakref.WeakKeyDictionary()
+        self._connections: weakref.WeakKeyDictionary[Connection, Node] = weakref.WeakKeyDictionary()
         self._runs = False
 
-    def add(self, node: Node, connection: Server) -> None:
+    def add(self, node: Node, connection: Connection) -> None:
         """This connection is abandoned once its node is no master."""
         with self._lock:
             self._connections[connection] = node
@@ -56,7 +56,7 @@ _lock = threading.Lock()
 _watches: weakref.WeakKeyDictionary[Topology, ClusterWatch] = weakref.WeakKeyDictionary()
 
 
-def watch(topology: Topology, node: Node, connection: Server) -> None:
+def watch(topology: Topology, node: Node, connection: Connection) -> None:
     """Have a connection to a node abandoned once that is no master."""
     with _lock:
         found = _watches.get(topology) or _watches.setdefault(topology, ClusterWatch(topology))

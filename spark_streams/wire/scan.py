@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_streams.wire.connection import Argument, ReplyError
+from spark_streams.wire.connection import Argument, Connection, ReplyError
 from spark_streams.wire.server import Server
 
 _SCAN_COUNT = 10_000  # keys a round trip
@@ -65,7 +65,7 @@ def _scan(server: Server, *condition: Argument) -> set[bytes]:
     return names
 
 
-def _scan_node(node: Server, *condition: Argument) -> set[bytes]:
+def _scan_node(node: Connection, *condition: Argument) -> set[bytes]:
     names: set[bytes] = set()
     cursor = b"0"
     while True:

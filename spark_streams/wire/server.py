@@ -1,6 +1,6 @@
 """What one server and a cluster of them have in common: whoever uses one, uses the other.
 
-One server is a `Server`: `of` is itself, and everything is as near as can be. A cluster (wire.cluster) sends each
+One server is a `Connection`: `of` is itself, and everything is as near as can be. A cluster (wire.cluster) sends each
 command to the node that has its key's slot, and hands out the connections to its nodes for what goes out as raw bytes.
 What spans slots no server of a cluster does: WATCH and MULTI are for the keys of one slot, and whoever works on several
 asks `together`.
@@ -13,8 +13,7 @@ from typing import Protocol, Self, TypeVar
 
 from spark_streams.errors import RStreamError, WrongKeyTypeError
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Argument, Reply, ReplyError
-from spark_streams.wire.server import Server
+from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
 
 T = TypeVar("T")
 Key = str | bytes
@@ -62,14 +61,14 @@ class Server(Protocol):
 
     # -- where keys are --------------------------------------------------------------------------------------------
 
-    def of(self, key: Key) -> Server:
+    def of(self, key: Key) -> Connection:
         """The connection to the server that has this key. Raises ServerUnreachableError, ServerReplyError."""
 
-    def parts(self, items: Sequence[T], key: Callable[[T], Key]) -> list[tuple[Server, list[T]]]:
+    def parts(self, items: Sequence[T], key: Callable[[T], Key]) -> list[tuple[Connection, list[T]]]:
         """The items by the servers that have their keys, each in their order. Raises as `of` does."""
 
     def together(self, items: Sequence[T], key: Callable[[T], Key]) -> list[list[T]]:
         """The items by what one transaction may touch."""
 
-    def nodes(self) -> list[Server]:
+    def nodes(self) -> list[Connection]:
         """A connection to each server that takes writes. Raises as `of` does."""

@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerUnreachableError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect, mistrust
-from spark_streams.wire.connection import Argument, Reply, ReplyError
+from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.named_errors import REDIRECTIONS, node_of_a_cluster
 from spark_streams.wire.pipe import Pipe
 from spark_streams.wire.retry import Backoff, is_transient, wants_new_connection
@@ -49,7 +49,7 @@ class Session:
         self._greet = greet
         self._in_doubt = not is_known
         self._server: Server | None = None
-        self._pipes: dict[Server, Pipe] = {}
+        self._pipes: dict[Connection, Pipe] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -74,7 +74,7 @@ class Session:
                 self._wait_for_somebody(error)
         return self._server
 
-    def of(self, key: str | bytes) -> Server:
+    def of(self, key: str | bytes) -> Connection:
         """The connection to the server that has this key. Raises as `get` does, and what Server.of raises."""
         return self.get().of(key)
 

@@ -7,8 +7,10 @@ that was seen, and a node that says that the cluster is down is believed last.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_streams.errors import (
@@ -20,19 +22,17 @@ from spark_streams.errors import (
 )
 from spark_streams.keys import SLOTS
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Reply, ReplyError
+from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.replies import info
-from spark_streams.wire.server import Server
 from spark_streams.wire.server_url import Node
 
 ANSWER_WITHIN = 1.0  # seconds, for CLUSTER SLOTS
-REPLY_WITHIN = 5.0  # seconds, at most, of a node: a frozen one is replaced before
 _ENOUGH = 0.02  # seconds: a map that is no older is not read again for one more who finds it wrong
 _ASK = (("CLUSTER", "SLOTS"), ("CLUSTER", "INFO"))
 
 
-def connect_to_node(address: Address, node: Node, within: float = REPLY_WITHIN) -> Server:
-    """A connection to one node. within: seconds that it may be silent. Raises what Server raises."""
+def connect_to_node(address: Address, node: Node, within: float = math.inf) -> Connection:
+    """A connection to one node. within: seconds that it may be silent. Raises what Connection raises."""
     one = address.node(*node)
     patience = replace(one.patience, reply=min(within, one.patience.reply))
     return Connection(address, replace(one, patience=patience))
@@ -64,6 +64,13 @@ class SlotMap:
         is_ok = facts.get("cluster_state", "ok") == "ok"
         return cls(tuple(owners), tuple(masters), tuple(replicas), is_ok, int(facts.get("cluster_current_epoch", 0)))
 
+    def with_owners(self, moved: Mapping[int, Node]) -> SlotMap:
+        """The same, with other owners of these slots."""
+        owners = list(self.owners)
+        for slot, node in moved.items():
+            owners[slot] = node
+        return replace(self, owners=tuple(owners))
+
 
 def _node(asked: Node, told: Reply) -> Node:
     """(host, port) of [host, port, id …]: without a host (or `?`, where it has none to be known by) it is the one that
@@ -82,7 +89,7 @@ class Topology:
         self._is_wrong = True
         self._read = 0.0  # when
         self._moved: dict[int, Node] = {}  # what nodes said since the map was read
-        self._asked: tuple[Node, Server] | None = None  # the last one that has answered
+        self._asked: tuple[Node, Connection] | None = None  # the last one that has answered
 
     def node_of(self, slot: int) -> Node:
         """Who has the slot. Raises ServerUnreachableError where no node answers, ServerReplyError (CLUSTERDOWN) where
@@ -104,6 +111,8 @@ class Topology:
         """A node says who has a slot now."""
         with self._lock:
             self._moved[slot] = node
+            if self._map is not None:
+                self._map = self._map.with_owners({slot: node})
             self._is_wrong = True
 
     def look(self) -> SlotMap:
@@ -128,10 +137,7 @@ class Topology:
         except RStreamError:
             self._is_wrong = True
             raise
-        owners = list(found.owners)
-        for slot, node in moved.items():
-            owners[slot] = node
-        self._map = replace(found, owners=tuple(owners)) if moved else found
+        self._map = found.with_owners(moved) if moved else found
         self._read = time.monotonic()
         return self._map
 

@@ -29,12 +29,11 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.pending_list import PendingRange, ask_pending
 from spark_streams.source.task.ownership import match
 from spark_streams.source.task.range_cursor import Asked, Chosen, Reading
-from spark_streams.wire.connection import ReplyError, ReplyTooLargeError, pack
+from spark_streams.wire.connection import Connection, ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.entries.decode import EntryPage, decode_entries, decode_replies
 from spark_streams.wire.entries.filtered_page import FilteredPage
 from spark_streams.wire.entries.pending_page import NOTHING_PENDING, PendingPage, arguments_of, decode_pending, texts_of
 from spark_streams.wire.named_errors import while_reading
-from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 
 _GROWTH = 10  # a page is at most so many times the one before
@@ -74,7 +73,7 @@ class Fetch:
         self._may_vanish = may_vanish
         self._limits = limits
         self._size = limits.first_page
-        self._there: Server | None = None  # the server that was asked for the page that is under way
+        self._there: Connection | None = None  # the server that was asked for the page that is under way
 
     def pages(self) -> Iterator[Page]:
         """All entries. A connection that breaks is made again, and what was not yet handed out is asked for again.
@@ -136,7 +135,7 @@ class Fetch:
         room = self._size
         streams = set()
         elsewhere = set()
-        there: Server | None = None
+        there: Connection | None = None
         for reading in self._readings:
             if room <= 0 or reading.run.stream in streams or (reading.by_id and asked.readings):
                 break
@@ -213,7 +212,7 @@ class Fetch:
         reading.advance(chosen.up_to, entries.count)
         return Page(entries, entries.count, reading.run.stream, deliveries, asked.ended(), entries.count)
 
-    def _in_range(self, there: Server, asked: Asked, reply: memoryview) -> Page:
+    def _in_range(self, there: Connection, asked: Asked, reply: memoryview) -> Page:
         """Entries that were asked for by ranges, held against the pending ones where these were asked for, too."""
         with_pending = any(map(self._asks_pending, asked.readings))
         ranges, pending = there.apart(reply) if with_pending else (reply, reply[:0])
