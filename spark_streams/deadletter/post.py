@@ -7,6 +7,8 @@ So a crash leaves the entry either pending, or dead: never lost, and never with 
 EXEC is looked at before, under WATCH, for it would not hold up the XACK (FACTS R14); what nobody can look at, or WATCH
 does not notice (XSETID, a user's rights), is made good afterwards: such entries are pending again. A transaction whose
 reply was lost may yet be carried out: whether dead letters are due is asked when nothing can come in between any more.
+
+In a cluster `to` may stand in another slot than the entries: see outbox.py.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field
 from spark_streams.deadletter.envelope import dead_letter_fields
 from spark_streams.deadletter.ids_left import question, require_room
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
+from spark_streams.deadletter.outbox import Posting, post_across_slots
 from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
 from spark_streams.wire.connection import Argument, Reply, ReplyError
 from spark_streams.wire.limits import beyond
@@ -92,6 +95,9 @@ def _portions(entries: Sequence[FailedEntry], limits: DeadLetterLimits) -> Itera
 
 
 def _post(server: Server, to: str, group: str, entries: Sequence[FailedEntry]) -> int:
+    stream = entries[0].stream
+    if len(server.together([to, stream], lambda key: key)) > 1:
+        return post_across_slots(server, _posting(to, group, stream), entries)
     for _ in range(_ATTEMPTS):
         due = _due(server, to, group, entries)
         if not due:
@@ -109,6 +115,19 @@ def _post(server: Server, to: str, group: str, entries: Sequence[FailedEntry]) -
                     raise server.error_of(reply, command[:4])
             return len(due)
     raise ServerReplyError(f"stream {to!r} at {server.address} changes too often to append dead letters to it")
+
+
+def _posting(to: str, group: str, stream: str) -> Posting[FailedEntry]:
+    return Posting(
+        to,
+        group,
+        stream,
+        id_of=lambda entry: entry.id,
+        proof=lambda entry: _proof(group, entry),
+        letter=lambda entry: _xadd(to, entry),
+        settle=lambda due: [_xack(group, due), *_each_key("HDEL", due)],
+        carry_out=lambda server, due, commands: _transaction(server, to, due, commands),
+    )
 
 
 def _due(server: Server, to: str, group: str, entries: Sequence[FailedEntry]) -> list[FailedEntry]:

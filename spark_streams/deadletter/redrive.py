@@ -15,6 +15,7 @@ from spark_streams.deadletter import transform
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.mover import Mover
+from spark_streams.deadletter.mover_across_slots import MoverAcrossSlots
 from spark_streams.deadletter.page import DeadLetterPage
 from spark_streams.deadletter.page_reader import Extent, PageSize, extent, following, read_page, run_with_smaller_pages
 from spark_streams.deadletter.redrive_lock import RedriveLease, RedriveState, begin_or_continue
@@ -117,7 +118,8 @@ class Redrive:
             bound = StreamId.parse(state.bound)
             self.report.bound = state.bound
             self.report.total = min([within.length, *self._limits()])
-            mover = Mover(session, self._options, state)
+            across = self._address.is_cluster
+            mover = (MoverAcrossSlots if across else Mover)(session, self._options, state)
             first: StreamId | None = within.first
             while first is not None and first <= bound and self._room() != 0 and not self.report.stopped:
                 if not dry_run:
@@ -144,7 +146,7 @@ class Redrive:
             self.report.moved_before = state.moved + state.parked
         return within, state
 
-    def _page(self, mover: Mover, first: StreamId, bound: StreamId) -> StreamId | None:
+    def _page(self, mover: Mover | MoverAcrossSlots, first: StreamId, bound: StreamId) -> StreamId | None:
         """One page; where the next one begins."""
         room = self._room()
         paced = self._options.rate is not None and not self.report.dry_run
@@ -160,7 +162,11 @@ class Redrive:
         def move(server: Server) -> tuple[DeadLetterPage, PagePlan]:
             return look() if self.report.dry_run else mover.move(look)
 
-        page, plan = run_with_smaller_pages(mover.session, self._size, move)
+        try:
+            page, plan = run_with_smaller_pages(mover.session, self._size, move)
+        finally:
+            self.report.moved += mover.uncounted
+            mover.uncounted = 0
         self.report.add(plan)
         return following(page.ids[plan.last].as_py()) if page.count else None
 

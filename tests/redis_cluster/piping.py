@@ -64,7 +64,8 @@ class Piping:
         with connect(Address.parse(self._cluster.url)) as server:
             for n, stream in enumerate(STREAMS):
                 there = Counter(fields[1] for _, fields in server.execute("XRANGE", stream, "-", "+"))
-                written = Counter(dict(zip(f[::2], f[1::2], strict=True))[b"n"] for _, f in server.execute("XRANGE", f"out-{n}", "-", "+"))
+                rows = [fields for _, fields in server.execute("XRANGE", f"out-{n}", "-", "+")]
+                written = Counter(dict(zip(row[::2], row[1::2], strict=True))[b"n"] for row in rows)
                 assert there
                 assert written == there, (stream, len(there - written), len(written - there))
                 assert server.execute("XPENDING", stream, "g")[0] == 0
@@ -85,7 +86,8 @@ class Piping:
             last.callback(self._produced.set)
             while not self._ended.is_set():
                 stream = STREAMS[n // 10 % len(STREAMS)]
-                session.run(lambda server, s=stream, n=n: server.execute_all([("XADD", s, "*", "n", n + i) for i in range(10)]))
+                commands = [("XADD", stream, "*", "n", n + i) for i in range(10)]
+                session.run(lambda server, commands=commands: server.execute_all(commands))
                 n += 10
                 time.sleep(0.002)
 
