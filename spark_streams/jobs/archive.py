@@ -24,10 +24,9 @@ from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.keys import key_beside
 from spark_streams.option_values import duration
 from spark_streams.options import SOURCE, Options
-from spark_streams.sink.trim import AckedTrimmer, Trimming
+from spark_streams.sink.trim import AckedTrimmer, Trimming, clock
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.retry import is_transient
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import groups_in
@@ -203,7 +202,7 @@ class Trimmer:
     def trim(self) -> None:
         """Trim now. Raises ServerReplyError and kin."""
         with connect(self._address) as server:
-            now = milliseconds(server.execute("TIME"))
+            now = clock(server)
             trimmer = AckedTrimmer(server, self._trimming)
             # Whole nodes are trimmed ten thousand entries at a time, unless the server is told otherwise.
             while gone := trimmer.trim(self._streams, now):

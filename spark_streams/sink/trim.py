@@ -119,11 +119,11 @@ class Trimmer:
         if self._trimming.retention is None:
             return 0
         if self._ahead is None:
-            self._ahead = self._session.run(_clock) - _milliseconds_here()
+            self._ahead = self._session.run(clock) - _milliseconds_here()
         return _milliseconds_here() + self._ahead
 
 
-def _clock(server: Server) -> int:
+def clock(server: Server) -> int:
     """The server's; of several the one that is behind most, so that no entry goes too early."""
     return min(milliseconds(node.execute("TIME")) for node in server.nodes())
 

@@ -162,8 +162,11 @@ class Topology:
         refused = [error for error in failed.values() if isinstance(error, ServerReplyError)]
         if refused:
             raise refused[0]
-        each = "; ".join(f"{host}:{port}: {error.message}" for (host, port), error in failed.items())
-        raise ServerUnreachableError(f"no node of a cluster answers at {self.address}: {each}")
+        head, tail = f"no stream server answers at {self.address}: ", "; start one there, or set url (or RSTREAM_URL)"
+        each = "; ".join(error.message.removeprefix(head).removesuffix(tail) for error in failed.values())
+        raise ServerUnreachableError(
+            f"no node of a cluster answers at {self.address}: {each}; start them, or mend the url"
+        )
 
     def _candidates(self) -> list[Node]:
         """All nodes that are known, the last one that has answered first."""

@@ -17,6 +17,7 @@ from tests.sink.writing import batch_of, close, frame, options, write
 from tests.source.driving import ALL, reader, rows
 
 STREAMS = [f"s{n}" for n in range(12)]
+OUTS = [f"out-{n}" for n in range(12)]
 
 
 class Piping:

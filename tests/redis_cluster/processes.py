@@ -207,7 +207,18 @@ class ClusterServer(Server):
 
     def client(self, **options: Any) -> Any:
         nodes = [redis.cluster.ClusterNode(*one.split(":")) for one in self.url.rpartition("/")[2].split(",")]
-        return redis.RedisCluster(startup_nodes=nodes, **{"protocol": 2, **options})
+        key = (self.url, *sorted(options.items()))
+        if key not in _clients:  # to make one takes longer than what it is for
+            _clients[key] = _KeptClient(startup_nodes=nodes, **{"protocol": 2, **options})
+        return _clients[key]
+
+
+class _KeptClient(redis.RedisCluster):
+    def close(self) -> None:
+        """It is used again."""
+
+
+_clients: dict[tuple[Any, ...], _KeptClient] = {}
 
 
 @contextlib.contextmanager

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from spark_streams.keys import slot_of
-from tests.redis_cluster.piping import STREAMS, Piping
+from tests.redis_cluster.piping import OUTS, STREAMS, Piping
 from tests.redis_cluster.processes import RedisCluster
 from tests.sentinel.processes import until
 
 
-def test_a_quiet_cluster(cluster: RedisCluster) -> None:
-    piping = Piping(cluster)
+@pytest.mark.parametrize("sink", [{}, {"waitReplicas": "1", "maxlen": "100000", "chunkSize": "50"}])
+def test_a_quiet_cluster(cluster: RedisCluster, sink: dict[str, str]) -> None:
+    piping = Piping(cluster, **sink)
     piping.at_least(1000)
     piping.end()
     assert piping.nothing_is_lost_or_doubled() >= 1000
@@ -22,7 +25,7 @@ def test_slots_that_move_key_by_key(cluster: RedisCluster) -> None:
     piping = Piping(cluster)
     piping.at_least(300)
     for turn in range(1, 3):
-        for n, stream in enumerate([*STREAMS, *[f"out-{n}" for n in range(12)]]):
+        for n, stream in enumerate([*STREAMS, *OUTS]):
             masters = cluster.masters()
             cluster.move(slot_of(stream.encode()), masters[(n + turn) % len(masters)])
             piping.at_least(1)
