@@ -107,7 +107,7 @@ def _append(there: Connection, posting: Posting[T], fresh: Sequence[T]) -> bool:
     """Append, and note it in the outbox; False where something has changed. Raises ServerReplyError where some were
     refused: these are as they were."""
     noted = [word for entry in fresh for word in (posting.id_of(entry), b"")]
-    commands = [*map(posting.letter, fresh), ("HSET", posting.key, *noted)]
+    commands: list[Command] = [*map(posting.letter, fresh), ("HSET", posting.key, *noted)]
     replies = posting.carry_out(there, fresh, commands)
     if replies is None:
         return False

@@ -4,20 +4,31 @@ whatever happens."""
 from __future__ import annotations
 
 import contextlib
+import operator
 import threading
 import time
 from collections import Counter
-from typing import Any
+from typing import Any, Protocol
 
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.session import Session
-from tests.redis_cluster.processes import RedisCluster
-from tests.sink.writing import batch_of, close, frame, options, write
+from tests.servers import Server
+from tests.sink.writing import HASTY, batch_of, close, frame, options, write
 from tests.source.driving import ALL, reader, rows
 
 STREAMS = [f"s{n}" for n in range(12)]
 OUTS = [f"out-{n}" for n in range(12)]
+
+
+class Reached(Protocol):
+    """A cluster, by the login of some user."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def server(self) -> Server: ...
 
 
 class Piping:
@@ -27,7 +38,7 @@ class Piping:
     An error of any of the three is raised by `end`: nothing is started again.
     """
 
-    def __init__(self, cluster: RedisCluster, **sink: str) -> None:
+    def __init__(self, cluster: Reached, **sink: str) -> None:
         self._cluster = cluster
         self._sink = sink
         self._ended = threading.Event()
@@ -88,12 +99,12 @@ class Piping:
             while not self._ended.is_set():
                 stream = STREAMS[n // 10 % len(STREAMS)]
                 commands = [("XADD", stream, "*", "n", n + i) for i in range(10)]
-                session.run(lambda server, commands=commands: server.execute_all(commands))
+                session.run(operator.methodcaller("execute_all", commands))
                 n += 10
                 time.sleep(0.002)
 
     def _query(self) -> None:
-        checked = options(self._cluster.url, streamColumn="to", **self._sink)
+        checked = options(self._cluster.url, HASTY, streamColumn="to", **self._sink)
         number = 0
         while True:
             last = self._produced.is_set()

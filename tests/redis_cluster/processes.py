@@ -68,7 +68,7 @@ class RedisCluster:
 
     def command(self, port: int, *words: Any) -> Any:
         """One command to one process."""
-        return self.client(port).execute_command(*words)
+        return self.client(port).execute_command(*words)  # type: ignore[no-untyped-call]
 
     def flushed(self) -> None:
         """Empty."""
@@ -206,7 +206,8 @@ class ClusterServer(Server):
     """The address of a cluster; a client finds the node of each key."""
 
     def client(self, **options: Any) -> Any:
-        nodes = [redis.cluster.ClusterNode(*one.split(":")) for one in self.url.rpartition("/")[2].split(",")]
+        named = [one.split(":") for one in self.url.rpartition("/")[2].split(",")]
+        nodes = [redis.cluster.ClusterNode(*one) for one in named]  # type: ignore[no-untyped-call]
         key = (self.url, *sorted(options.items()))
         if key not in _clients:  # to make one takes longer than what it is for
             _clients[key] = _KeptClient(startup_nodes=nodes, **{"protocol": 2, **options})

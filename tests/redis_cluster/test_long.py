@@ -29,6 +29,11 @@ def seeded() -> random.Random:
     return random.Random(seed)
 
 
+def replaced(cluster: RedisCluster, stream: str, before: int) -> None:
+    """Another node is the master of this stream."""
+    until(lambda: cluster.owner(stream) != before, "no failover")
+
+
 def finished(cluster: RedisCluster, piping: Piping) -> None:
     piping.at_least(300)
     piping.end()
@@ -61,7 +66,7 @@ def test_masters_are_killed_one_after_the_other(cluster: RedisCluster) -> None:
         piping.at_least(300)
         before = cluster.owner(stream)
         cluster.kill(before)
-        until(lambda stream=stream, before=before: cluster.owner(stream) != before, "no failover")
+        replaced(cluster, stream, before)
         piping.at_least(300)
         cluster.healthy()
     finished(cluster, piping)

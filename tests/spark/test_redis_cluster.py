@@ -1,5 +1,5 @@
-"""format("rstream") inside Spark on a real cluster: streams of a pattern, in all slots, to streams in all slots, which move
-between two runs."""
+"""format("rstream") inside Spark on a real cluster: streams of a pattern, in all slots, to streams that move between
+two runs."""
 
 from __future__ import annotations
 
