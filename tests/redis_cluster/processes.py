@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -29,6 +30,7 @@ class RedisCluster:
         self._options = options
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._clients: dict[int, redis.Redis] = {}
+        self._frozen: set[int] = set()
         self.ports: list[int] = []
         self._bus: dict[int, int] = {}
         for _ in range(MASTERS + REPLICAS):
@@ -91,9 +93,9 @@ class RedisCluster:
         return str(self.command(port, "CLUSTER", "MYID"))
 
     def masters(self) -> list[int]:
-        """Those that have slots, as a node sees it that answers and that the others have not given up."""
+        """Those that have slots, as a node sees it that answers."""
         for port in self.ports:
-            if self._processes[port].poll() is None:
+            if self._processes[port].poll() is None and port not in self._frozen:
                 with contextlib.suppress(redis.RedisError):
                     told = self.command(port, "CLUSTER", "SLOTS")
                     return list(dict.fromkeys(int(one[2][1]) for one in told))
@@ -104,14 +106,16 @@ class RedisCluster:
         return self.owner_of_slot(slot_of(key.encode()))
 
     def owner_of_slot(self, slot: int) -> int:
-        """The same for a slot."""
+        """The same for a slot: what the node itself says, or, where it is away, another one."""
+        told = []
         for port in self.ports:
-            if self._processes[port].poll() is None:
+            if self._processes[port].poll() is None and port not in self._frozen:
                 with contextlib.suppress(redis.RedisError):
                     for first, last, master, *_ in self.command(port, "CLUSTER", "SLOTS"):
                         if first <= slot <= last:
-                            return int(master[1])
-        raise AssertionError(f"nobody has slot {slot}")
+                            told.append((port, int(master[1])))
+        assert told, f"nobody has slot {slot}"
+        return next((owner for port, owner in told if owner == port), told[0][1])
 
     # -- what happens to them ---------------------------------------------------------------------------------------
 
@@ -129,10 +133,12 @@ class RedisCluster:
         self._processes[port].wait()
 
     def freeze(self, port: int) -> None:
+        self._frozen.add(port)
         self._processes[port].send_signal(signal.SIGSTOP)
 
     def thaw(self, port: int) -> None:
         self._processes[port].send_signal(signal.SIGCONT)
+        self._frozen.discard(port)
 
     def move(self, slot: int, to: int) -> None:
         """Move a slot as redis-cli does: SETSLOT, and its keys one by one."""
@@ -146,6 +152,20 @@ class RedisCluster:
             self.command(before, "MIGRATE", "127.0.0.1", to, keys[0], 0, 5000)
         for port in (to, before):
             self.command(port, "CLUSTER", "SETSLOT", slot, "NODE", names[to])
+        # Nodes that have not heard of a move when the next one begins may take the old owner's word for the new one's.
+        until(lambda: self._is_agreed(slot, to), f"nodes do not agree on slot {slot}")
+
+    def _is_agreed(self, slot: int, owner: int) -> bool:
+        """Whether all nodes that answer name this one as the slot's owner, and have heard of its newest epoch."""
+        epochs = set()
+        for port in self.ports:
+            if self._processes[port].poll() is None and port not in self._frozen:
+                slots = self.command(port, "CLUSTER", "SLOTS")
+                named = [int(master[1]) for first, last, master, *_ in slots if first <= slot <= last]
+                if named != [owner]:
+                    return False
+                epochs.update(re.findall(r"current_epoch:\d+", self.command(port, "CLUSTER", "INFO")))
+        return len(epochs) == 1
 
     def healthy(self) -> None:
         """Start again what is not running, and wait until all agree."""
