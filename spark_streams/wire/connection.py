@@ -154,6 +154,10 @@ class Connection:
         """A connection to each server that takes writes."""
         return [self]
 
+    def may_be_silent_for(self, seconds: float) -> None:
+        """From now on the server is given up where it says nothing for so long."""
+        self._duplex.timeout = seconds
+
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     def require_silence(self) -> None:

@@ -26,16 +26,21 @@ from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.replies import info
 from spark_streams.wire.server_url import Node
 
+CONNECTED_WITHIN = 2.0  # seconds
 ANSWER_WITHIN = 1.0  # seconds, for CLUSTER SLOTS
 _ENOUGH = 0.02  # seconds: a map that is no older is not read again for one more who finds it wrong
 _ASK = (("CLUSTER", "SLOTS"), ("CLUSTER", "INFO"))
 
 
 def connect_to_node(address: Address, node: Node, within: float = math.inf) -> Connection:
-    """A connection to one node. within: seconds that it may be silent. Raises what Connection raises."""
-    one = address.node(*node)
-    patience = replace(one.patience, reply=min(within, one.patience.reply))
-    return Connection(address, replace(one, patience=patience))
+    """A connection to one node. within: seconds that it may be silent; while it is connected to no more than
+    CONNECTED_WITHIN, for one that stands still takes connections (R32), and may be replaced by now. Raises what
+    Connection raises."""
+    one, reply = address.node(*node), min(within, address.patience.reply)
+    patience = replace(one.patience, reply=min(reply, CONNECTED_WITHIN))
+    made = Connection(address, replace(one, patience=patience))
+    made.may_be_silent_for(reply)
+    return made
 
 
 @dataclass(frozen=True)
