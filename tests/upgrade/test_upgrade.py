@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset
 import pytest
@@ -57,7 +58,7 @@ class Job:
         environment = {**os.environ, "RSTREAM_URL": url, "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
         for name in ("PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "SPARK_SUBMIT_OPTS"):
             environment.pop(name, None)
-        command = [python, "-m", "spark_streams.cli", "run", "etl", "--config", folder / "etl.toml"]
+        command = [str(python), "-m", "spark_streams.cli", "run", "etl", "--config", str(folder / "etl.toml")]
         with self.said.open("ab") as said:
             self.process = subprocess.Popen(command, stderr=said, stdout=said, env=environment, start_new_session=True)
 
@@ -84,7 +85,7 @@ def test_a_job_goes_on_under_the_next_spark(server: Server, tmp_path: Path, caps
     if missing:
         pytest.skip(f"no Spark {', '.join(missing)}: scripts/test --upgrade sets them up")
     (tmp_path / "etl.toml").write_text(CONFIG.format(folder=tmp_path))
-    client = server.client()
+    client: Any = server.client(decode_responses=True)
     for round_, python in enumerate([*SPARKS.values(), Path(sys.executable)]):
         for n in range(round_ * EACH, (round_ + 1) * EACH):
             client.xadd("in", {"n": n if n % 10 else f"bad {n}"})
@@ -99,9 +100,9 @@ def test_a_job_goes_on_under_the_next_spark(server: Server, tmp_path: Path, caps
     Job(Path(sys.executable), tmp_path, server.url).finish()
 
     good = Counter(n for n in range(4 * EACH) if n % 10)
-    assert Counter(int(fields[b"n"]) for _, fields in client.xrange("out")) == good
+    assert Counter(int(fields["n"]) for _, fields in client.xrange("out")) == good
     table = pyarrow.dataset.dataset(tmp_path / "table", partitioning="hive").to_table()
     assert Counter(table.column("n").to_pylist()) == good
-    dead = Counter(fields[b"n"].decode() for _, fields in client.xrange("dead"))
+    dead = Counter(fields["n"] for _, fields in client.xrange("dead"))
     assert dead == Counter(f"bad {n}" for n in range(0, 4 * EACH, 10))
     assert client.xpending("in", "etl")["pending"] == 0
