@@ -30,6 +30,7 @@ from spark_streams.option_values import (
     streams,
     text,
 )
+from spark_streams.wire import server_url
 from spark_streams.wire.address import Address, default_identity, default_url
 from spark_streams.wire.identity import Identity
 from spark_streams.wire.patience import Patience
@@ -429,6 +430,8 @@ def parse_options(given: Mapping[str, str], table: Iterable[Option], side: str) 
             values[option.name] = option.default() if callable(option.default) else option.default
     check_together([option.name for option in known.values() if option.name.lower() in typed], values)
     values["url"] = _accessed(values)
+    if "replytimeout" in typed and server_url.has_parameter(values["url"].url, "socket_timeout"):
+        raise InvalidOptionError("option replyTimeout and the url's socket_timeout are the same: give one of them")
     return Options(values)
 
 

@@ -101,8 +101,12 @@ def master_name(url: str) -> str:
 
 def has_login(url: str) -> bool:
     """Whether a checked URL holds a user or a password for the server, in any of the places for it."""
-    given = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
-    return "@" in urlsplit(url).netloc or "username" in given or "password" in given
+    return "@" in urlsplit(url).netloc or any(has_parameter(url, name) for name in ("username", "password"))
+
+
+def has_parameter(url: str, name: str) -> bool:
+    """Whether it stands behind the `?` of a checked URL."""
+    return name in dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
 
 
 def of_node(url: str, node: Node) -> str:

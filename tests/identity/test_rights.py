@@ -59,7 +59,8 @@ def test_the_docs_name_rights_once() -> None:
     ["streams", "lag", "lag s --group g", "pending s", "show s", "dead list", "dead show dead", "report",
      "lag s --max 100 --max-seconds 1000", "top --help"],
 )  # fmt: skip
-def test_looking(letters: Server, line: str) -> None:
+def test_looking(letters: Server, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a report is a file
     ran = CliRunner().invoke(
         main, line.split(), env={"RSTREAM_URL": as_user(letters, RIGHTS["looking"], "s", "dead", "rstream:*")}
     )

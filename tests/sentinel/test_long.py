@@ -77,7 +77,7 @@ def test_a_query_goes_on_whatever_happens_to_masters(sentinels: Sentinels, spark
     )  # fmt: skip
     query = (
         rows.writeStream.format("rstream").option("url", sentinels.url).option("stream", "out")
-        .option("checkpointLocation", str(tmp_path)).trigger(processingTime="200 milliseconds").start()
+        .option("checkpointLocation", str(tmp_path)).trigger(processingTime="1 second").start()
     )  # fmt: skip
     end, strikes = time.monotonic() + 60 * MINUTES, Counter[str]()
     while time.monotonic() < end:

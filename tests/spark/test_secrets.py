@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,7 +83,7 @@ def test_a_query_shows_nothing_of_its_login(
         query.awaitTermination()
         with contextlib.redirect_stdout(io.StringIO()) as said:
             query.explain(True)
-        shown += [said.getvalue(), *[json.dumps(one.jsonValue) for one in query.recentProgress], str(query.status)]
+        shown += [said.getvalue(), *[one.json for one in query.recentProgress], str(query.status)]
     batch = spark.read.format("rstream").schema(SCHEMA).options(**given, streams=f"out-{way}").load()
     assert batch.count() == 20
     shown += [shown_by(batch), shown_by(batch.groupBy(F.col("n") % 2).count())]
@@ -127,7 +126,8 @@ def test_a_provider_of_ones_own_module_is_asked_on_executors(
     assert SECRET not in str(failed.value)
 
 
-def test_the_commands_show_nothing_of_a_login(guarded: Server, file: Path) -> None:
+def test_the_commands_show_nothing_of_a_login(guarded: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a report is a file
     around = {"RSTREAM_URL": guarded.url, "RSTREAM_USERNAME": "app", "RSTREAM_PASSWORD": SECRET}
     within = {"RSTREAM_URL": guarded.url.replace("://", f"://app:{SECRET}@")}
     said = ""
@@ -146,5 +146,6 @@ def test_the_commands_show_nothing_of_a_login(guarded: Server, file: Path) -> No
             if environment is within and line == "url":
                 continue  # which prints it on purpose
             said += CliRunner().invoke(main, line.split(), env=environment).output
-    assert "s" in said
+    said += everything_in(tmp_path)
+    assert "rstream-report.html" in said
     assert SECRET not in said

@@ -8,6 +8,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, MapType, String
 
 from spark_streams.errors import InvalidOptionError, RStreamError, SchemaError
 from spark_streams.options import SINK, Options, parse_options
+from spark_streams.sink import batch_writer
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.chunks import Chunk, chunks
 from spark_streams.sink.destination import Destination
@@ -27,6 +28,12 @@ ROWS = pa.RecordBatch.from_pydict(
 )
 # What version 0.1 wrote into its ledger for these rows, whose `_stream` and `_id` it used because of their names.
 FINGERPRINTS = [0x7EA5270645E80733, 0x7EBBFEED6C232B7A, 0x35C8E0131DE6E2D1]
+
+
+@pytest.fixture(autouse=True)
+def no_server_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked at here is looked at before the server is."""
+    monkeypatch.setattr(batch_writer, "reach", lambda address, is_known: None)
 
 
 def whole(rows: pa.RecordBatch, to: Destination) -> Chunk:

@@ -11,12 +11,19 @@ from pyspark.sql.types import StructType
 from spark_streams import same_version
 from spark_streams.datasource import RStreamDataSource
 from spark_streams.errors import VersionError
+from spark_streams.sink import batch_writer
 from spark_streams.wire.address import Address
 
 GIVEN = {"url": "redis://127.0.0.1:1/0", "streams": "s", "stream": "s", "group": "g", "delivery": "at-least-once"}
 SCHEMA = StructType().add("n", "long")
 READ = {"url", "streams", "group"}
 WRITE = {"url", "stream", "delivery"}
+
+
+@pytest.fixture(autouse=True)
+def no_server_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer is made on the driver, which is connected once before its tasks are."""
+    monkeypatch.setattr(batch_writer, "reach", lambda address, is_known: None)
 
 
 def given(names: set[str]) -> RStreamDataSource:
