@@ -32,7 +32,7 @@ from spark_streams.errors import RStreamError
 from spark_streams.jobs.command import SETTINGS, run
 from spark_streams.monitor.groups import StreamView, view_streams
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path("out")
@@ -62,7 +62,7 @@ def main(url: str) -> None:
         sys.exit("run: stopped; run it again to start over")
 
 
-def feed_and_check(server: Connection, url: str) -> None:
+def feed_and_check(server: Server, url: str) -> None:
     console.print(f"[bold]336,776 departures of 2013 through a Redis stream[/] at {server.address}\n")
     start_over(server)
     data = flights_folder()
@@ -76,7 +76,7 @@ def feed_and_check(server: Connection, url: str) -> None:
 # -- before --------------------------------------------------------------------------------------------------------
 
 
-def start_over(server: Connection) -> None:
+def start_over(server: Server) -> None:
     """Remove what an earlier run made. Streams that it did not make are never touched. Raises DemoError."""
     ours = server.execute("EXISTS", MARK)
     strangers = [stream for stream in STREAMS if server.execute("EXISTS", stream)]
@@ -144,7 +144,7 @@ class Check:
     holds: bool
 
 
-def report(server: Connection, data: Path, summaries: dict[str, dict[str, Any]]) -> None:
+def report(server: Server, data: Path, summaries: dict[str, dict[str, Any]]) -> None:
     views = {view.stream: view for view in view_streams(server, STREAMS)}
     carriers, checks = compare(server, data, views)
     console.print()
@@ -157,7 +157,7 @@ def report(server: Connection, data: Path, summaries: dict[str, dict[str, Any]])
         raise DemoError("the counts do not agree: see the ✗ above")
 
 
-def compare(server: Connection, data: Path, views: dict[str, StreamView]) -> tuple[pa.Table, list[Check]]:
+def compare(server: Server, data: Path, views: dict[str, StreamView]) -> tuple[pa.Table, list[Check]]:
     """The carrier table read back from stream `delays`, and what must hold between the stores and the file."""
     flights = pa.csv.read_csv(OUT / "flights.csv", convert_options=pa.csv.ConvertOptions(null_values=["NA"]))
     departed = flights.filter(pc.is_valid(flights["dep_time"]))
@@ -184,7 +184,7 @@ def compare(server: Connection, data: Path, views: dict[str, StreamView]) -> tup
     ]
 
 
-def read_delays(server: Connection) -> pa.Table:
+def read_delays(server: Server) -> pa.Table:
     """Stream `delays`, folded: the last entry of a carrier and month counts, months weighted by their flights."""
     last: dict[tuple[bytes, bytes], dict[bytes, bytes]] = {}
     for _, fields in server.execute("XRANGE", "delays", "-", "+"):
@@ -252,8 +252,8 @@ def _table(title: str) -> Table:
     return Table(title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False)
 
 
-def where_next(server: Connection) -> None:
-    client = _redis_cli(server.address.resolve())
+def where_next(server: Server) -> None:
+    client = _redis_cli(server.address)
     lines = [
         (f"{client} XINFO GROUPS flights", "who reads the stream, and how far"),
         (".venv/bin/rstream dead show flights:dead --limit 1", "a dead letter, with its reason"),
@@ -270,7 +270,13 @@ def where_next(server: Connection) -> None:
         console.print("\nThe engine keeps the streams in memory and ends ten minutes after its last client.")
 
 
-def _redis_cli(url: str) -> str:
+def _redis_cli(address: Address) -> str:
+    if address.is_cluster:
+        host, port = address.nodes[0]
+        return f"redis-cli -c -h {host} -p {port}"
+    if address.asks_sentinels:
+        return "redis-cli -h master"
+    url = address.resolve()
     if url.startswith("unix://"):
         return f"redis-cli -s {url.removeprefix('unix://').split('?')[0]}"
     return f"redis-cli -u {Address.parse(url)}"

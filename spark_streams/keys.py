@@ -5,12 +5,13 @@ Those beside a stream stand in its own slot, so that one transaction may touch b
 
 from __future__ import annotations
 
+import binascii
 import re
 from functools import lru_cache
 from urllib.parse import quote
 
 RUNS = "rstream:runs"  # the highest number that a run of a sink was given
-_SLOTS = 16384
+SLOTS = 16384
 _TAG = re.compile(rb"[^{]*\{([^}]+)\}", re.DOTALL)
 
 
@@ -42,28 +43,30 @@ def record_key(query: str) -> str:
     return f"rstream:sink:{query}"
 
 
+@lru_cache(maxsize=4096)
+def slot_of(key: bytes) -> int:
+    """Which of a cluster's 16,384 slots a key stands in. Source: Redis Cluster's specification."""
+    found = _TAG.match(key)
+    return crc16(key if found is None else found[1]) % SLOTS
+
+
 def hash_tag(stream: bytes) -> bytes:
     """What to put in braces so that a key falls into this stream's slot. Source: Redis Cluster's specification."""
     found = _TAG.match(stream)
     if found is not None:
         return found[1]
-    return stream if b"}" not in stream else _tag_of_slot(crc16(stream) % _SLOTS)
+    return stream if b"}" not in stream else _tag_of_slot(crc16(stream) % SLOTS)
 
 
 @lru_cache(maxsize=1024)
 def _tag_of_slot(slot: int) -> bytes:
     """A tag for a name that cannot be one itself, because it holds a closing brace."""
     number = 0
-    while crc16(b"%d" % number) % _SLOTS != slot:
+    while crc16(b"%d" % number) % SLOTS != slot:
         number += 1
     return b"%d" % number
 
 
 def crc16(data: bytes) -> int:
     """CRC16-CCITT (XMODEM), which gives a key its slot."""
-    crc = 0
-    for byte in data:
-        crc ^= byte << 8
-        for _ in range(8):
-            crc = ((crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
-    return crc
+    return binascii.crc_hqx(data, 0)

@@ -29,8 +29,9 @@ from pathlib import Path
 from spark_streams.errors import RStreamError, TakenError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.connection import Argument, Connection
+from spark_streams.wire.connection import Argument
 from spark_streams.wire.multi_exec import transact
+from spark_streams.wire.server import Server
 
 TTL = 10_000  # milliseconds
 _TOGETHER = 100  # keys of a transaction: a server takes the square of the time for more
@@ -111,7 +112,7 @@ class Lease(ABC):
     def taken(self, stream: str, where: str) -> TakenError:
         """Another process has it. where: empty, or ` (process 1 on host)`."""
 
-    def hold(self, server: Connection, streams: Sequence[str]) -> None:
+    def hold(self, server: Server, streams: Sequence[str]) -> None:
         """Make sure that the lease covers these streams, too, and is still ours."""
         known = set(self._streams.values())
         new = {self.key_of(stream): stream for stream in streams if stream not in known}
@@ -154,19 +155,20 @@ class Lease(ABC):
                 keys, self._streams, self._leaving = [*self._streams, *self._leaving], {}, []
             self._give_back(server, keys)
 
-    def _give_back(self, server: Connection, keys: Sequence[bytes]) -> None:
+    def _give_back(self, server: Server, keys: Sequence[bytes]) -> None:
         """Remove those that are still ours."""
-        for at in range(0, len(keys), _TOGETHER):
-            some = keys[at : at + _TOGETHER]
-            while True:
-                found = server.execute_all([("WATCH", *some), *[("GET", key) for key in some]])[1:]
-                mine = [key for key, value in zip(some, found, strict=True) if value == self._value]
-                if transact(server, [("DEL", *mine)] if mine else []) is not None:
-                    break
+        for together in server.together(keys, lambda key: key):
+            for at in range(0, len(together), _TOGETHER):
+                some = together[at : at + _TOGETHER]
+                while True:
+                    found = server.execute_all([("WATCH", *some), *[("GET", key) for key in some]])[1:]
+                    mine = [key for key, value in zip(some, found, strict=True) if value == self._value]
+                    if transact(server, [("DEL", *mine)] if mine else []) is not None:
+                        break
 
     # -- taking it -----------------------------------------------------------------------------------------------
 
-    def _take(self, server: Connection, streams: Mapping[bytes, str]) -> None:
+    def _take(self, server: Server, streams: Mapping[bytes, str]) -> None:
         waiting = list(streams)
         deadline = time.monotonic() + 2 * self._ttl / 1000 + 5
         left_before: dict[bytes, int] = {}
@@ -182,7 +184,7 @@ class Lease(ABC):
             if waiting:
                 self._terms.sleep(self._terms.poll)
 
-    def _take_over(self, server: Connection, key: bytes, stream: str) -> bool:
+    def _take_over(self, server: Server, key: bytes, stream: str) -> bool:
         """Take a lease that a dead process of this machine left. Raises TakenError where it lives,
         ServerError."""
         server.execute("WATCH", key)
@@ -211,7 +213,7 @@ class Lease(ABC):
             thread.start()
 
     def _keep(self, stop: threading.Event) -> None:
-        server: Connection | None = None
+        server: Server | None = None
         while not stop.wait(self._ttl / 3000):
             try:
                 server = server or connect(self._address)
@@ -229,7 +231,7 @@ class Lease(ABC):
         if server is not None:
             server.close()
 
-    def _renew(self, server: Connection) -> None:
+    def _renew(self, server: Server) -> None:
         with self._changing:
             with self._lock:
                 streams, leaving, began = self._streams, self._leaving, time.monotonic()

@@ -62,7 +62,7 @@ _URL = Option(
     lambda: Address.parse(default_url()),
     "`$RSTREAM_URL`, else `embedded:`",
     "The server: `redis://host:port/db`, `rediss://…` with TLS, `unix:///path`, `redis+sentinel://s1,s2/name/db` for "
-    "the master that sentinels name, or `embedded:` for the bundled engine.",
+    "the master that sentinels name, `redis+cluster://a,b` for a cluster, or `embedded:` for the bundled engine.",
 )
 # Who connects, and how patiently; beside every `url`.
 ACCESS: tuple[Option, ...] = (

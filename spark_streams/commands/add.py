@@ -13,7 +13,7 @@ from spark_streams.commands.shared import connect, json_option, print_json, url_
 from spark_streams.errors import SchemaError, ServerReplyError
 
 if TYPE_CHECKING:
-    from spark_streams.wire.connection import Connection
+    from spark_streams.wire.server import Server
 
 _CHUNK = 1_000  # entries that are sent together
 
@@ -59,7 +59,7 @@ def add(
         click.echo(last)
 
 
-def _send(server: Connection, head: Sequence[Any], entries: Iterator[Sequence[str]]) -> tuple[int, str | None]:
+def _send(server: Server, head: Sequence[Any], entries: Iterator[Sequence[str]]) -> tuple[int, str | None]:
     """How many were added, and the last id. Raises ServerError, SchemaError, which say how many were added before."""
     from spark_streams.wire.connection import ReplyError
 

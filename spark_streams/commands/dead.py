@@ -16,7 +16,7 @@ from spark_streams.errors import StreamStateError
 
 if TYPE_CHECKING:
     from spark_streams.deadletter.kind_counts import KindCounts
-    from spark_streams.wire.connection import Connection
+    from spark_streams.wire.server import Server
 
 
 @click.group(short_help="Dead letters: list, send back, delete.")
@@ -173,7 +173,7 @@ def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _no_such_dead_letter(server: Connection, stream: str, entry: str) -> StreamStateError:
+def _no_such_dead_letter(server: Server, stream: str, entry: str) -> StreamStateError:
     if not server.execute("XRANGE", stream, *map(bytes, parse_id(entry)), "COUNT", 1):
         return no_such_entry(server, stream, entry)
     return StreamStateError(

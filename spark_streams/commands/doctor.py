@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_streams.commands.shared import connect, console, json_option, print_json, url_option
+from spark_streams.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from spark_streams.doctor.finding import Finding
@@ -53,8 +54,14 @@ def doctor(server_url: str | None, names: tuple[str, ...], uses: tuple[str, ...]
     from spark_streams.doctor.examination import examine
     from spark_streams.doctor.finding import Level, worst
     from spark_streams.doctor.rights import USES
+    from spark_streams.wire.connection import Connection
 
     with connect(server_url or url) as server:
+        if not isinstance(server, Connection):
+            raise UnsupportedError(
+                f"rstream doctor looks at one server, and {server.address} is a cluster: give it each node's address, "
+                "redis:// in place of redis+cluster://"
+            )
         facts, found = examine(server, uses or USES, names)
     if as_json:
         print_json({"server": _about(facts), "worst": worst(found), "findings": [one.for_json() for one in found]})

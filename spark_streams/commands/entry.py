@@ -12,7 +12,7 @@ from spark_streams.errors import StreamStateError
 from spark_streams.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 
 if TYPE_CHECKING:
-    from spark_streams.wire.connection import Connection
+    from spark_streams.wire.server import Server
 
 _NO_TIME = 100 * 366 * 86_400_000  # milliseconds: an id that far from now is a number
 _VALUE = 500  # characters of a value that are shown
@@ -46,7 +46,7 @@ def print_entry(what: str, entry: str, pairs: Iterable[tuple[bytes, bytes]]) -> 
         click.echo(f"  {click.style(name, dim=dim)}{' ' * (width - len(name))}  {value}".rstrip())
 
 
-def no_such_entry(server: Connection, stream: str, entry: str) -> StreamStateError:
+def no_such_entry(server: Server, stream: str, entry: str) -> StreamStateError:
     """The error for an entry that is not there, with those that are next to it."""
     first, last = parse_id(entry)
     before = server.execute("XREVRANGE", stream, bytes(first), bytes(MIN_ID), "COUNT", 1)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spark_streams.monitor.report.report import LetterRow, Report
-    from spark_streams.wire.connection import Connection
+    from spark_streams.wire.server import Server
 
 
 @click.command(short_help="A page for the browser, from a server or a log.")
@@ -102,7 +102,7 @@ def _of_server(url: str, names: tuple[str, ...], group: str | None, lasts: int |
         return reading.report(str(server.address), letters)
 
 
-def _letters(url: str, server: Connection) -> Iterator[LetterRow]:
+def _letters(url: str, server: Server) -> Iterator[LetterRow]:
     from spark_streams.deadletter.criteria import Criteria
     from spark_streams.deadletter.listing import count_by_kind, dead_letter_streams
     from spark_streams.monitor.report.report import LetterRow

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from spark_streams.wire.address import Address
-    from spark_streams.wire.connection import Connection
+    from spark_streams.wire.server import Server
 
 _WIDE = 240  # columns
 # What was given beside --url, in click's context: as options; by variables.
@@ -109,14 +109,14 @@ def address_of(url: str, starts: bool = False) -> Address:
     return address if starts else address.without_starting()
 
 
-def connect(url: str, starts: bool = False) -> Connection:
+def connect(url: str, starts: bool = False) -> Server:
     """A connection to the server; closes as a context manager. starts: as above. Raises ServerError, OptionError."""
     from spark_streams.wire.connect import connect as connected
 
     return connected(address_of(url, starts))
 
 
-def named_streams(server: Connection, names: Sequence[str]) -> Sequence[str | bytes]:
+def named_streams(server: Server, names: Sequence[str]) -> Sequence[str | bytes]:
     """These streams, or all that the server has. Raises StreamStateError where one is not there."""
     from spark_streams.wire.scan import list_streams
 
@@ -134,7 +134,7 @@ def named_streams(server: Connection, names: Sequence[str]) -> Sequence[str | by
     return names
 
 
-def _what_is_there(server: Connection, missing: Sequence[str]) -> str:
+def _what_is_there(server: Server, missing: Sequence[str]) -> str:
     """A hint for whoever named streams that are missing: the nearest ones."""
     from spark_streams.wire.absent_streams import nearest
 

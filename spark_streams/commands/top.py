@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spark_streams.monitor.lag_survey import Survey
     from spark_streams.monitor.rates import History
     from spark_streams.monitor.terminal.board import Title
-    from spark_streams.wire.connection import Connection
+    from spark_streams.wire.server import Server
 
 # What INFO calls a server's version, and the server's name.
 _KINDS = {"rstream": "bundled engine", "valkey": "Valkey", "redis": "Redis"}
@@ -78,7 +78,7 @@ class Watched:
         self._url, self._names, self._group = url, names, group
         self.every = every_ms / 1000
         self.history: History = History()
-        self._server: Connection | None = connect(url)
+        self._server: Server | None = connect(url)
         [said] = self._server.pipeline([("INFO", "server")])
         told = info(said) if isinstance(said, bytes) else {}  # refused to a user who may use streams only
         kind = next((kind for kind in _KINDS if f"{kind}_version" in told), "redis")
@@ -106,7 +106,7 @@ class Watched:
         else:
             self.title = replace(self.title, trouble="")
 
-    def _seen(self, server: Connection) -> Survey:
+    def _seen(self, server: Server) -> Survey:
         from spark_streams.monitor.lag_survey import survey
 
         seen = survey(server, self._streams)

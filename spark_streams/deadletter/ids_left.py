@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from spark_streams.errors import IdsExhaustedError
 from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection import Argument, Reply, ReplyError
 from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import stream_in
 
 
@@ -19,7 +20,7 @@ def question(stream: str | bytes) -> tuple[Argument, ...]:
     return ("XINFO", "STREAM", stream)
 
 
-def require_room(server: Connection, stream: str | bytes, reply: Reply, entries: int) -> None:
+def require_room(server: Server, stream: str | bytes, reply: Reply, entries: int) -> None:
     """Make sure that so many XADDs with `*` can succeed, by the reply to `question`. What is not there has room.
 
     Raises IdsExhaustedError, WrongKeyTypeError, ServerReplyError.

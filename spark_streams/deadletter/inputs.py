@@ -14,8 +14,9 @@ from spark_streams.deadletter.envelope import is_dead_letter
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
 from spark_streams.deadletter.redrive_plan import PARKED
-from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.reply_errors import is_wrong_type
+from spark_streams.wire.server import Server
 
 _log = logging.getLogger("spark_streams.deadletter")
 
@@ -26,7 +27,7 @@ def own_dead_letter_streams(stream: str | None) -> list[str]:
 
 
 def divide(
-    server: Connection, names: Sequence[str], limits: DeadLetterLimits = DEAD_LETTER_LIMITS
+    server: Server, names: Sequence[str], limits: DeadLetterLimits = DEAD_LETTER_LIMITS
 ) -> tuple[set[str], set[str]]:
     """(the streams whose first entry is a dead letter, those whose first entry is none); an empty one is in neither.
 
@@ -59,7 +60,7 @@ class Inputs:
         self._dead: set[str] = set()
         self._others: set[str] = set()
 
-    def among(self, server: Connection, found: Sequence[str]) -> list[str]:
+    def among(self, server: Server, found: Sequence[str]) -> list[str]:
         """The streams to read: those that hold entries, and no dead letters. Raises ServerError."""
         there = set(found)
         self._dead &= there

@@ -12,8 +12,9 @@ from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, dead_letter_pages, extent, pages_of
 from spark_streams.deadletter.transform import DeadLetter, dead_letters_of
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.scan import list_streams
+from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 
 
@@ -28,7 +29,7 @@ class DeadLetterStream:
     newest: str
 
 
-def dead_letter_streams(server: Connection) -> list[DeadLetterStream]:
+def dead_letter_streams(server: Server) -> list[DeadLetterStream]:
     """All of them, by name. Raises ServerError."""
     streams: list[DeadLetterStream] = []
     size = PageSize(first=FIRST_LOOK)

@@ -57,6 +57,7 @@ class Mover:
     def __init__(self, session: Session, options: RedriveOptions, state: RedriveState) -> None:
         self.session = session
         self.vanished = 0
+        self.uncounted = 0  # each page that is moved is told
         self._options = options
         self._key = redrive_key(options.stream)
         self._state = state
@@ -127,7 +128,7 @@ class Mover:
         if not watch:
             needed.append(self._options.stream)  # dead letters may have to be put back
         rooms = [question(stream) for stream in needed]
-        server = self.session.get()
+        server = self.session.of(self._options.stream)
         replies = server.pipeline([*first, *kinds, *rooms, ("MULTI",)])
         try:
             for command, reply in zip([*first, *kinds], replies, strict=False):
@@ -149,7 +150,7 @@ class Mover:
     def _send(self, page: DeadLetterPage, plan: PagePlan) -> bool:
         """Whether the transaction was carried out; not, where something that is watched has changed."""
         attempt = _Try(self._next(plan.moved, plan.parked), page, plan)
-        server = self.session.get()
+        server = self.session.of(self._options.stream)
         remove = pack("XDEL", self._options.stream, *plan.ids)
         self._unheard.append(attempt)
         server.send(b"".join([plan.requests, remove, pack(*self._store(attempt.state)), pack("EXEC")]))

@@ -14,10 +14,11 @@ from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page import DeadLetterPage
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.wire.connection import Connection, ReplyError, ReplyTooLargeError, pack
+from spark_streams.wire.connection import ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.entries.decode import decode_entries
 from spark_streams.wire.entries.lines import Index
 from spark_streams.wire.replies import milliseconds
+from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 from spark_streams.wire.xinfo import read_stream_state
 
@@ -35,7 +36,7 @@ class Extent:
     length: int
 
 
-def extent(server: Connection, stream: str, criteria: Criteria) -> Extent:
+def extent(server: Server, stream: str, criteria: Criteria) -> Extent:
     """The range that is meant, ending at the stream's last id of this moment: what comes later is not in it.
 
     Raises ServerReplyError where there is no such stream, WrongKeyTypeError, ServerError.
@@ -90,22 +91,23 @@ def pages_of(names: Sequence[T], size: PageSize) -> Iterator[Sequence[T]]:
 
 
 def read_page(
-    server: Connection, stream: str, first: StreamId, last: StreamId, size: PageSize, wanted: int | None = None
+    server: Server, stream: str, first: StreamId, last: StreamId, size: PageSize, wanted: int | None = None
 ) -> tuple[DeadLetterPage, int]:
     """(the page from `first` on, bytes of the reply). wanted: dead letters that can be used. Raises ReplyTooLargeError,
     ServerError."""
     count = size.next(wanted)
     command = ("XRANGE", stream, bytes(first), bytes(last), "COUNT", count)
-    server.request(pack(*command))
-    reply = server.receive(None if count == 1 else size.limits.most_bytes)
+    there = server.of(stream)
+    there.request(pack(*command))
+    reply = there.receive(None if count == 1 else size.limits.most_bytes)
     if bytes(reply[:1]) == b"-":
         error = ReplyError(bytes(reply[1:500]).decode("utf-8", "replace").strip())
-        raise server.error_of(error, command)
+        raise there.error_of(error, command)
     return DeadLetterPage(decode_entries(reply)), len(reply)
 
 
 def _read_next(
-    stream: str, first: StreamId, last: StreamId, size: PageSize, server: Connection
+    stream: str, first: StreamId, last: StreamId, size: PageSize, server: Server
 ) -> tuple[DeadLetterPage, int]:
     return read_page(server, stream, first, last, size)
 
@@ -133,7 +135,7 @@ def following(entry: bytes) -> StreamId | None:
     return None if parsed == MAX_ID else parsed.next()
 
 
-def run_with_smaller_pages(session: Session, size: PageSize, step: Callable[[Connection], T]) -> T:
+def run_with_smaller_pages(session: Session, size: PageSize, step: Callable[[Server], T]) -> T:
     """Run a step that reads a page of this size; again with a smaller one where that was too large to be held. Raises
     ServerError."""
     while True:

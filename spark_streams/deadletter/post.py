@@ -7,6 +7,8 @@ So a crash leaves the entry either pending, or dead: never lost, and never with 
 EXEC is looked at before, under WATCH, for it would not hold up the XACK (FACTS R14); what nobody can look at, or WATCH
 does not notice (XSETID, a user's rights), is made good afterwards: such entries are pending again. A transaction whose
 reply was lost may yet be carried out: whether dead letters are due is asked when nothing can come in between any more.
+
+In a cluster `to` may stand in another slot than the entries: see outbox.py.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from dataclasses import dataclass, field
 from spark_streams.deadletter.envelope import dead_letter_fields
 from spark_streams.deadletter.ids_left import question, require_room
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
+from spark_streams.deadletter.outbox import Posting, post_across_slots
 from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
-from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection import Argument, Reply, ReplyError
 from spark_streams.wire.limits import beyond
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.replies import errors_among
+from spark_streams.wire.server import Server
 
 _ATTEMPTS = 100  # while others append to the same dead-letter stream
 
@@ -63,7 +67,7 @@ def now() -> str:
 
 
 def post(
-    server: Connection,
+    server: Server,
     to: str,
     group: str,
     entries: Sequence[FailedEntry],
@@ -90,7 +94,10 @@ def _portions(entries: Sequence[FailedEntry], limits: DeadLetterLimits) -> Itera
         yield entries[first:]
 
 
-def _post(server: Connection, to: str, group: str, entries: Sequence[FailedEntry]) -> int:
+def _post(server: Server, to: str, group: str, entries: Sequence[FailedEntry]) -> int:
+    stream = entries[0].stream
+    if len(server.together([to, stream], lambda key: key)) > 1:
+        return post_across_slots(server, _posting(to, group, stream), entries)
     for _ in range(_ATTEMPTS):
         due = _due(server, to, group, entries)
         if not due:
@@ -110,7 +117,20 @@ def _post(server: Connection, to: str, group: str, entries: Sequence[FailedEntry
     raise ServerReplyError(f"stream {to!r} at {server.address} changes too often to append dead letters to it")
 
 
-def _due(server: Connection, to: str, group: str, entries: Sequence[FailedEntry]) -> list[FailedEntry]:
+def _posting(to: str, group: str, stream: str) -> Posting[FailedEntry]:
+    return Posting(
+        to,
+        group,
+        stream,
+        id_of=lambda entry: entry.id,
+        proof=lambda entry: _proof(group, entry),
+        letter=lambda entry: _xadd(to, entry),
+        settle=lambda due: [_xack(group, due), *_each_key("HDEL", due)],
+        carry_out=lambda server, due, commands: _transaction(server, to, due, commands),
+    )
+
+
+def _due(server: Server, to: str, group: str, entries: Sequence[FailedEntry]) -> list[FailedEntry]:
     """WATCH `to`, and which dead letters are still due. Raises where `to` cannot take them; then nothing is watched."""
     watched, told, *proofs = server.pipeline(
         [("WATCH", to), question(to), *[_proof(group, entry) for entry in entries]]
@@ -138,7 +158,7 @@ def _proof(group: str, entry: FailedEntry) -> Sequence[Argument]:
 
 
 def _transaction(
-    server: Connection, to: str, entries: Sequence[FailedEntry], commands: Sequence[Sequence[Argument]]
+    server: Server, to: str, entries: Sequence[FailedEntry], commands: Sequence[Sequence[Argument]]
 ) -> list[Reply] | None:
     """The replies to the commands; None where the transaction was given up because `to` has changed."""
     try:
@@ -156,7 +176,7 @@ def _transaction(
 
 
 def _take_back(
-    server: Connection, to: str, group: str, entries: Sequence[FailedEntry], acked: Reply, why: ReplyError
+    server: Server, to: str, group: str, entries: Sequence[FailedEntry], acked: Reply, why: ReplyError
 ) -> None:
     """Entries that were acknowledged and whose dead letters were refused all the same (a user's rights that were taken
     away meanwhile, one above 1 GB): pending again, and their notes are back. Raises ServerReplyError."""

@@ -11,7 +11,7 @@ from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import dead_letter_pages, extent
 from spark_streams.deadletter.redrive_lock import RedriveLease
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 
 
@@ -69,7 +69,7 @@ def _delete(session: Session, stream: str, ids: Sequence[bytes]) -> int:
     """How many of these dead letters were deleted. Where a reply is lost, all of them: nobody can tell any more."""
     tries = 0
 
-    def delete(server: Connection) -> int:
+    def delete(server: Server) -> int:
         nonlocal tries
         tries += 1
         return int(server.execute("XDEL", stream, *ids))

@@ -15,13 +15,14 @@ from spark_streams.deadletter import transform
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.mover import Mover
+from spark_streams.deadletter.mover_across_slots import MoverAcrossSlots
 from spark_streams.deadletter.page import DeadLetterPage
 from spark_streams.deadletter.page_reader import Extent, PageSize, extent, following, read_page, run_with_smaller_pages
 from spark_streams.deadletter.redrive_lock import RedriveLease, RedriveState, begin_or_continue
 from spark_streams.deadletter.redrive_plan import PagePlan, RedriveOptions, plan_page
 from spark_streams.ids import StreamId
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 
 _PAGES_A_SECOND = 10  # under a rate
@@ -117,7 +118,8 @@ class Redrive:
             bound = StreamId.parse(state.bound)
             self.report.bound = state.bound
             self.report.total = min([within.length, *self._limits()])
-            mover = Mover(session, self._options, state)
+            across = self._address.is_cluster
+            mover = (MoverAcrossSlots if across else Mover)(session, self._options, state)
             first: StreamId | None = within.first
             while first is not None and first <= bound and self._room() != 0 and not self.report.stopped:
                 if not dry_run:
@@ -144,7 +146,7 @@ class Redrive:
             self.report.moved_before = state.moved + state.parked
         return within, state
 
-    def _page(self, mover: Mover, first: StreamId, bound: StreamId) -> StreamId | None:
+    def _page(self, mover: Mover | MoverAcrossSlots, first: StreamId, bound: StreamId) -> StreamId | None:
         """One page; where the next one begins."""
         room = self._room()
         paced = self._options.rate is not None and not self.report.dry_run
@@ -157,10 +159,14 @@ class Redrive:
             self._size.learn(page.count, received, len(plan.rows) + plan.left)
             return page, plan
 
-        def move(server: Connection) -> tuple[DeadLetterPage, PagePlan]:
+        def move(server: Server) -> tuple[DeadLetterPage, PagePlan]:
             return look() if self.report.dry_run else mover.move(look)
 
-        page, plan = run_with_smaller_pages(mover.session, self._size, move)
+        try:
+            page, plan = run_with_smaller_pages(mover.session, self._size, move)
+        finally:
+            self.report.moved += mover.uncounted
+            mover.uncounted = 0
         self.report.add(plan)
         return following(page.ids[plan.last].as_py()) if page.count else None
 

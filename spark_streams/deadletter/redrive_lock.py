@@ -18,8 +18,8 @@ from spark_streams import lease
 from spark_streams.errors import RedriveTakenError
 from spark_streams.ids import InvalidStreamId, StreamId
 from spark_streams.keys import key_beside
-from spark_streams.wire.connection import Connection
 from spark_streams.wire.multi_exec import transact
+from spark_streams.wire.server import Server
 
 KEPT_MS = 86_400_000
 
@@ -82,7 +82,7 @@ class RedriveState:
         return replace(self, run=secrets.token_hex(8))
 
 
-def begin_or_continue(server: Connection, stream: str, fresh: RedriveState) -> tuple[RedriveState, bool]:
+def begin_or_continue(server: Server, stream: str, fresh: RedriveState) -> tuple[RedriveState, bool]:
     """(this run's state, whether it goes on with one that was killed). fresh: the state of a run that begins.
 
     To be called under the lease, and again with the same state where it has raised ServerError: a try that is carried

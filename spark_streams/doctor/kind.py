@@ -35,7 +35,7 @@ def _mode(facts: ServerFacts) -> list[Finding]:
             Finding(
                 Level.DANGER, "mode", "this is one node of a cluster",
                 "streams and keys of other nodes are answered with MOVED, which stops a query",
-                "an address of the cluster as a whole, or one server",
+                "the address of the cluster as a whole: redis+cluster:// in place of redis://",
             )
         ]  # fmt: skip
     return []

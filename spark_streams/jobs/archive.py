@@ -24,12 +24,11 @@ from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.keys import key_beside
 from spark_streams.option_values import duration
 from spark_streams.options import SOURCE, Options
-from spark_streams.sink.trim import AckedTrimmer, Trimming
+from spark_streams.sink.trim import AckedTrimmer, Trimming, clock
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.connection import Connection
-from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.retry import is_transient
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import groups_in
 
 SHAPE = {
@@ -151,7 +150,7 @@ def _mark(stream: str, group: str) -> bytes:
     return key_beside(stream, "archive", group)
 
 
-def _groups_to_make(server: Connection, source: Options) -> list[str]:
+def _groups_to_make(server: Server, source: Options) -> list[str]:
     """The streams that do not have the group yet. Raises StreamStateError where somebody else has made it: what it had
     been given by then is not in the archive, and would be trimmed."""
     fresh = []
@@ -167,7 +166,7 @@ def _groups_to_make(server: Connection, source: Options) -> list[str]:
     return fresh
 
 
-def _make_groups(server: Connection, source: Options, streams: list[str]) -> None:
+def _make_groups(server: Server, source: Options, streams: list[str]) -> None:
     for stream in streams:
         # The mark first: without a group it means nothing, and a group without it would be a stranger's.
         server.execute("SET", _mark(stream, source["group"]), "1")
@@ -203,7 +202,7 @@ class Trimmer:
     def trim(self) -> None:
         """Trim now. Raises ServerReplyError and kin."""
         with connect(self._address) as server:
-            now = milliseconds(server.execute("TIME"))
+            now = clock(server)
             trimmer = AckedTrimmer(server, self._trimming)
             # Whole nodes are trimmed ten thousand entries at a time, unless the server is told otherwise.
             while gone := trimmer.trim(self._streams, now):

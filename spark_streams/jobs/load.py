@@ -24,7 +24,7 @@ from spark_streams.options import SINK, Options
 from spark_streams.sink.counts import Count, counts_of, forget_counts
 from spark_streams.sink.load_writer import LoadDataSource, check_loadable
 from spark_streams.wire.connect import connect
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 SHAPE = {
     "input": {"path": str, "format": str, "schema": str, "options": FREE},
@@ -82,7 +82,7 @@ def _format(job: Job) -> str:
     return str(job.get("input.format", "csv"))
 
 
-def _earlier(job: Job, server: Connection, stream: str, name: str) -> dict[str, Count]:
+def _earlier(job: Job, server: Server, stream: str, name: str) -> dict[str, Count]:
     """By file what earlier runs of this load have loaded; nothing, where it is to be loaded again."""
     counts = {} if job.get("load.again", False) else counts_of(server, stream, name)
     if not counts and not job.check:

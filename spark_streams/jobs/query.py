@@ -26,8 +26,8 @@ from spark_streams.running.to_the_end import to_the_end
 from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.connection import Connection
 from spark_streams.wire.scan import matching_streams
+from spark_streams.wire.server import Server
 
 # What [job] holds.
 SHAPE = {
@@ -92,7 +92,7 @@ class Query:
             "trigger": wanted,
         }
 
-    def _told_of_absent(self, server: Connection, views: Mapping[str, StreamView]) -> list[str]:
+    def _told_of_absent(self, server: Server, views: Mapping[str, StreamView]) -> list[str]:
         """A line for each stream that has no entry yet, for `--check`: the query itself says so when it starts."""
         if not self._job.check:
             return []
@@ -153,7 +153,7 @@ class Query:
         return Ran(total, bar.rate)
 
 
-def _inputs(server: Connection, source: Options) -> list[str]:
+def _inputs(server: Server, source: Options) -> list[str]:
     """The streams that a pattern finds and that the query would read now."""
     but = own_dead_letter_streams(source["deadLetterStream"])
     return Inputs().among(server, matching_streams(server, source["streamsPattern"], but))

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from spark_streams.jobs.spark_settings import CONF
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 _ENTRIES = 500  # that are looked at, oldest ones and newest ones
 
@@ -26,7 +26,7 @@ def sample_config(job: str) -> str:
     return (CONF / f"{job}.toml").read_text(encoding="utf-8")
 
 
-def columns_of(server: Connection, stream: str) -> list[tuple[str, str]]:
+def columns_of(server: Server, stream: str) -> list[tuple[str, str]]:
     """Names and types of the fields of a stream's entries. Raises SchemaError."""
     from spark_streams.source.batch.infer_schema import infer
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import GroupInfo, groups_in, stream_in
 
 
@@ -33,7 +34,7 @@ class StreamView:
     groups: tuple[GroupView, ...]
 
 
-def view_streams(server: Connection, streams: Sequence[str | bytes]) -> list[StreamView]:
+def view_streams(server: Server, streams: Sequence[str | bytes]) -> list[StreamView]:
     """The streams that exist among these, in order; bytes of a name that are no UTF-8 are shown as `\\xff`.
 
     Raises WrongKeyTypeError.

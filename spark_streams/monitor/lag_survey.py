@@ -14,9 +14,10 @@ from typing import Any
 
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.monitor.groups import shown
-from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection import Argument, Reply, ReplyError
 from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import ConsumerInfo, GroupInfo, consumers_in, ends_in, groups_in, stream_in
 
 COUNTED = 10_000  # entries at most that a group's lag is counted by hand
@@ -100,7 +101,7 @@ class _Draft:
     gone: bool = False
 
 
-def survey(server: Connection, streams: Sequence[str | bytes], counted: int | None = None, page: int = _PAGE) -> Survey:
+def survey(server: Server, streams: Sequence[str | bytes], counted: int | None = None, page: int = _PAGE) -> Survey:
     """Look at these streams; those that do not exist are left out. counted: up to where a lag is counted by hand; page:
     entries of a group that one round trip brings for that.
 
@@ -129,7 +130,7 @@ def survey(server: Connection, streams: Sequence[str | bytes], counted: int | No
     return Survey(at_ms, tuple(standings), tuple(_standing(draft, at_ms) for draft in drafts if not draft.gone))
 
 
-def ask(server: Connection, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
+def ask(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
     """All replies in order, a few thousand commands in a round trip; error replies are values."""
     replies: list[Reply] = []
     for start in range(0, len(commands), _COMMANDS):
@@ -149,7 +150,7 @@ def _stream(key: str | bytes, reply: Reply) -> tuple[StreamStanding, StreamId]:
     return standing, MIN_ID if ends is None else ends.first[0]
 
 
-def _look(server: Connection, drafts: Sequence[_Draft]) -> None:
+def _look(server: Server, drafts: Sequence[_Draft]) -> None:
     """Each group's first entry to come, its oldest pending one, its consumers."""
     commands: list[Sequence[Argument]] = []
     for draft in drafts:
@@ -178,7 +179,7 @@ def _consumer(info: ConsumerInfo, oldest: Sequence[Any] | None) -> ConsumerStand
     return ConsumerStanding(shown(info.name), info.pending, info.idle, known)
 
 
-def _look_at_consumers(server: Connection, drafts: Sequence[_Draft]) -> None:
+def _look_at_consumers(server: Server, drafts: Sequence[_Draft]) -> None:
     """How long each consumer's oldest pending entry has waited, where the group's oldest is not its own."""
     wanted = [
         (draft, place)
@@ -212,7 +213,7 @@ def _server_lag(draft: _Draft) -> int | None:
     return None if draft.info.lag is None else min(draft.info.lag, draft.stream.length)
 
 
-def _count(server: Connection, drafts: Iterable[_Draft], limit: int, most: int) -> None:
+def _count(server: Server, drafts: Iterable[_Draft], limit: int, most: int) -> None:
     """Count what these groups have not been given, a page of each in a round trip."""
     rest = list(drafts)
     while rest:

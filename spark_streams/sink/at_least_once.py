@@ -16,17 +16,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_streams.errors import RStreamError, ServerUnreachableError
+from spark_streams.errors import RStreamError, ServerError, ServerUnreachableError
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.replicas import WINDOW, wait_for_replicas
 from spark_streams.sink.rows import error_of_row, first_unwritten, id_refused, refuses_own_id
 from spark_streams.sink.trim import Trimmer
-from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.pipe import Pipe
 from spark_streams.wire.replies import errors_among, may_hold_errors, parse_replies
 from spark_streams.wire.reply_errors import is_id_form_unknown
 from spark_streams.wire.retry import is_transient
+from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 
 _UNDER_WAY = 2
@@ -34,11 +35,14 @@ _UNDER_WAY = 2
 
 @dataclass(eq=False)
 class _Sent:
-    """A chunk on its way, with the XTRIMs that go along. pipe: on which the server has answered for it."""
+    """A chunk on its way, with the XTRIMs that go along. stream: one of its streams, which are all on one server; via:
+    where it was sent; pipe: on which the server has answered for it."""
 
     chunk: Chunk
     trims: list[bytes]
+    stream: bytes
     pipe: Pipe | None = None
+    via: Pipe | None = None
 
 
 class PlainSender:
@@ -61,7 +65,8 @@ class PlainSender:
         rows = 0
         for chunk in self._limits.fitting(chunks):
             rows += len(chunk)
-            self._send(_Sent(chunk, self._trimmer.commands(chunk.stream_names())))
+            names = chunk.stream_names()
+            self._send(_Sent(chunk, self._trimmer.commands(names), names[0]))
             self._leave_room()
             if self._refused or self._doubtful:
                 self._finish()
@@ -76,11 +81,11 @@ class PlainSender:
         self._under_way.append(sent)
         try:
             self._put(sent)
-        except ServerUnreachableError as error:
+        except ServerError as error:
             self._send_all_again(error)
 
     def _put(self, sent: _Sent) -> None:
-        pipe = self._session.pipe
+        sent.via = pipe = self._session.pipe_of(sent.stream)
         pipe.send(sent.chunk.requests.slice(0, len(sent.chunk)), b"".join([*sent.trims, pipe.mark]))
 
     def _send_all_again(self, error: RStreamError) -> None:
@@ -92,7 +97,7 @@ class PlainSender:
             try:
                 for sent in self._under_way:
                     self._put(sent)
-            except ServerUnreachableError as another:
+            except ServerError as another:
                 error = another
             else:
                 return
@@ -117,7 +122,9 @@ class PlainSender:
     def _take(self) -> bytes:
         while True:
             try:
-                return self._session.pipe.take()
+                pipe = self._under_way[0].via
+                assert pipe is not None
+                return pipe.take()
             except ServerUnreachableError as error:
                 self._send_all_again(error)
 
@@ -140,10 +147,10 @@ class PlainSender:
             trims = sent.trims
             self._reason = refusal
         if again.any() or trims:
-            self._refused.append(_Sent(chunk.where(again), trims))
+            self._refused.append(_Sent(chunk.where(again), trims, sent.stream))
         if doubtful.any():
             self._doubtful.append(chunk.where(doubtful))
-        self._written(_Sent(chunk.where(~(again | doubtful)), []))
+        self._written(_Sent(chunk.where(~(again | doubtful)), [], sent.stream, via=sent.via))
 
     def _error_of(self, chunk: Chunk, place: int, refusal: ReplyError) -> RStreamError:
         server = self._session.get()
@@ -172,14 +179,14 @@ class PlainSender:
         while self._under_way:
             self._receive()
 
-    def _first_unwritten(self, server: Connection) -> int | None:
+    def _first_unwritten(self, server: Server) -> int | None:
         return first_unwritten(server, self._doubtful[0])
 
     # -- replicas -----------------------------------------------------------------------------------------------
 
     def _written(self, sent: _Sent) -> None:
         if self._replicas is not None and len(sent.chunk):
-            sent.pipe = self._session.pipe
+            sent.pipe = sent.via
             self._unacknowledged.append(sent)
 
     def _cover(self) -> None:
@@ -197,11 +204,13 @@ class PlainSender:
                 self._send(sent)
                 self._leave_room()
 
-    def _wait_for_replicas(self, server: Connection) -> list[_Sent]:
+    def _wait_for_replicas(self, server: Server) -> list[_Sent]:
         """What was written on another connection. Where nothing was, replicas have all of it when this returns."""
         assert self._replicas is not None
-        stale = [sent for sent in self._unacknowledged if sent.pipe is None or sent.pipe.server is not server]
+        stale = [
+            sent for sent in self._unacknowledged if sent.pipe is None or sent.pipe.server is not server.of(sent.stream)
+        ]
         if not stale:
-            wait_for_replicas(server, self._replicas)
+            wait_for_replicas(server, self._replicas, [sent.stream for sent in self._unacknowledged])
             self._unacknowledged = []
         return stale

@@ -19,8 +19,8 @@ from spark_streams.sink.balance import Balance, Kind, Total
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.ledger import CLOSED, Command, Keys
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
 from spark_streams.wire.multi_exec import transact
+from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 
 TOGETHER = 500  # streams in one transaction, which only saves round trips: each stands for itself
@@ -56,7 +56,7 @@ class _BatchCommit:
         self._is_void = totals is None
         self._sealing = False  # a job's record may be gone because of us
 
-    def run(self, server: Connection) -> bool:
+    def run(self, server: Server) -> bool:
         """One attempt; False where something has changed meanwhile."""
         batch = self._batch
         flat, told, lossy = server.execute_all([("HGETALL", batch.record), ("GET", batch.told), ("GET", batch.lossy)])
@@ -71,17 +71,15 @@ class _BatchCommit:
             raise refusals.late_closing(batch, closed)
         kind = Kind(batch.is_named_by(told), batch.is_named_by(lossy))
         old: list[bytes] = []
-        streams = list({**self._totals, **record})
-        for start in range(0, len(streams), self._together):
-            balances = self._look(server, streams[start : start + self._together], record, kind)
-            if not self._write(server, balances, closed):
-                return False
-            old += [balance.stream for balance in balances if self._is_old(balance)]
+        for streams in server.together(list({**self._totals, **record}), lambda stream: stream):
+            for start in range(0, len(streams), self._together):
+                balances = self._look(server, streams[start : start + self._together], record, kind)
+                if not self._write(server, balances, closed):
+                    return False
+                old += [balance.stream for balance in balances if self._is_old(balance)]
         return closed == batch.number or self._seal(server, flat, old)
 
-    def _look(
-        self, server: Connection, streams: Sequence[bytes], record: Mapping[bytes, int], kind: Kind
-    ) -> list[Balance]:
+    def _look(self, server: Server, streams: Sequence[bytes], record: Mapping[bytes, int], kind: Kind) -> list[Balance]:
         keys = [Keys.of(stream, self._batch) for stream in streams]
         _, *replies = server.execute_all([
             ("WATCH", *[of_stream.head for of_stream in keys]),
@@ -98,7 +96,7 @@ class _BatchCommit:
         """Whether this batch leaves the stream behind."""
         return (self._is_void or not balance.is_ours) and balance.last <= self._batch.number
 
-    def _write(self, server: Connection, balances: Sequence[Balance], closed: int | None) -> bool:
+    def _write(self, server: Server, balances: Sequence[Balance], closed: int | None) -> bool:
         """Write what is to be written for these streams; False where one was touched since it was looked at."""
         commands: list[Command] = []
         for balance in balances:
@@ -108,7 +106,7 @@ class _BatchCommit:
             return True
         return transact(server, commands) is not None
 
-    def _commands(self, server: Connection, balance: Balance, closed: int | None) -> list[Command]:
+    def _commands(self, server: Server, balance: Balance, closed: int | None) -> list[Command]:
         """What is to be written for one stream. Raises LedgerError."""
         if balance.last > self._batch.number:
             if self._is_void:
@@ -123,7 +121,7 @@ class _BatchCommit:
         marks = server.execute_all([("HVALS", key) for key in balance.earlier_marks()])
         return balance.finish([mark for of_part in marks for mark in of_part])
 
-    def _seal(self, server: Connection, flat: Sequence[bytes], old: Sequence[bytes]) -> bool:
+    def _seal(self, server: Server, flat: Sequence[bytes], old: Sequence[bytes]) -> bool:
         """Write into the record that the batch is closed. flat: the record as it was before, old: what it forgets."""
         record = self._batch.record
         seen = server.execute_all([("WATCH", record), ("HGETALL", record)])[-1]
@@ -141,7 +139,7 @@ class _BatchCommit:
         self._forget_job(server)
         return True
 
-    def _forget_job(self, server: Connection) -> None:
+    def _forget_job(self, server: Server) -> None:
         """Nobody asks for the heads of a job that is over."""
         if self._batch.expires and self._totals:
             server.execute("UNLINK", *[Keys.of(stream, self._batch).head for stream in self._totals])

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.errors import EntryIdError, SchemaError
+from spark_streams.keys import slot_of
 from spark_streams.sink.destination import Destination
 from spark_streams.sink.fields import text_columns
 from spark_streams.sink.fingerprint import Hashes, Mask, row_hashes
@@ -112,6 +113,14 @@ def chunks(
             whole = _encode(piece, before, to, nulls, fingerprints)
             before += len(piece)
             yield from _cut(whole, size)
+
+
+def of_one_slot(cut: Iterable[Chunk]) -> Iterator[Chunk]:
+    """The same rows in chunks whose streams stand in one slot of a cluster each: no transaction goes beyond."""
+    for chunk in cut:
+        slots = np.array([slot_of(stream) for stream in chunk.streams])[chunk.codes]
+        for slot in dict.fromkeys(slots.tolist()):
+            yield chunk.where(slots == slot)
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -9,7 +9,7 @@ import numpy as np
 from spark_streams.errors import LedgerError
 from spark_streams.keys import key_beside
 from spark_streams.sink.chunks import Chunk
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def load_key(stream: str, name: str) -> bytes:
     return key_beside(stream, "load", name)
 
 
-def counts_of(server: Connection, stream: str, name: str) -> dict[str, Count]:
+def counts_of(server: Server, stream: str, name: str) -> dict[str, Count]:
     """By input what is loaded; nothing where the stream has been deleted since: then it is loaded anew."""
     if not server.execute("EXISTS", stream):
         return {}
@@ -62,6 +62,6 @@ def counts_of(server: Connection, stream: str, name: str) -> dict[str, Count]:
     return {key.decode(): Count.parse(value) for key, value in zip(flat[0::2], flat[1::2], strict=True)}
 
 
-def forget_counts(server: Connection, stream: str, name: str) -> None:
+def forget_counts(server: Server, stream: str, name: str) -> None:
     """The next load of this name begins at the first row."""
     server.execute("DEL", load_key(stream, name))

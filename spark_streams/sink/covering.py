@@ -7,12 +7,14 @@ marks tell: where one of this attempt is missing, so are its rows. As long as re
 
 from __future__ import annotations
 
+import functools
+
 from spark_streams.sink import refusals
 from spark_streams.sink.ledger_view import LedgerView, LedgerViews, checked
 from spark_streams.sink.opening import open_views
 from spark_streams.sink.replicas import WINDOW, wait_for_replicas
 from spark_streams.sink.resolving import Resolver, Write
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 
 
@@ -25,7 +27,7 @@ class Covering:
         self._resolver = resolver
         self._replicas = replicas
         self._window: list[Write] = []  # written since the last WAIT; only where there is one
-        self._server: Connection | None = None  # has all that was written before this connection was made
+        self._server: Server | None = None  # has all that was written before this connection was made
 
     def begin(self) -> None:
         """The task has its first view."""
@@ -51,7 +53,7 @@ class Covering:
         while not self._session.run_part(lambda server: self._cover(server, at_the_end)):
             pass
 
-    def _cover(self, server: Connection, at_the_end: bool) -> bool:
+    def _cover(self, server: Server, at_the_end: bool) -> bool:
         """One attempt; False where the connection was made anew in the midst of it."""
         if server is not self._server:
             self._look_for_marks()
@@ -61,10 +63,10 @@ class Covering:
         if self._replicas is None or not (self._window or at_the_end):
             return True
         unfinished = [view for view in self._views.all() if not view.done]
-        if unfinished:
+        for there, some in server.parts(unfinished, lambda view: view.stream):
             # So that this connection has written something after the rows, whoever wrote them.
-            server.execute("INCRBY", unfinished[0].keys.part("written"), 0)
-        wait_for_replicas(server, self._replicas)
+            there.execute("INCRBY", some[0].keys.part("written"), 0)
+        wait_for_replicas(server, self._replicas, [view.stream for view in self._views.all()])
         self._window.clear()
         return True
 
@@ -86,7 +88,8 @@ class Covering:
     def _write_again(self, writes: list[Write]) -> None:
         views: list[LedgerView] = list({view.stream: view for write in writes for view in write.views}.values())
         self._views.begin_afresh(views)
-        self._resolver.asking(lambda: open_views(self._views, views, self._resolver.ask))
+        for some in self._session.get().together(views, lambda view: view.stream):
+            self._resolver.asking(functools.partial(open_views, self._views, some, self._resolver.ask))
         for view in views:
             if not view.is_untouched and not view.done:
                 # Others have written meanwhile: their rows and ours would have to be matched.

@@ -90,7 +90,7 @@ class Limits:
         """Whether the server refuses an argument of this size when it is announced."""
         try:
             with connect(self._address) as server:
-                return server.probe(b"*2\r\n$4\r\nECHO\r\n$%d\r\n" % size, _PROBE).startswith(b"-")
+                return server.nodes()[0].probe(b"*2\r\n$4\r\nECHO\r\n$%d\r\n" % size, _PROBE).startswith(b"-")
         except RStreamError:
             return False
 

@@ -26,10 +26,11 @@ from spark_streams.sink.limits import Limits
 from spark_streams.sink.replicas import wait_for_replicas
 from spark_streams.sink.rows import error_of_row
 from spark_streams.sink.trim import Trimmer, Trimming
-from spark_streams.wire.connection import Connection, Reply, ReplyError, pack
+from spark_streams.wire.connection import Reply, ReplyError, pack
 from spark_streams.wire.multi_exec import Outcome
 from spark_streams.wire.replies import errors_among, parse_replies
 from spark_streams.wire.retry import is_transient
+from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 
 _PER_SECOND = 10  # chunks, where a rate is set
@@ -64,8 +65,8 @@ class _OrderedSender:
         self.limits = Limits(session.address)
         self._key = load_key(stream, load.name)
         self._known = Count()  # as the server had it when last looked at
-        self._watched_on: Connection | None = None  # where the counts are watched, and `_known` was read
-        self._wrote_on: Connection | None = None
+        self._watched_on: Server | None = None  # where the counts are watched, and `_known` was read
+        self._wrote_on: Server | None = None
         self._began: float | None = None
         self._sent = 0
 
@@ -96,7 +97,7 @@ class _OrderedSender:
         if self._known.rows:
             self._session.run(lambda server: self._cover(server, replicas))
 
-    def _cover(self, server: Connection, replicas: int) -> None:
+    def _cover(self, server: Server, replicas: int) -> None:
         if server is not self._wrote_on:
             count = Count.parse(server.execute("HGET", self._key, self._load.input))
             if count.rows < self._known.rows:
@@ -104,7 +105,7 @@ class _OrderedSender:
             # So that this connection has written something after the rows.
             server.execute("HSET", self._key, self._load.input, str(count))
             self._wrote_on = server
-        wait_for_replicas(server, replicas)
+        wait_for_replicas(server, replicas, [self._stream])
 
     def _has_fallen(self, count: Count) -> LedgerError:
         return LedgerError(
@@ -141,7 +142,7 @@ class _OrderedSender:
         self._trimmer.after([self._stream])
         return True
 
-    def _try(self, server: Connection, chunk: Chunk, before: Count, after: Count) -> list[Reply] | None:
+    def _try(self, server: Server, chunk: Chunk, before: Count, after: Count) -> list[Reply] | None:
         """The results of one transaction; None where the count stands further already, or was touched since it was
         looked at. Raises a ReplyError that is transient, LedgerError, the named error of a row."""
         self._watch(server)
@@ -163,7 +164,7 @@ class _OrderedSender:
 
     def _transact(self, chunk: Chunk, after: Count) -> list[Reply]:
         """The replies to MULTI … EXEC."""
-        pipe = self._session.pipe
+        pipe = self._session.pipe_of(self._stream)
         count = pack("HSET", self._key, self._load.input, str(after))
         last = b"".join([*self._trimmer.commands([self._stream]), count, pack("EXEC"), pipe.mark])
         try:
@@ -181,11 +182,11 @@ class _OrderedSender:
             raise error_of_row(self._session.get(), chunk, refused, why)
         raise self._session.get().error_of(why, ("XTRIM", self._stream))
 
-    def _watch(self, server: Connection) -> None:
+    def _watch(self, server: Server) -> None:
         """WATCH the counts and read ours, unless that is done."""
         if self._watched_on is server:
             return
-        _, count = server.execute_all([("WATCH", self._key), ("HGET", self._key, self._load.input)])
+        _, count = server.of(self._stream).execute_all([("WATCH", self._key), ("HGET", self._key, self._load.input)])
         self._known = Count.parse(count)
         self._watched_on = server
 

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from spark_streams.errors import StreamStateError
 from spark_streams.ids import InvalidStreamId, StreamId
 from spark_streams.keys import key_beside
-from spark_streams.wire.connection import Connection, Reply, ReplyError
+from spark_streams.wire.connection import Reply, ReplyError
 from spark_streams.wire.reply_errors import is_no_group, is_no_such_key
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import GroupInfo, consumers_in, groups_in
 
 _HOLDS = b" holds"
@@ -26,7 +27,7 @@ class Readers:
     """Remembers whom it has met: what is asked of them travels with the next question for the groups, so that looking
     again takes one round trip, as long as nobody is new."""
 
-    def __init__(self, server: Connection) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
         self._groups: set[tuple[bytes, bytes]] = set()
         self._consumers: set[_Reader] = set()

@@ -8,15 +8,23 @@ is missing (covering.py, at_least_once.py). So that it can be, replicas are wait
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from spark_streams.errors import ReplicationError
 from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 WINDOW = 8  # chunks that are kept in memory until replicas have them
 
 
-def wait_for_replicas(server: Connection, replicas: int) -> None:
-    """Until so many replicas have all that this connection has written. Raises ReplicationError, ServerError."""
+def wait_for_replicas(server: Server, replicas: int, streams: Iterable[bytes]) -> None:
+    """Until so many replicas have all that these connections have written to the streams; in a cluster each node that
+    has some of them is asked for its own. Raises ReplicationError, ServerError."""
+    for there, _ in server.parts(list(streams), lambda stream: stream):
+        _wait(there, replicas)
+
+
+def _wait(server: Connection, replicas: int) -> None:
     patience = server.address.patience
     seconds, until = patience.replicas, time.monotonic() + patience.replicas
     have = 0

@@ -43,6 +43,11 @@ class Write:
     views: Sequence[LedgerView]
     commands: int = 0  # between MULTI and EXEC
 
+    @property
+    def stream(self) -> bytes:
+        """One of its streams: all are on one server."""
+        return self.views[0].stream
+
     def expected(self) -> bytes:
         """The answers to its questions while nothing has changed."""
         return b"+OK\r\n" + b"".join([view.expected() for view in self.views])
@@ -107,7 +112,7 @@ class Resolver:
         tops = self._look(write)
         left = self._left_of(write)
         if not left.wanted.any():
-            self.ask([("UNWATCH",)])
+            self._session.of(write.stream).execute("UNWATCH")
         elif not self._write(write, left, tops):
             return False
         for view, hashes in left.met:
@@ -119,7 +124,7 @@ class Resolver:
         streams: the XINFO STREAM of each. Raises ReplyError, LedgerError."""
         views = write.views
         explicit = [view.stream for view in views] if write.chunk.ids is not None else []
-        watched, *replies = self.ask([
+        watched, *replies = self._session.of(write.stream).pipeline([
             ("WATCH", *[key for view in views for key in view.watched()], *explicit),
             *[question for view in views for question in view.questions()],
             *[("XINFO", "STREAM", stream) for stream in explicit],
@@ -159,7 +164,7 @@ class Resolver:
         self._check_ids(fresh, tops)
         trims = self._trimmer.commands(fresh.stream_names())
         marks = self.marks(write, claimed)
-        pipe = self._session.pipe
+        pipe = self._session.pipe_of(write.stream)
         last = b"".join([*trims, *[pack(*mark) for mark in marks], pack("EXEC"), pipe.mark])
         try:
             pipe.send(pack("MULTI"), fresh.requests.slice(0, len(fresh)), last)

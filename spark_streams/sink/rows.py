@@ -12,14 +12,15 @@ import pyarrow.compute as pc
 from spark_streams.errors import EntryIdError, RStreamError
 from spark_streams.ids import MAX_ID, InvalidStreamId, StreamId
 from spark_streams.sink.chunks import Chunk
-from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.replies import parse_replies
 from spark_streams.wire.reply_errors import ID_TOO_LOW, IDS_EXHAUSTED, is_id_form_unknown, is_id_refusal
+from spark_streams.wire.server import Server
 
 _LOOKED_FOR = 200  # rows in one round trip: entries may be large
 
 
-def error_of_row(server: Connection, chunk: Chunk, place: int, refusal: ReplyError) -> RStreamError:
+def error_of_row(server: Server, chunk: Chunk, place: int, refusal: ReplyError) -> RStreamError:
     """The named error for the row at this place of the chunk, whose XADD was answered with `refusal`."""
     stream, row = chunk.streams[chunk.codes[place]], int(chunk.rows[place])
     if chunk.ids is not None and refuses_own_id(chunk, place, refusal):
@@ -34,13 +35,13 @@ def error_of_row(server: Connection, chunk: Chunk, place: int, refusal: ReplyErr
     return server.error_of(refusal, ("XADD", stream, f"(row {row} of this task)"))
 
 
-def id_refused(server: Connection, chunk: Chunk, place: int) -> RStreamError:
+def id_refused(server: Server, chunk: Chunk, place: int) -> RStreamError:
     """The named error for a row whose id would be refused: as if the server had been asked."""
     has_own_id = chunk.ids is not None and chunk.ids[place].is_valid
     return error_of_row(server, chunk, place, ReplyError(ID_TOO_LOW if has_own_id else IDS_EXHAUSTED))
 
 
-def _id_refused(server: Connection, stream: bytes, row: int, explicit: str, column: str | None) -> EntryIdError:
+def _id_refused(server: Server, stream: bytes, row: int, explicit: str, column: str | None) -> EntryIdError:
     return EntryIdError(
         f"row {row} of this task has the id {explicit!r}, which is not above the last one of stream "
         f"{stream.decode('utf-8', 'replace')!r} at {server.address}: ids rise in the order of the rows; sort by them "
@@ -48,7 +49,7 @@ def _id_refused(server: Connection, stream: bytes, row: int, explicit: str, colu
     )
 
 
-def first_unwritten(server: Connection, chunk: Chunk) -> int | None:
+def first_unwritten(server: Server, chunk: Chunk) -> int | None:
     """The place of the first row that its stream does not hold under its id, as it is. Raises ServerError."""
     for start in range(0, len(chunk), _LOOKED_FOR):
         page = chunk.slice(start, min(start + _LOOKED_FOR, len(chunk)))

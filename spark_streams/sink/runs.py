@@ -17,9 +17,10 @@ from spark_streams.keys import RUNS
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.ledger import CLOSED, JOB_SECONDS, NONE_CLOSED
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection, Reply, ReplyError
-from spark_streams.wire.eviction import ASK, drops_any_key, policy_in
+from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.eviction import ASK, drops_any_key, evicting_policy, worst_of
 from spark_streams.wire.multi_exec import transact
+from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 
 _log = logging.getLogger("spark_streams.sink")
@@ -56,9 +57,9 @@ def reach(address: Address, is_known: bool) -> None:
         session.get()
 
 
-def _make_record(server: Connection, batch: Batch) -> None:
+def _make_record(server: Server, batch: Batch) -> None:
     """A job's record. Raises UnsupportedError."""
-    policy = _require_memory(server.address, server.pipeline([ASK])[0])
+    policy = _require_memory(server.address, evicting_policy(server))
     if policy.startswith("volatile"):
         _log.warning(
             "the server at %s drops keys that expire when its memory is full (maxmemory-policy %s), and a job's ledger "
@@ -67,22 +68,23 @@ def _make_record(server: Connection, batch: Batch) -> None:
     server.execute_all([("HSET", batch.record, CLOSED, NONE_CLOSED), ("EXPIRE", batch.record, JOB_SECONDS)])
 
 
-def _next_number(server: Connection) -> int | None:
+def _next_number(server: Server) -> int | None:
     """None where another driver was faster."""
-    *replies, memory = server.pipeline([("WATCH", RUNS), ("GET", RUNS), ("TIME",), ASK])
+    there = server.of(RUNS)  # whose clock counts
+    *replies, memory = there.pipeline([("WATCH", RUNS), ("GET", RUNS), ("TIME",), ASK])
     for reply in replies:
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, ("GET", RUNS))
-    _require_memory(server.address, memory)
+    others = [node.pipeline([ASK])[0] for node in server.nodes() if node is not there]
+    _require_memory(server.address, worst_of([memory, *others]))
     _, last, (seconds, microseconds) = replies
     number = max(int(seconds) * 1_000_000 + int(microseconds), int(last or 0) + 1)
-    return number if transact(server, [("SET", RUNS, number)]) is not None else None
+    return number if transact(there, [("SET", RUNS, number)]) is not None else None
 
 
-def _require_memory(address: Address, memory: Reply) -> str:
-    """What the ledger remembers must not be evicted: the policy for when the memory is full. memory: INFO's; a user who
-    may not ask goes on unasked."""
-    policy = policy_in(memory)
+def _require_memory(address: Address, policy: str | None) -> str:
+    """What the ledger remembers must not be evicted: the policy for when the memory is full. A user who may not ask
+    goes on unasked."""
     if drops_any_key(policy):
         raise UnsupportedError(
             f"the server at {address} drops any key when its memory is full (maxmemory-policy {policy}), also what "

@@ -22,7 +22,7 @@ from enum import Enum
 
 import numpy as np
 
-from spark_streams.errors import ServerUnreachableError
+from spark_streams.errors import ServerError, ServerUnreachableError
 from spark_streams.sink import refusals
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.covering import Covering
@@ -62,7 +62,7 @@ class LedgerSender:
         self._limits = limits
         self._resolver = Resolver(session, trimmer, views, limits)
         self._covering = Covering(session, views, self._resolver, replicas)
-        self._queued: Write | None = None  # behind MULTI, waiting for its EXEC
+        self._queued: dict[Pipe, Write] = {}  # behind MULTI, waiting for its EXEC; one for each server
         self._numbered = 0
 
     def run(self, chunks: Iterable[Chunk]) -> int:
@@ -169,54 +169,70 @@ class LedgerSender:
         if chunk.ids is not None or not all(view.is_untouched for view in views):
             self._flush()
             self._resolver.resolve(write)
-        elif self._queued is not None:
-            self._execute(following=write)
         else:
-            self._queue(write)
+            self._finish(self._queue(write))
 
     def _flush(self) -> None:
-        """Finish the chunk that waits for its EXEC."""
-        if self._queued is not None:
-            self._execute(following=None)
+        """Finish the chunks that wait for their EXEC."""
+        left: list[Write] = []
+        while self._queued:
+            pipe, write = self._queued.popitem()
+            left += self._execute(pipe, write, None)
+        for write in left:
+            self._resolver.resolve(write)
+
+    def _finish(self, left: list[Write]) -> None:
+        """Resolve these: nothing else is under way then."""
+        if left:
+            self._flush()
+            for write in left:
+                self._resolver.resolve(write)
 
     # -- the fast way -------------------------------------------------------------------------------------------
 
-    def _queue(self, write: Write) -> None:
+    def _queue(self, write: Write) -> list[Write]:
+        """Queue a chunk behind the one that is queued on its server, which is EXECed. What is to be resolved."""
         try:
-            self._session.pipe.send(*self._request(write))
-        except ServerUnreachableError as error:
-            self._session.again(error)
-            self._resolver.resolve(write)
-        else:
-            self._queued = write
+            pipe = self._session.pipe_of(write.stream)
+            if pipe not in self._queued:
+                pipe.send(*self._request(pipe, write))
+        except ServerError as error:
+            return [*self._given_up(error), write]
+        if pipe in self._queued:
+            return self._execute(pipe, self._queued.pop(pipe), following=write)
+        self._queued[pipe] = write
+        return []
 
-    def _execute(self, following: Write | None) -> None:
-        """EXEC the chunk that is queued, and queue the following one. Where anything is not as expected, both are
-        resolved: when this returns, the first is written and the following one is written or queued."""
-        write, self._queued = self._queued, None
-        assert write is not None
+    def _execute(self, pipe: Pipe, write: Write, following: Write | None) -> list[Write]:
+        """EXEC a chunk that was queued, and queue the following one. What is to be resolved: both, where anything is
+        not as expected."""
+        behind = [] if following is None else [following]
         try:
-            executed = self._exec_and_queue(write, following)
+            executed = self._exec_and_queue(pipe, write, following)
         except ServerUnreachableError as error:
             write.take_mark_for_unknown()
-            self._session.again(error)
-            executed = _Executed.UNKNOWN
-        if executed is _Executed.AS_EXPECTED:
-            self._queued = following
-            return
+            return [write, *behind, *self._given_up(error)]
         if executed is _Executed.UNKNOWN:
-            self._resolver.resolve(write)
-        if following is not None:
-            self._resolver.resolve(following)
+            return [write, *behind]
+        if executed is _Executed.AS_EXPECTED and following is not None:
+            self._queued[pipe] = following
+            return []
+        return behind
 
-    def _exec_and_queue(self, write: Write, following: Write | None) -> _Executed:
+    def _given_up(self, error: ServerError) -> list[Write]:
+        """All connections are made anew: what was queued on any is not written."""
+        self._session.again(error)
+        dropped = list(self._queued.values())
+        self._queued.clear()
+        return dropped
+
+    def _exec_and_queue(self, pipe: Pipe, write: Write, following: Write | None) -> _Executed:
         """Raises ServerUnreachableError: then nobody knows whether the chunk is written."""
-        pipe = self._session.pipe
         if pipe.take() != write.expected():
             self._discard(pipe)
             return _Executed.UNKNOWN
         write.take_mark_for_known()  # the following chunk's questions are answered behind this EXEC
-        pipe.send(pack("EXEC"), pipe.mark, *(self._request(following) if following is not None else ()))
+        pipe.send(pack("EXEC"), pipe.mark, *(self._request(pipe, following) if following is not None else ()))
         replies = pipe.take()
         if _went_well(write, replies):
             self._resolver.written(write, None)
@@ -237,11 +253,11 @@ class LedgerSender:
         pipe.send(pack("DISCARD"), pipe.mark)
         pipe.take()
 
-    def _request(self, write: Write) -> list[bytes | memoryview]:
+    def _request(self, pipe: Pipe, write: Write) -> list[bytes | memoryview]:
         """The first two lines of the drawing above."""
         watched = [key for view in write.views for key in view.watched()]
         questions = [pack(*question) for view in write.views for question in view.questions()]
-        first = b"".join([pack("WATCH", *watched), *questions, self._session.pipe.mark, pack("MULTI")])
+        first = b"".join([pack("WATCH", *watched), *questions, pipe.mark, pack("MULTI")])
         chunk = write.chunk
         trims = self._trimmer.commands([view.stream for view in write.views])
         marks = [pack(*command) for command in self._resolver.marks(write, None)]

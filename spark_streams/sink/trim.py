@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.options import Options
 from spark_streams.sink.readers import Readers
-from spark_streams.wire.connection import Connection, ReplyError, pack
+from spark_streams.wire.connection import ReplyError, pack
 from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.reply_errors import is_syntax_error
+from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 from spark_streams.wire.xinfo import GroupInfo
 
@@ -108,7 +109,7 @@ class Trimmer:
         """Close the connection that trim=acked uses."""
         self._trim_session.close()
 
-    def _acked_on(self, server: Connection) -> AckedTrimmer:
+    def _acked_on(self, server: Server) -> AckedTrimmer:
         """Another connection may lead to another server: what is known of the last one does not count."""
         if self._acked is None or self._acked.server is not server:
             self._acked = AckedTrimmer(server, self._trimming)
@@ -118,14 +119,19 @@ class Trimmer:
         if self._trimming.retention is None:
             return 0
         if self._ahead is None:
-            self._ahead = milliseconds(self._session.execute("TIME")) - _milliseconds_here()
+            self._ahead = self._session.run(clock) - _milliseconds_here()
         return _milliseconds_here() + self._ahead
+
+
+def clock(server: Server) -> int:
+    """The server's; of several the one that is behind most, so that no entry goes too early."""
+    return min(milliseconds(node.execute("TIME")) for node in server.nodes())
 
 
 class AckedTrimmer:
     """trim=acked over a connection. It asks the server once whether it knows ACKED."""
 
-    def __init__(self, server: Connection, trimming: Trimming) -> None:
+    def __init__(self, server: Server, trimming: Trimming) -> None:
         self.server = server
         self._trimming = trimming
         self._readers = Readers(server)

@@ -12,7 +12,7 @@ from spark_streams.options import Options
 from spark_streams.sink.at_least_once import PlainSender
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.chunks import chunks
+from spark_streams.sink.chunks import chunks, of_one_slot
 from spark_streams.sink.destination import Destination
 from spark_streams.sink.ledger_view import LedgerViews
 from spark_streams.sink.limits import Limits
@@ -51,6 +51,8 @@ def append(batches: Iterable[pa.RecordBatch], options: Options, task: Task | Non
         try:
             to = Destination.of(options)
             cut = chunks(batches, to, options["nulls"], options["chunkSize"], task is not None)
+            if options.address.is_cluster:
+                cut = of_one_slot(cut)
             if task is None:
                 result = Result(PlainSender(session, trimmer, limits, options["waitReplicas"]).run(cut), {})
             else:

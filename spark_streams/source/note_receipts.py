@@ -18,8 +18,9 @@ from typing import Self
 
 from spark_streams.source.group.group_state import NOTED
 from spark_streams.source.membership import Membership
-from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection import Argument, Reply, ReplyError
 from spark_streams.wire.reply_errors import is_key_required, is_no_group
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import consumers_in
 
 KIND = b"receipt"
@@ -76,7 +77,7 @@ def among(member: Membership, consumers: Reply) -> list[Receipt]:
 
 
 def missing_notes(
-    server: Connection, keys: Mapping[str, bytes], receipts: Mapping[str, Sequence[Receipt]], token: str
+    server: Server, keys: Mapping[str, bytes], receipts: Mapping[str, Sequence[Receipt]], token: str
 ) -> dict[str, int]:
     """How many notes of the batch with this token are gone, per stream. keys: of the notes; receipts: of all batches.
 

@@ -16,6 +16,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed
 from spark_streams.wire.connection import Connection, ReplyError, pack
 from spark_streams.wire.entries.pending_page import PendingPage, decode_pending
+from spark_streams.wire.server import Server
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class PendingRange:
 
 
 def pending_ranges(
-    server: Connection,
+    server: Server,
     member: Membership,
     ranges: Sequence[PendingRange],
     size: int,
@@ -58,7 +59,7 @@ def pending_ranges(
     return [entries for of_range in found.values() for entries in of_range]
 
 
-def acknowledge(server: Connection, member: Membership, ranges: Sequence[PendingRange], limits: Limits = LIMITS) -> int:
+def acknowledge(server: Server, member: Membership, ranges: Sequence[PendingRange], limits: Limits = LIMITS) -> int:
     """XACK what is pending in these ranges; how many entries that were.
 
     The acknowledgements of one round travel with the questions of the next. Doing it again acknowledges what is left.
@@ -90,7 +91,7 @@ def _share_of_round(one: PendingRange, streams: int, limits: Limits) -> int:
 
 
 def _round_trip(
-    server: Connection,
+    server: Server,
     member: Membership,
     ranges: Sequence[PendingRange],
     counts: Sequence[int],
@@ -100,15 +101,24 @@ def _round_trip(
 
     Raises the named error of the first reply that is one.
     """
-    asks = [ask_pending(member, one, count) for one, count in zip(ranges, counts, strict=True)]
-    server.request_apart([b"".join([ack for _, ack in acks]), b"".join(asks)])
-    acknowledged, pending = server.apart(server.receive())
-    pages: list[PendingPage] = []
-    for one, page in zip(ranges, decode_pending(pending, len(ranges)), strict=True):
-        if isinstance(page, ReplyError):
-            raise server.error_of(page, ("XPENDING", one.stream, member.group))
-        pages.append(page)
-    return pages, _sum_of(server, member, acknowledged, [stream for stream, _ in acks])
+    asks = [(one.stream, at, ask_pending(member, one, counts[at])) for at, one in enumerate(ranges)]
+    sent: list[tuple[Connection, list[tuple[str, int, bytes]]]] = []
+    # An XACK stands before the questions, at the place -1.
+    for there, some in server.parts([*[(stream, -1, ack) for stream, ack in acks], *asks], lambda one: one[0]):
+        kinds = [[words for _, at, words in some if (at < 0) == is_ack] for is_ack in (True, False)]
+        there.request_apart([b"".join(words) for words in kinds])
+        sent.append((there, some))
+    pages: dict[int, PendingPage] = {}
+    total = 0
+    for there, some in sent:
+        acknowledged, pending = there.apart(there.receive())
+        asked = [at for _, at, _ in some if at >= 0]
+        for at, page in zip(asked, decode_pending(pending, len(asked)), strict=True):
+            if isinstance(page, ReplyError):
+                raise there.error_of(page, ("XPENDING", ranges[at].stream, member.group))
+            pages[at] = page
+        total += _sum_of(there, member, acknowledged, [stream for stream, at, _ in some if at < 0])
+    return [pages[at] for at in range(len(ranges))], total
 
 
 def ask_pending(member: Membership, one: PendingRange, count: int) -> bytes:
@@ -117,7 +127,7 @@ def ask_pending(member: Membership, one: PendingRange, count: int) -> bytes:
     return pack("XPENDING", one.stream, member.group, after, last, count, one.consumer or member.consumer)
 
 
-def _sum_of(server: Connection, member: Membership, replies: memoryview, streams: Sequence[str]) -> int:
+def _sum_of(server: Server, member: Membership, replies: memoryview, streams: Sequence[str]) -> int:
     """The sum of the replies of XACK, one a stream."""
     total = 0
     lines = bytes(replies).split(b"\r\n")[:-1]

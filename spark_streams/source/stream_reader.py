@@ -39,7 +39,7 @@ from spark_streams.spark.read_limits import (
     SupportsTriggerAvailableNow,
 )
 from spark_streams.task_context import MicroBatchName, micro_batch
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 from spark_streams.worker import leave_interrupts_to_the_driver
 
@@ -207,7 +207,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             Session(self._options.address, f"notes of group {member.group!r}", is_known=True) as notes,
         ):
 
-            def writer(there: Connection) -> Writer:
+            def writer(there: Server) -> Writer:
                 return Writer(there, member, batch.token, *self._batch_names(), self._limits)
 
             def lost(entries: EntryRange, count: int) -> None:
@@ -246,7 +246,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         return ("", "") if batch is None else (batch.query, str(batch.number))
 
 
-def _tell_of_losses(server: Connection, query: str, batch: str) -> None:
+def _tell_of_losses(server: Server, query: str, batch: str) -> None:
     """A task tells the sink, before the end of its rows, that the batch had more entries: what an earlier execution
     wrote of these stays."""
     if query:

@@ -27,8 +27,9 @@ from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.note_receipts import KIND, Receipt, among, is_refused, missing_notes, question, removal
 from spark_streams.source.rows.malformed import Dead
-from spark_streams.wire.connection import Connection, ReplyError, pack
+from spark_streams.wire.connection import ReplyError, pack
 from spark_streams.wire.replies import parse_replies
+from spark_streams.wire.server import Server
 
 _LETTER, _LOST, _COLUMNS = b"letter", b"lost", b"columns"
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
@@ -43,7 +44,7 @@ def notes_key(stream: str, member: Membership) -> bytes:
 class Writer:
     """A task's side. token: the batch's; query, batch: Spark's own names for it."""
 
-    server: Connection
+    server: Server
     member: Membership
     token: str
     query: str
@@ -105,7 +106,7 @@ class Collected:
 
 
 def collect(
-    server: Connection,
+    server: Server,
     member: Membership,
     streams: Sequence[str],
     token: str,
@@ -140,7 +141,7 @@ def collect(
 
 
 def _take(
-    server: Connection,
+    server: Server,
     member: Membership,
     stream: str,
     token: str,
@@ -169,7 +170,7 @@ def _take(
         server.execute("HDEL", key, *others)
 
 
-def _notes_are_gone(server: Connection, member: Membership, missing: Mapping[str, int]) -> DataLossError:
+def _notes_are_gone(server: Server, member: Membership, missing: Mapping[str, int]) -> DataLossError:
     stream = next(iter(missing))
     return DataLossError(
         f"stream {stream!r} at {server.address}: {sum(missing.values())} notes on entries of the last batch are gone "
@@ -179,7 +180,7 @@ def _notes_are_gone(server: Connection, member: Membership, missing: Mapping[str
     )
 
 
-def void(server: Connection, member: Membership, streams: Sequence[str]) -> None:
+def void(server: Server, member: Membership, streams: Sequence[str]) -> None:
     """The batch is read again: what tasks of an earlier run noted counts no more. They may have had another schema,
     another mode, other runs; and the notes of the batch before this one were taken when this one was made."""
     replies = server.pipeline([question(stream, member) for stream in streams])
@@ -191,7 +192,7 @@ def void(server: Connection, member: Membership, streams: Sequence[str]) -> None
     server.pipeline([*entered, *[("DEL", notes_key(stream, member)) for stream in streams]])
 
 
-def _pages(server: Connection, key: bytes, size: int) -> Iterator[dict[bytes, bytes]]:
+def _pages(server: Server, key: bytes, size: int) -> Iterator[dict[bytes, bytes]]:
     """The notes a page at a time, until there are none: every page is removed by whoever takes it."""
     some = True
     while some:

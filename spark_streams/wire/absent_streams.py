@@ -9,8 +9,8 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 
 from spark_streams.errors import StreamMissingError
-from spark_streams.wire.connection import Connection
 from spark_streams.wire.scan import streams_if_few
+from spark_streams.wire.server import Server
 
 _SHOWN = 5  # streams that are named one by one
 _COMPARED = 10_000  # names: some tenths of a second
@@ -21,7 +21,7 @@ WAITING = "waiting for its first entry"
 SILENT = "has never had an entry"  # perhaps a query made it, which waited for a misspelt name
 
 
-def lines_of(server: Connection, why: Mapping[str, str], then: str, but: Collection[str] = ()) -> list[str]:
+def lines_of(server: Server, why: Mapping[str, str], then: str, but: Collection[str] = ()) -> list[str]:
     """A line for each stream without entries. why: ABSENT or SILENT, by the stream's name; then: what follows from it;
     but: streams that are nobody's input. Raises ServerUnreachableError."""
     shown = list(why)[:_SHOWN]
@@ -32,13 +32,13 @@ def lines_of(server: Connection, why: Mapping[str, str], then: str, but: Collect
     return lines
 
 
-def nothing_matches(server: Connection, pattern: str, but: Collection[str] = ()) -> str:
+def nothing_matches(server: Server, pattern: str, but: Collection[str] = ()) -> str:
     """A line for a pattern that finds no stream to read. Raises ServerUnreachableError."""
     hint = _hints(server, [pattern], but)[pattern]
     return f"no stream with entries at {server.address} matches {pattern!r}{hint}"
 
 
-def missing(server: Connection, stream: str, remedy: str) -> StreamMissingError:
+def missing(server: Server, stream: str, remedy: str) -> StreamMissingError:
     """The error for a stream that is not waited for. Raises ServerUnreachableError."""
     hint = _hints(server, [stream], [stream])[stream]
     return StreamMissingError(
@@ -48,7 +48,7 @@ def missing(server: Connection, stream: str, remedy: str) -> StreamMissingError:
     )
 
 
-def nearest(server: Connection, wanted: Sequence[str], but: Collection[str] = ()) -> dict[str, str]:
+def nearest(server: Server, wanted: Sequence[str], but: Collection[str] = ()) -> dict[str, str]:
     """For each of these names the nearest one of a stream that is there, if one is near. but: names that nobody can
     mean. Raises ServerUnreachableError."""
     there = streams_if_few(server) if wanted else None
@@ -59,7 +59,7 @@ def nearest(server: Connection, wanted: Sequence[str], but: Collection[str] = ()
     return {name: names[near[0]] for name, near in found.items() if near}
 
 
-def _hints(server: Connection, wanted: Sequence[str], but: Collection[str]) -> dict[str, str]:
+def _hints(server: Server, wanted: Sequence[str], but: Collection[str]) -> dict[str, str]:
     """For each name ` (did you mean …?)`, or nothing."""
     near = nearest(server, wanted, but)
     return {name: f" (did you mean {near[name]!r}?)" if name in near else "" for name in wanted}

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from spark_streams.errors import UnsupportedError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 
-def connect(address: Address) -> Connection:
-    """A new connection; closes as a context manager.
+def connect(address: Address, repeats: bool = False) -> Server:
+    """A new connection, or those to a cluster; closes as a context manager. repeats: whoever uses it repeats what it
+    does where a slot of a cluster has moved, and is told; else that is followed.
 
     Raises ServerUnreachableError when nothing answers, LoginError when the server refuses the login, NotPermittedError,
-    ServerReplyError where a master is being replaced, UnsupportedError for a cluster.
+    ServerReplyError where a master is being replaced, UnsupportedError where an address of a cluster leads to none.
     """
     if address.is_cluster:
-        scheme = address.url.split("://", 1)[0]
-        raise UnsupportedError(f"{scheme}:// is not available yet; give one server as redis://host:port/db")
+        from spark_streams.wire.cluster import Cluster
+
+        return Cluster(address, follows=not repeats)
     if address.asks_sentinels:
         from spark_streams.wire.sentinel import connect_to_master
         from spark_streams.wire.sentinel_watch import watch
@@ -24,3 +26,11 @@ def connect(address: Address) -> Connection:
         watch(address, server, named)
         return server
     return Connection(address)
+
+
+def mistrust(address: Address) -> None:
+    """Whoever was connected to this address has lost it, or was sent elsewhere: look anew."""
+    if address.is_cluster:
+        from spark_streams.wire.topology import forget
+
+        forget(address)

@@ -13,7 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import hiredis
 import redis
@@ -32,6 +32,7 @@ _log = logging.getLogger("spark_streams.wire")
 _FIRST_PIECE, _LARGEST_PIECE, _GROWTH = 10, 2_000, 5  # commands; how large replies are is not known at first
 _PIECE_BYTES = 1 << 20  # of replies
 
+T = TypeVar("T")
 Argument = str | bytes | int
 Reply = Any  # int, bytes, None, ReplyError or a list of these
 
@@ -134,6 +135,30 @@ class Connection:
             _log.warning("%s; the connection goes on as it is", login_refused(self.address, reply).message)
         else:
             self._login = fresh
+
+    # -- where keys are: all here (wire.server) ---------------------------------------------------------------------
+
+    def of(self, key: str | bytes) -> Connection:
+        """The connection to the server that has this key: this one."""
+        return self
+
+    def parts(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[tuple[Connection, list[T]]]:
+        """The items by the servers that have their keys."""
+        return [(self, list(items))] if items else []
+
+    def together(self, items: Sequence[T], key: Callable[[T], str | bytes]) -> list[list[T]]:
+        """The items by what one transaction may touch."""
+        return [list(items)] if items else []
+
+    def nodes(self) -> list[Connection]:
+        """A connection to each server that takes writes."""
+        return [self]
+
+    def may_be_silent_for(self, seconds: float) -> None:
+        """From now on the server is given up where it says nothing for so long."""
+        self._duplex.timeout = seconds
+
+    # -- bytes --------------------------------------------------------------------------------------------------------
 
     def require_silence(self) -> None:
         """Make sure, once, that this user may suppress replies (CLIENT REPLY). Raises ServerReplyError."""

@@ -26,12 +26,12 @@ class TooMuchError(Exception):
 class Duplex:
     """A connected socket, from here on non-blocking; what it raises is made by `lost`.
 
-    The socket's timeout is how long nothing at all may happen, in seconds. received: bytes so far; most: that may come
-    while something is sent, None: any number.
+    timeout: how long nothing at all may happen, in seconds; at first the socket's. received: bytes so far; most: that
+    may come while something is sent, None: any number.
     """
 
     def __init__(self, connected: socket.socket, lost: Lost) -> None:
-        self._timeout = connected.gettimeout()
+        self.timeout = connected.gettimeout()
         connected.setblocking(False)
         self._socket = connected
         self._lost = lost
@@ -90,5 +90,5 @@ class Duplex:
         return got
 
     def _wait(self, poll: select.poll) -> None:
-        if not poll.poll(None if self._timeout is None else self._timeout * 1000):
-            raise self._lost(TimeoutError(f"no answer for {self._timeout:g} s"))
+        if not poll.poll(None if self.timeout is None else self.timeout * 1000):
+            raise self._lost(TimeoutError(f"no answer for {self.timeout:g} s"))

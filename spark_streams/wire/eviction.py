@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from spark_streams.wire.connection import Connection, Reply
+from collections.abc import Iterable
+
+from spark_streams.wire.connection import Reply
 from spark_streams.wire.replies import info
+from spark_streams.wire.server import Server
 
 # A user without +info may not ask.
 ASK = ("INFO", "memory")
 
 
-def evicting_policy(server: Connection) -> str | None:
+def evicting_policy(server: Server) -> str | None:
     """The policy under which it does; None where it never does (`noeviction`, or no maxmemory), or where one may not
     ask. `allkeys-…` drops any key, `volatile-…` those that expire. Raises ServerUnreachableError."""
-    return policy_in(server.pipeline([ASK])[0])
+    return worst_of(node.pipeline([ASK])[0] for node in server.nodes())
+
+
+def worst_of(replies: Iterable[Reply]) -> str | None:
+    """The same from the replies of all servers to ASK: of the one that drops most."""
+    policies = [policy_in(reply) for reply in replies]
+    return next((one for one in policies if drops_any_key(one)), next(filter(None, policies), None))
 
 
 def policy_in(memory: Reply) -> str | None:

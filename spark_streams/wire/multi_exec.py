@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection import Argument, Reply, ReplyError
 from spark_streams.wire.replies import errors_among
+from spark_streams.wire.server import Server
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def framed(commands: Sequence[Sequence[Argument]]) -> list[tuple[Argument, ...]]
     return [("MULTI",), *[tuple(command) for command in commands], ("EXEC",)]
 
 
-def transact(server: Connection, commands: Sequence[Sequence[Argument]]) -> list[Reply] | None:
+def transact(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply] | None:
     """Carry out commands as one transaction: their replies, errors among them as values; None where something that was
     WATCHed has changed. Raises the named error of what the server refused."""
     outcome = Outcome.read(server.pipeline(framed(commands)))

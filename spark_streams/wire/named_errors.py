@@ -4,6 +4,7 @@
     NOGROUP             the stream or its group is gone
     NOAUTH              the server wants a password, and the url has none
     WRONGPASS           the user or the password is wrong, or the user is disabled
+    MOVED, CROSSSLOT …  the address is one server's, and it is a node of a cluster
     NOPERM              the user has no right to the command, or to a key
     anything else       as the server words it
 
@@ -23,12 +24,14 @@ from spark_streams.errors import (
     NotPermittedError,
     RStreamError,
     ServerReplyError,
+    UnsupportedError,
     WrongKeyTypeError,
 )
 from spark_streams.wire.address import Address
 
 # NOPERM … to run the 'xgroup|create' command: the same words in Redis 7 and 8 and in Valkey.
 _REFUSED_COMMAND = re.compile(r"'([^' ]+)' command")
+REDIRECTIONS = frozenset({"MOVED", "ASK"})
 _CONTAINERS = ("XGROUP", "XINFO")  # their key follows a subcommand
 
 
@@ -49,10 +52,12 @@ def error_behind(address: Address, code: str, text: str, words: Sequence[str]) -
         return not_permitted(where, text, words)
     if words[0] == "ECHO" and "unknown command" in text.lower():
         return ServerReplyError(
-            f"what answers at {address} holds no streams ({text}), as a Sentinel does: give the address of the server "
-            "that it watches",
+            f"what answers at {address} holds no streams ({text}), as a Sentinel does: write "
+            "redis+sentinel://host:26379/name-of-the-master",
             code,
         )
+    if code in REDIRECTIONS | {"CROSSSLOT"} and not address.is_cluster:
+        return node_of_a_cluster(address)
     return ServerReplyError(f"{where} was answered with: {text}", code)
 
 
@@ -60,6 +65,14 @@ def not_a_stream(address: Address, key: str, command: str) -> WrongKeyTypeError:
     """The error for a key that holds something else; command: that was, or would be, refused for it."""
     return WrongKeyTypeError(
         f"key {key!r} at {address} holds something that is not a stream; name another key ({command})"
+    )
+
+
+def node_of_a_cluster(address: Address) -> UnsupportedError:
+    """One server was named, and it has only some of the slots."""
+    return UnsupportedError(
+        f"the server at {address} is a node of a cluster, and others have some of the keys: write redis+cluster:// in "
+        "place of redis:// (rediss+cluster:// in place of rediss://)"
     )
 
 

@@ -8,6 +8,7 @@ Error replies that pass by themselves, by their codes:
     READONLY                 we talk to a replica: connect again, the address may lead to the new master
     MASTERDOWN, NOREPLICAS   replication is being put together again
     CLUSTERDOWN, TRYAGAIN    slots are being moved or have no owner for the moment
+    MOVED, ASK               the key is at another node of the cluster, or on its way there
     MISCONF                  it cannot write its file
     EXECABORT                a transaction was given up because one of its commands met one of these
 
@@ -25,13 +26,15 @@ from dataclasses import dataclass, field
 
 from spark_streams.errors import RetriesExhaustedError, ServerReplyError, ServerUnreachableError
 from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.named_errors import REDIRECTIONS
 from spark_streams.wire.outages import OUTAGES, Outages
 from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 
 _TRANSIENT = frozenset(
     {"OOM", "BUSY", "LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MISCONF"}
+    | REDIRECTIONS
 )
-_CONNECT_AGAIN = frozenset({"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN"})
+_CONNECT_AGAIN = frozenset({"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED"})
 
 
 def is_transient(error: Exception) -> bool:

@@ -1,16 +1,22 @@
-"""Streams found by their names, page by page."""
+"""Streams found by their names, page by page; in a cluster on every node.
+
+A stream that moves to another node while both are looked through may be met on neither: all nodes are looked through
+again until none has come to them meanwhile. Within a slot that moves key by key a stream is on one node or the other,
+and whoever looks through the node that it comes to last finds it there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from spark_streams.wire.connection import Argument, Connection, ReplyError
+from spark_streams.wire.server import Server
 
 _SCAN_COUNT = 10_000  # keys a round trip
 _FEW = 100_000  # keys that are looked through for a hint
 
 
-def matching_streams(server: Connection, pattern: str, but: Iterable[str]) -> list[str]:
+def matching_streams(server: Server, pattern: str, but: Iterable[str]) -> list[str]:
     """The streams whose names match a Redis pattern, sorted; but: names to leave out.
 
     A name that is not UTF-8 cannot be an option's value or a column's, and is left out.
@@ -24,32 +30,46 @@ def matching_streams(server: Connection, pattern: str, but: Iterable[str]) -> li
     return sorted(names - set(but))
 
 
-def list_streams(server: Connection) -> list[bytes]:
+def list_streams(server: Server) -> list[bytes]:
     """The names of all streams in the database, sorted."""
     return sorted(_scan(server))
 
 
-def streams_if_few(server: Connection) -> list[str] | None:
+def streams_if_few(server: Server) -> list[str] | None:
     """The names of all streams, for a hint; None where the server has many keys, or the user may not look."""
     names: set[bytes] = set()
-    cursor = b"0"
-    for _ in range(_FEW // _SCAN_COUNT):
-        reply = server.pipeline([_page(cursor)])[0]
-        if isinstance(reply, ReplyError):
-            return None
-        cursor, page = reply
-        names.update(page)
-        if cursor == b"0":
-            return sorted(name.decode("utf-8", "replace") for name in names)
-    return None
+    pages = _FEW // _SCAN_COUNT
+    for node in server.nodes():
+        cursor: bytes | None = None
+        while cursor != b"0":
+            pages -= 1
+            reply = node.pipeline([_page(cursor or b"0")])[0] if pages >= 0 else None
+            if reply is None or isinstance(reply, ReplyError):
+                return None
+            cursor, page = reply
+            names.update(page)
+    return sorted(name.decode("utf-8", "replace") for name in names)
 
 
-def _scan(server: Connection, *condition: Argument) -> set[bytes]:
-    """SCAN … TYPE stream, until the cursor is at its beginning again."""
+def _scan(server: Server, *condition: Argument) -> set[bytes]:
+    """SCAN … TYPE stream on every node, until the cursor is at its beginning again; more than once where there are
+    several nodes, until that finds no more."""
+    nodes = server.nodes()
+    names = set().union(*[_scan_node(node, *condition) for node in nodes])
+    while len(nodes) > 1:
+        nodes = server.nodes()
+        again = set().union(*[_scan_node(node, *condition) for node in nodes])
+        if again <= names:
+            break
+        names |= again
+    return names
+
+
+def _scan_node(node: Connection, *condition: Argument) -> set[bytes]:
     names: set[bytes] = set()
     cursor = b"0"
     while True:
-        cursor, page = server.execute(*_page(cursor, *condition))
+        cursor, page = node.execute(*_page(cursor, *condition))
         names.update(page)
         if cursor == b"0":
             return names

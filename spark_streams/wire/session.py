@@ -1,7 +1,7 @@
 """The way to a server for whoever waits when it is away: connected on first use, and again where that breaks.
 
     run, execute    what may safely be done twice: the session repeats it until it succeeds
-    pipe            marked requests, several under way: their user knows what was outstanding when the connection broke,
+    pipe_of         marked requests, several under way: their user knows what was outstanding when the connection broke,
                     calls `again`, and sends it once more
 
 How long the first connection is waited for depends on what is known of the address. Where somebody has been connected
@@ -16,10 +16,12 @@ from typing import Self, TypeVar
 
 from spark_streams.errors import RetriesExhaustedError, RStreamError, ServerUnreachableError
 from spark_streams.wire.address import Address
-from spark_streams.wire.connect import connect
+from spark_streams.wire.connect import connect, mistrust
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.named_errors import REDIRECTIONS, node_of_a_cluster
 from spark_streams.wire.pipe import Pipe
 from spark_streams.wire.retry import Backoff, is_transient, wants_new_connection
+from spark_streams.wire.server import Server
 
 T = TypeVar("T")
 
@@ -37,7 +39,7 @@ class Session:
         what: str = "the stream server",
         is_known: bool = False,
         lost: Callable[[], None] = lambda: None,
-        greet: Callable[[Connection], None] = lambda server: None,
+        greet: Callable[[Server], None] = lambda server: None,
     ) -> None:
         self.address = address
         patience = address.patience
@@ -46,8 +48,8 @@ class Session:
         self._lost = lost
         self._greet = greet
         self._in_doubt = not is_known
-        self._server: Connection | None = None
-        self._pipe: Pipe | None = None
+        self._server: Server | None = None
+        self._pipes: dict[Connection, Pipe] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -60,7 +62,7 @@ class Session:
         self._in_doubt = False
         self.backoff.limit = self.address.patience.limit
 
-    def get(self) -> Connection:
+    def get(self) -> Server:
         """The connection. Raises what makes connecting impossible: where the address is in doubt and nobody answers
         ServerUnreachableError, otherwise RetriesExhaustedError after the limit."""
         while self._server is None:
@@ -72,19 +74,24 @@ class Session:
                 self._wait_for_somebody(error)
         return self._server
 
-    @property
-    def pipe(self) -> Pipe:
-        """A pipe over the connection that there is. Raises as `get` does."""
-        server = self.get()
-        if self._pipe is None or self._pipe.server is not server:
-            self._pipe = Pipe(server)
-        return self._pipe
+    def of(self, key: str | bytes) -> Connection:
+        """The connection to the server that has this key. Raises as `get` does, and what Server.of raises."""
+        return self.get().of(key)
+
+    def pipe_of(self, key: str | bytes) -> Pipe:
+        """A pipe over that connection. Raises as `of` does."""
+        server = self.get().of(key)
+        pipe = self._pipes.get(server)
+        if pipe is None:
+            pipe = self._pipes[server] = Pipe(server)
+        return pipe
 
     def close(self) -> None:
         """Close the connection, if there is one."""
         if self._server is not None:
             self._server.close()
             self._server = None
+            self._pipes.clear()
 
     def rest(self) -> None:
         """To be called now and then by whoever keeps a session for long, when no reply is on its way: a login that has
@@ -97,7 +104,7 @@ class Session:
 
     # -- trying again -------------------------------------------------------------------------------------------
 
-    def run(self, step: Callable[[Connection], T]) -> T:
+    def run(self, step: Callable[[Server], T]) -> T:
         """Run a step until it succeeds: again where the server was lost or could not answer for the moment, so it must
         be safe to repeat. Whoever waits later waits anew.
 
@@ -107,7 +114,7 @@ class Session:
         self.backoff.succeeded()
         return result
 
-    def run_part(self, step: Callable[[Connection], T]) -> T:
+    def run_part(self, step: Callable[[Server], T]) -> T:
         """The same for a part of something larger: that it succeeds is no success yet, so the limit goes on counting
         where the other parts keep failing. The step may also raise a ReplyError that it has read."""
         while True:
@@ -131,6 +138,9 @@ class Session:
         if not is_transient(error):
             self.backoff.succeeded()  # it has answered
             raise error
+        if isinstance(error, ReplyError) and error.code in REDIRECTIONS and not self.address.is_cluster:
+            raise node_of_a_cluster(self.address)
+        mistrust(self.address)
         if not isinstance(error, ReplyError) or wants_new_connection(error):
             self.close()
             self._lost()
@@ -141,8 +151,8 @@ class Session:
         reason = why.message if isinstance(why, RStreamError) else str(why)
         self.backoff.wait(self._what, str(self.address), reason, isinstance(why, ServerUnreachableError))
 
-    def _connected(self) -> Connection:
-        server = connect(self.address)
+    def _connected(self) -> Server:
+        server = connect(self.address, repeats=True)
         self.trust()
         self.backoff.outages.connected(str(self.address))
         try:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.wire.connection import Connection, Reply, ReplyError
+from spark_streams.wire.connection import Reply, ReplyError
 from spark_streams.wire.replies import pairs
 from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.server import Server
 
 Entry = tuple[StreamId, Sequence[bytes]]  # its id; name, value, name, value …
 
@@ -65,13 +66,13 @@ class ConsumerInfo:
         return self.name.decode("utf-8", "surrogateescape")
 
 
-def stream_states(server: Connection, streams: Sequence[str]) -> dict[str, StreamState]:
+def stream_states(server: Server, streams: Sequence[str]) -> dict[str, StreamState]:
     """What each stream holds, in one round trip; a stream that does not exist holds nothing."""
     replies = server.each([("XINFO", "STREAM", stream) for stream in streams])
     return {s: read_stream_state(server, s, reply) for s, reply in zip(streams, replies, strict=True)}
 
 
-def read_stream_state(server: Connection, stream: str | bytes, reply: Reply) -> StreamState:
+def read_stream_state(server: Server, stream: str | bytes, reply: Reply) -> StreamState:
     """From the reply to XINFO STREAM; a stream that does not exist holds nothing. Raises WrongKeyTypeError,
     ServerReplyError."""
     if is_no_such_key(reply):

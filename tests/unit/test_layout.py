@@ -24,7 +24,7 @@ BELOW = {
     "spark": {"errors"},
     "engine": {"_version", "ids"},
     "keys": set(),
-    "wire": {"_version", "engine", "errors", "ids"},
+    "wire": {"_version", "engine", "errors", "ids", "keys"},
     "doctor": {"wire"},
     "lease": {"errors", "wire"},
     "option_checks": {"errors", "ids", "option_values"},
@@ -137,7 +137,7 @@ def test_connections_are_made_in_one_place() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Connection"
     }
-    assert makers == {"wire.connect", "wire.sentinel"}
+    assert makers == {"wire.connect", "wire.sentinel", "wire.topology"}
 
 
 def test_nothing_imports_the_jobs_but_the_commands() -> None:

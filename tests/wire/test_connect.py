@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_streams.errors import UnsupportedError
+from spark_streams.errors import ServerUnreachableError, UnsupportedError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from tests.servers import Server
@@ -15,6 +15,17 @@ def test_one_server_is_connected_to(server: Server) -> None:
         assert connection.execute("PING") == b"PONG"
 
 
-def test_a_cluster_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match="redis[+]cluster:// is not available yet; give one server"):
-        connect(Address.parse("redis+cluster://u:secret@a:1,b:2"))
+def test_a_server_that_is_no_node_of_a_cluster_says_so(redis_server: Server) -> None:
+    """Not only with its first command."""
+    url = redis_server.url.replace("redis://", "redis+cluster://").removesuffix("/0")
+    with pytest.raises(UnsupportedError, match="is not a node of a cluster: write redis:// in place of"):
+        connect(Address.parse(url))
+
+
+def test_where_no_node_answers_each_is_named_and_no_login_shown() -> None:
+    with pytest.raises(ServerUnreachableError) as caught:
+        connect(Address.parse("redis+cluster://u:secret@127.0.0.1:1,127.0.0.1:2"))
+    told = str(caught.value)
+    assert "127.0.0.1:1. Connection refused" in told
+    assert "127.0.0.1:2. Connection refused" in told
+    assert "secret" not in told

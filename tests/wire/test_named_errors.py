@@ -116,7 +116,7 @@ def test_a_sentinel_is_no_server_of_streams(tmp_path: Path) -> None:
     command = [str(redis_server_path()), str(file), "--sentinel", "--port", str(port), "--bind", "127.0.0.1"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=tmp_path) as process:
         try:
-            with pytest.raises(ServerReplyError, match="holds no streams .* as a Sentinel does: give the address of"):
+            with pytest.raises(ServerReplyError, match="holds no streams .* as a Sentinel does: write redis.sentinel"):
                 Session(Address.parse(f"redis://127.0.0.1:{port}/0"), "streams").get()
         finally:
             process.terminate()

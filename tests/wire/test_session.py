@@ -65,8 +65,8 @@ def test_parts_that_succeed_do_not_begin_the_limit_anew(session: Session) -> Non
 
 
 def test_the_pipe_is_that_of_the_connection_there_is(session: Session) -> None:
-    pipe = session.pipe
-    assert session.pipe is pipe
+    pipe = session.pipe_of("s")
+    assert session.pipe_of("s") is pipe
     session.close()
-    assert session.pipe is not pipe
-    assert session.pipe.server is session.get()
+    assert session.pipe_of("s") is not pipe
+    assert session.pipe_of("s").server is session.get()

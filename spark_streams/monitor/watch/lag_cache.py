@@ -11,7 +11,7 @@ from spark_streams.errors import RStreamError, ServerUnreachableError
 from spark_streams.monitor.lag_survey import GroupStanding, survey
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 _FRESH = 1.0  # seconds that an answer serves several askers
 _log = logging.getLogger("spark_streams.monitor")
@@ -26,7 +26,7 @@ class Standings:
         self._address = address
         self._now = now
         self._lock = threading.Lock()
-        self._server: Connection | None = None
+        self._server: Server | None = None
         self._known: dict[Key, GroupStanding] = {}
         self._looked: dict[str, float] = {}  # streams, and when
         self._answers = True
@@ -52,7 +52,7 @@ class Standings:
         with self._lock:
             self._looked.clear()
 
-    def tell(self, act: Callable[[Connection], None]) -> bool:
+    def tell(self, act: Callable[[Server], None]) -> bool:
         """Do something on the connection; whether the server took it."""
         with self._lock:
             return self._patiently(act)
@@ -63,7 +63,7 @@ class Standings:
             self._drop()
 
     def _look(self, streams: list[str]) -> bool:
-        def look(server: Connection) -> None:
+        def look(server: Server) -> None:
             seen = survey(server, streams)
             now = self._now()
             for key in [key for key in self._known if key[0] in set(streams)]:
@@ -73,7 +73,7 @@ class Standings:
 
         return self._patiently(look)
 
-    def _patiently(self, act: Callable[[Connection], None]) -> bool:
+    def _patiently(self, act: Callable[[Server], None]) -> bool:
         """A connection that broke since the last time is made again, once. What fails is logged when it begins to."""
         for last in (False, True):
             old = self._server is not None

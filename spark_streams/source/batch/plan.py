@@ -15,9 +15,10 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.partitioning import Task, task_size, tasks
 from spark_streams.wire.absent_streams import SILENT, lines_of, missing, nothing_matches
-from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.reply_errors import is_no_such_key
 from spark_streams.wire.scan import matching_streams
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamEnds, ends_in, stream_in
 
 _log = logging.getLogger("spark_streams.source")
@@ -28,7 +29,7 @@ _STREAM_LOOKS = (4, 256)  # in a round at one stream, at least and at most
 _LOOK_BYTES = 16 << 20  # that the looks of one round may bring, if they are more than one at each stream
 
 
-def plan_tasks(server: Connection, options: Options, narrowing: Narrowing, limits: Limits = LIMITS) -> list[Task]:
+def plan_tasks(server: Server, options: Options, narrowing: Narrowing, limits: Limits = LIMITS) -> list[Task]:
     """What each task reads, disjoint and together all that the options and the narrowing ask for, up to the newest
     entries of this moment.
 
@@ -54,7 +55,7 @@ def plan_tasks(server: Connection, options: Options, narrowing: Narrowing, limit
     return tasks(_cut(server, heads, ranges, entries), entries, limits=limits)
 
 
-def look_at_inputs(server: Connection, options: Options, narrowing: Narrowing) -> dict[str, Head]:
+def look_at_inputs(server: Server, options: Options, narrowing: Narrowing) -> dict[str, Head]:
     """The streams that are read: those that are named, or those that match the pattern and hold no dead letters.
 
     Raises StreamMissingError where one that is named does not exist, WrongKeyTypeError.
@@ -74,7 +75,7 @@ def _position(positions: Positions, stream: str) -> StreamId:
     return MAX_ID if position == "$" else StreamId.parse(position)
 
 
-def look_at_heads(server: Connection, streams: Sequence[str], must_exist: bool) -> dict[str, Head]:
+def look_at_heads(server: Server, streams: Sequence[str], must_exist: bool) -> dict[str, Head]:
     """Each stream's ends and length (XINFO STREAM), in one round trip; without must_exist a missing stream is empty.
 
     Raises StreamMissingError, WrongKeyTypeError.
@@ -108,7 +109,7 @@ def _head(ends: StreamEnds | None) -> Head:
     return Head(first, last, ends.length, size, is_dead_letter(first_fields))
 
 
-def _cut(server: Connection, heads: Mapping[str, Head], ranges: Sequence[EntryRange], entries: int) -> list[EntryRange]:
+def _cut(server: Server, heads: Mapping[str, Head], ranges: Sequence[EntryRange], entries: int) -> list[EntryRange]:
     """The ranges, those that are too large for a task in parts."""
     large = [span for span in ranges if _may_be_large(span, heads[span.stream], entries)]
     looks: dict[EntryRange, list[Look]] = {span: [] for span in large}
@@ -142,7 +143,7 @@ def _may_be_large(span: EntryRange, head: Head, entries: int) -> bool:
 
 
 def _look(
-    server: Connection,
+    server: Server,
     heads: Mapping[str, Head],
     places: Mapping[EntryRange, Sequence[StreamId]],
     looks: dict[EntryRange, list[Look]],

@@ -9,12 +9,13 @@ from spark_streams.options import Options
 from spark_streams.source.batch.plan import look_at_inputs
 from spark_streams.source.batch.stream_bounds import Narrowing
 from spark_streams.source.limits import LIMITS, Limits
-from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.server import Server
 
 STREAMS = 20  # at most
 
 
-def sample(server: Connection, options: Options, limits: Limits = LIMITS) -> list[Sequence[bytes]]:
+def sample(server: Server, options: Options, limits: Limits = LIMITS) -> list[Sequence[bytes]]:
     """The fields of the oldest and newest entries of each stream: [name, value, name, value …].
 
     Raises SchemaError where there is none, StreamMissingError where a stream that is named does not exist.

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from spark_streams.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.keys import key_beside
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 _HOLDS = " holds"
 
@@ -60,21 +60,21 @@ class Marks:
         self.of: dict[str, Mark] = {}
         self._begun: dict[str, StreamId] = {}  # where it begins, while there is no checkpoint
 
-    def begin(self, server: Connection, positions: Mapping[str, StreamId]) -> None:
+    def begin(self, server: Server, positions: Mapping[str, StreamId]) -> None:
         """The query begins here, and nothing is committed yet."""
         if self._holds:
             self.write(server, positions)
         else:
             self._begun.update(positions)
 
-    def read(self, server: Connection, streams: Sequence[str]) -> None:
+    def read(self, server: Server, streams: Sequence[str]) -> None:
         """Ask for those that are not known yet, in one round trip."""
         new = [stream for stream in streams if stream not in self.of]
         replies = server.execute_all([("GET", committed_key(stream, self._group, self._consumer)) for stream in new])
         marks = {stream: Mark.parse(reply) for stream, reply in zip(new, replies, strict=True)}
         self.of |= {stream: mark for stream, mark in marks.items() if mark is not None}
 
-    def are_there(self, server: Connection) -> bool:
+    def are_there(self, server: Server) -> bool:
         """Whether the server has them as we have written or read them."""
         streams = list(self.of)
         replies = server.execute_all(
@@ -82,7 +82,7 @@ class Marks:
         )
         return [Mark.parse(reply) for reply in replies] == [self.of[stream] for stream in streams]
 
-    def write(self, server: Connection, positions: Mapping[str, StreamId]) -> None:
+    def write(self, server: Server, positions: Mapping[str, StreamId]) -> None:
         """All up to these entries is committed, and acknowledged as far as it is to be."""
         marks = {stream: Mark(position, self._holds) for stream, position in positions.items()}
         new = {stream: mark for stream, mark in marks.items() if self._is_new(mark, self.of.get(stream))}
@@ -95,7 +95,7 @@ class Marks:
         """A checkpoint that was set back says less than the mark does, of streams that it reads no more."""
         return known is None or (mark != known if mark.holds or known.holds else mark.up_to > known.up_to)
 
-    def drop(self, server: Connection, streams: Sequence[str]) -> None:
+    def drop(self, server: Server, streams: Sequence[str]) -> None:
         """These groups are set to where the checkpoint stands: the marks speak of something else."""
         server.execute_all([("DEL", committed_key(stream, self._group, self._consumer)) for stream in streams])
         for stream in streams:

@@ -12,7 +12,7 @@ from spark_streams import lease
 from spark_streams.errors import ConsumerTakenError
 from spark_streams.keys import key_beside
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 
 def lease_key(stream: str, group: str, consumer: str) -> bytes:
@@ -38,7 +38,7 @@ class Lease(lease.Lease):
             "stop the other one"
         )
 
-    def live(self, server: Connection, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+    def live(self, server: Server, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
         """Which of these (stream, consumer) of the group have a lease of a query that runs, as far as can be seen from
         here."""
         leases = server.pipeline([("GET", lease_key(stream, self._group, consumer)) for stream, consumer in asked])

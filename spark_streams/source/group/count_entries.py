@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.source.group.entry_counts import held_above
-from spark_streams.wire.connection import Connection, pack
+from spark_streams.wire.connection import pack
 from spark_streams.wire.entries.decode import decode_entries
 from spark_streams.wire.named_errors import while_reading
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState
 
 _FIRST_PAGE = 10  # entries; their size is not known yet
@@ -21,12 +22,12 @@ _PAGE_BYTES = 4 << 20
 _LARGEST_PAGE = 10_000  # entries
 
 
-def count_between(server: Connection, stream: str, after: StreamId, last: StreamId) -> int:
+def count_between(server: Server, stream: str, after: StreamId, last: StreamId) -> int:
     """How many entries with after < id ≤ last the stream holds. Raises ServerReplyError and kin."""
     return sum(_pages(server, stream, after, last))
 
 
-def count_read(server: Connection, stream: str, head: StreamState, position: StreamId) -> int | None:
+def count_read(server: Server, stream: str, head: StreamState, position: StreamId) -> int | None:
     """How many entries the stream has ever had up to a position, if none above it is lost yet; None where the server
     does not count (before Redis 7). Counted from both sides at a time, until one is done."""
     if head.added is None:
@@ -48,12 +49,13 @@ def count_read(server: Connection, stream: str, head: StreamState, position: Str
         below += page
 
 
-def _pages(server: Connection, stream: str, after: StreamId, last: StreamId) -> Iterator[int]:
+def _pages(server: Server, stream: str, after: StreamId, last: StreamId) -> Iterator[int]:
     """The lengths of the pages of a range."""
     size = _FIRST_PAGE
+    there = server.of(stream)
     while after < last:
-        server.request(pack("XRANGE", stream, b"(" + bytes(after), bytes(last), "COUNT", size))
-        reply = server.receive()
+        there.request(pack("XRANGE", stream, b"(" + bytes(after), bytes(last), "COUNT", size))
+        reply = there.receive()
         try:
             page = decode_entries(reply)
         except ServerReplyError as error:

@@ -7,14 +7,14 @@ was trimmed unread, a stream that was made anew, a server that came back from an
 from __future__ import annotations
 
 from spark_streams.errors import UnsupportedError
-from spark_streams.wire.connection import Connection
 from spark_streams.wire.reply_errors import is_syntax_error, is_wrong_number_of_arguments
+from spark_streams.wire.server import Server
 
 # Nobody has such a key, so nothing is set: whoever knows these words says so, and the others do not come so far (R43).
 _QUESTION = ("XSETID", "rstream:none", "0-0", "ENTRIESADDED", "0", "MAXDELETEDID", "0-0")
 
 
-def refuse_where_nothing_is_counted(server: Connection) -> None:
+def refuse_where_nothing_is_counted(server: Server) -> None:
     """Ask whether it knows these counts. Raises UnsupportedError, ServerUnreachableError."""
     [reply] = server.pipeline([_QUESTION])
     if is_wrong_number_of_arguments(reply) or is_syntax_error(reply):

@@ -12,13 +12,13 @@ import logging
 
 from spark_streams.errors import UnsupportedError
 from spark_streams.options import Options
-from spark_streams.wire.connection import Connection
 from spark_streams.wire.eviction import drops_any_key, evicting_policy
+from spark_streams.wire.server import Server
 
 _log = logging.getLogger("spark_streams.source")
 
 
-def refuse_where_keys_are_needed(server: Connection, options: Options) -> None:
+def refuse_where_keys_are_needed(server: Server, options: Options) -> None:
     """Ask the server, if one may. Raises UnsupportedError, ServerUnreachableError."""
     policy = evicting_policy(server)
     if not drops_any_key(policy):

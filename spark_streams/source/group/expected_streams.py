@@ -13,7 +13,7 @@ from spark_streams.deadletter.inputs import own_dead_letter_streams
 from spark_streams.ids import MIN_ID
 from spark_streams.options import Options
 from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import stream_states
 
 _log = logging.getLogger("spark_streams.source")
@@ -28,7 +28,7 @@ class ExpectedStreams:
         self._absent: set[str] = set()  # when the query started
         self._is_told = False
 
-    def look(self, server: Connection, streams: Sequence[str]) -> None:
+    def look(self, server: Server, streams: Sequence[str]) -> None:
         """Remember which of these do not exist, before groups make them. Raises WrongKeyTypeError."""
         self._absent |= {stream for stream, state in stream_states(server, streams).items() if not state.exists}
 
@@ -37,7 +37,7 @@ class ExpectedStreams:
         """Whether the query may end with its first trigger, so that no group is to be made before."""
         return bool(self._absent) and not self._options["createStreams"]
 
-    def check(self, server: Connection, unknown: Sequence[str]) -> None:
+    def check(self, server: Server, unknown: Sequence[str]) -> None:
         """Once a run, with its first trigger. unknown: streams that the checkpoint does not know. Raises
         StreamMissingError."""
         if self._is_told:
@@ -52,7 +52,7 @@ class ExpectedStreams:
             _log.warning("%s", line)
         self._is_told = True
 
-    def check_pattern(self, server: Connection, streams: Sequence[str]) -> None:
+    def check_pattern(self, server: Server, streams: Sequence[str]) -> None:
         """The same for a pattern. streams: that it has found, or the checkpoint knows."""
         if not self._is_told and not streams:
             line = nothing_matches(server, self._options["streamsPattern"], self._but)

@@ -17,7 +17,7 @@ from spark_streams.source.group.group_admin import Start
 from spark_streams.source.group.group_state import GroupState, missing
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState
 
 _log = logging.getLogger("spark_streams.source")
@@ -57,7 +57,7 @@ class Mender:
     ahead: streams that something was reserved from above the checkpoint; server: for messages; logged, in what follows:
     the checkpoint's position of a stream."""
 
-    server: Connection
+    server: Server
     member: Membership
     losses: DataLoss
     counts: Counts

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from spark_streams.ids import StreamId
 from spark_streams.source.group.group_state import missing
 from spark_streams.source.membership import Membership
-from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.reply_errors import is_busy_group, is_key_required, is_no_such_key
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import consumers_in, groups_in
 
 
@@ -27,7 +28,7 @@ class Start:
         return () if self.read is None else ("ENTRIESREAD", str(self.read))
 
 
-def streams_without_group(server: Connection, member: Membership, streams: Sequence[str]) -> list[str]:
+def streams_without_group(server: Server, member: Membership, streams: Sequence[str]) -> list[str]:
     """Those of the streams that do not have the group, or do not exist. Raises WrongKeyTypeError."""
     replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
     without = []
@@ -40,7 +41,7 @@ def streams_without_group(server: Connection, member: Membership, streams: Seque
     return without
 
 
-def is_in_some_group(server: Connection, member: Membership, streams: Sequence[str]) -> bool:
+def is_in_some_group(server: Server, member: Membership, streams: Sequence[str]) -> bool:
     """Whether our consumer is known to the group of one of these streams, which have it."""
     replies = server.pipeline([("XINFO", "CONSUMERS", stream, member.group) for stream in streams])
     known = [reply for reply in replies if not isinstance(reply, ReplyError)]  # a group that vanished meanwhile
@@ -48,7 +49,7 @@ def is_in_some_group(server: Connection, member: Membership, streams: Sequence[s
 
 
 def create_groups_at(
-    server: Connection, member: Membership, starts: Mapping[str, Start], make_streams: bool = True
+    server: Server, member: Membership, starts: Mapping[str, Start], make_streams: bool = True
 ) -> list[str]:
     """Make groups where there are none: an id pins the start on the server (S2), and the group is told how many
     entries lie below it, so that it counts from there. The streams that have the group now: without make_streams one
@@ -71,13 +72,13 @@ def create_groups_at(
     return have
 
 
-def create_consumers(server: Connection, member: Membership, streams: Sequence[str]) -> None:
+def create_consumers(server: Server, member: Membership, streams: Sequence[str]) -> None:
     """Enter our consumer in the groups of these streams. A group that does not know it was made anew since."""
     commands = [("XGROUP", "CREATECONSUMER", stream, member.group, member.consumer) for stream in streams]
     _require_streams(server, member, commands)
 
 
-def set_groups_to(server: Connection, member: Membership, starts: Mapping[str, Start]) -> None:
+def set_groups_to(server: Server, member: Membership, starts: Mapping[str, Start]) -> None:
     """XGROUP SETID on each of these streams."""
     commands = [
         ("XGROUP", "SETID", stream, member.group, str(start.position), *start.words())
@@ -86,7 +87,7 @@ def set_groups_to(server: Connection, member: Membership, starts: Mapping[str, S
     _require_streams(server, member, commands)
 
 
-def _require_streams(server: Connection, member: Membership, commands: Sequence[tuple[str, ...]]) -> None:
+def _require_streams(server: Server, member: Membership, commands: Sequence[tuple[str, ...]]) -> None:
     """Send them. Raises DataLossError where a stream has vanished meanwhile, and the named error of any other."""
     for command, reply in zip(commands, server.pipeline(commands), strict=True):
         if is_key_required(reply):

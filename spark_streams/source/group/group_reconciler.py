@@ -18,7 +18,8 @@ from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
-from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState
 
 _log = logging.getLogger("spark_streams.source")
@@ -43,7 +44,7 @@ class GroupReconciler:
 
     def reconciled(
         self,
-        server: Connection,
+        server: Server,
         begin: Offset,
         streams: Sequence[str],
         marks: Marks,
@@ -91,7 +92,7 @@ class GroupReconciler:
         self._lowered |= lowered
         return list(lowered)
 
-    def _without_vanished(self, server: Connection, begin: Offset, groups: dict[str, GroupState | None]) -> Offset:
+    def _without_vanished(self, server: Server, begin: Offset, groups: dict[str, GroupState | None]) -> Offset:
         """The checkpoint without streams of a pattern that are gone, which are read no more; taken from `groups`, too.
         Raises DataLossError where that is not allowed and they had entries for us."""
         if not self._subscription.by_pattern:
@@ -109,7 +110,7 @@ class GroupReconciler:
 
     def _set_to_checkpoint(
         self,
-        server: Connection,
+        server: Server,
         begin: Offset,
         groups: Mapping[str, GroupState | None],
         ends: Mapping[str, StreamId],
@@ -124,7 +125,7 @@ class GroupReconciler:
             return self.alone(server, begin, unlisted, {}, afresh=False)
         return {}
 
-    def now(self, server: Connection, streams: Sequence[str]) -> dict[str, GroupState]:
+    def now(self, server: Server, streams: Sequence[str]) -> dict[str, GroupState]:
         """The groups as they are. Raises GroupMissingError, DataLossError where one is gone."""
         self.heads, groups = fetch_state(server, self._member, streams, self.heads)
         states = {}
@@ -136,7 +137,7 @@ class GroupReconciler:
 
     def alone(
         self,
-        server: Connection,
+        server: Server,
         begin: Offset,
         states: Mapping[str, GroupState | None],
         ends: Mapping[str, StreamId],
@@ -165,7 +166,7 @@ class GroupReconciler:
         set_groups_to(server, self._member, back)
         return groups
 
-    def explain(self, server: Connection, begin: Offset, states: Mapping[str, GroupState]) -> None:
+    def explain(self, server: Server, begin: Offset, states: Mapping[str, GroupState]) -> None:
         """Why groups stand above the checkpoint, where nobody else reads: what lies between is pending for us, or was
         read by somebody who has left since (the server counts it as read), or the group was set forward. Raises
         DataLossError for the last."""

@@ -9,8 +9,9 @@ from spark_streams.errors import DataLossError, GroupMissingError, GroupSharedEr
 from spark_streams.ids import StreamId
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.membership import Membership
-from spark_streams.wire.connection import Connection, Reply, ReplyError
-from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.connection import Reply, ReplyError
+from spark_streams.wire.reply_errors import is_no_group, is_no_such_key
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState, consumers_in, groups_in, read_stream_state, stream_states
 
 _MOMENTS = 5  # how often a stream and its group are looked for at one moment
@@ -48,7 +49,7 @@ class GroupState:
 
 
 def fetch_state(
-    server: Connection, member: Membership, streams: Sequence[str], known: Mapping[str, StreamState] | None = None
+    server: Server, member: Membership, streams: Sequence[str], known: Mapping[str, StreamState] | None = None
 ) -> tuple[dict[str, StreamState], dict[str, GroupState | None]]:
     """Each stream and its group, None where it is gone. Raises WrongKeyTypeError, ServerReplyError.
 
@@ -82,7 +83,7 @@ def fetch_state(
 
 
 def _look_at_one_moment(
-    server: Connection,
+    server: Server,
     member: Membership,
     streams: Sequence[str],
     heads: dict[str, StreamState],
@@ -108,9 +109,7 @@ def _is_as_before(head: StreamState, length: Reply, state: GroupState) -> bool:
     return state.entries_read + state.lag == head.added
 
 
-def read_group_state(
-    server: Connection, member: Membership, stream: str, groups: Reply, consumers: Reply
-) -> GroupState:
+def read_group_state(server: Server, member: Membership, stream: str, groups: Reply, consumers: Reply) -> GroupState:
     """From the replies of XINFO GROUPS and XINFO CONSUMERS. Raises GroupMissingError, DataLossError."""
     state = _read_group_state(server, member, stream, groups, consumers)
     if state is None:
@@ -118,7 +117,7 @@ def read_group_state(
     return state
 
 
-def missing(server: Connection, member: Membership, stream: str, stream_too: bool) -> DataLossError | GroupMissingError:
+def missing(server: Server, member: Membership, stream: str, stream_too: bool) -> DataLossError | GroupMissingError:
     """The error for a group that is gone, alone or with its stream."""
     if stream_too:
         return DataLossError(
@@ -137,7 +136,7 @@ def _questions(member: Membership, stream: str) -> list[tuple[str, ...]]:
 
 
 def _read_group_state(
-    server: Connection, member: Membership, stream: str, groups: Reply, consumers: Reply
+    server: Server, member: Membership, stream: str, groups: Reply, consumers: Reply
 ) -> GroupState | None:
     if isinstance(groups, ReplyError):
         if is_no_such_key(groups):
@@ -148,7 +147,10 @@ def _read_group_state(
         return None
     ours = None
     others = []
-    if not isinstance(consumers, ReplyError):
+    if isinstance(consumers, ReplyError):
+        if not (is_no_group(consumers) or is_no_such_key(consumers)):  # gone since the groups were looked at
+            raise server.error_of(consumers, ("XINFO", "CONSUMERS", stream, member.group))
+    else:
         for consumer in consumers_in(consumers):
             if consumer.text == member.consumer:
                 ours = consumer.pending

@@ -12,7 +12,8 @@ from spark_streams.source.group.count_entries import count_read
 from spark_streams.source.group.group_admin import Start, create_groups_at, streams_without_group
 from spark_streams.source.group.group_state import fetch_state, missing
 from spark_streams.source.membership import Membership
-from spark_streams.wire.connection import Connection, ReplyError
+from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import stream_states
 
 FIRST = Positions("0", {})  # before a stream's first entry
@@ -31,9 +32,7 @@ class InitialPositionKeys:
         return key_beside(stream, self.kind, self.member.group, self.member.consumer)
 
 
-def create_groups(
-    server: Connection, member: Membership, streams: Sequence[str], starting: Positions
-) -> dict[str, Start]:
+def create_groups(server: Server, member: Membership, streams: Sequence[str], starting: Positions) -> dict[str, Start]:
     """Make sure that these streams have the group; a stream that does not exist is made. Where groups were made. Raises
     WrongKeyTypeError."""
     starts = resolve(server, streams_without_group(server, member, streams), starting)
@@ -41,7 +40,7 @@ def create_groups(
     return starts
 
 
-def resolve(server: Connection, streams: Sequence[str], starting: Positions) -> dict[str, Start]:
+def resolve(server: Server, streams: Sequence[str], starting: Positions) -> dict[str, Start]:
     """Where a new group of these streams starts; `latest` is the newest entry of this moment. Raises
     WrongKeyTypeError."""
     starts = {}
@@ -52,7 +51,7 @@ def resolve(server: Connection, streams: Sequence[str], starting: Positions) -> 
     return starts
 
 
-def first_positions(server: Connection, member: Membership, late: Mapping[str, Start]) -> dict[str, StreamId]:
+def first_positions(server: Server, member: Membership, late: Mapping[str, Start]) -> dict[str, StreamId]:
     """Where a query without a checkpoint begins: just below our oldest pending entry, else at the group's position.
     late: streams whose group is to be made."""
     streams = [stream for stream in member.streams if stream not in late]
@@ -72,7 +71,7 @@ def first_positions(server: Connection, member: Membership, late: Mapping[str, S
 
 
 def save_initial_positions(
-    server: Connection, keys: InitialPositionKeys, positions: Mapping[str, StreamId]
+    server: Server, keys: InitialPositionKeys, positions: Mapping[str, StreamId]
 ) -> dict[str, StreamId]:
     """Keep first positions on the server until a checkpoint has them; the positions that were kept first."""
     server.execute_all([("SET", keys.of(stream), str(position), "NX") for stream, position in positions.items()])
@@ -80,14 +79,12 @@ def save_initial_positions(
     return {**positions, **saved_initial_positions(server, keys, list(positions))}
 
 
-def saved_initial_positions(
-    server: Connection, keys: InitialPositionKeys, streams: Sequence[str]
-) -> dict[str, StreamId]:
+def saved_initial_positions(server: Server, keys: InitialPositionKeys, streams: Sequence[str]) -> dict[str, StreamId]:
     """The first positions that are kept on the server, of those streams that have one."""
     replies = server.execute_all([("GET", keys.of(stream)) for stream in streams])
     return {stream: StreamId.parse(reply) for stream, reply in zip(streams, replies, strict=True) if reply is not None}
 
 
-def forget_initial_positions(server: Connection, keys: InitialPositionKeys, streams: Sequence[str]) -> None:
+def forget_initial_positions(server: Server, keys: InitialPositionKeys, streams: Sequence[str]) -> None:
     """The checkpoint has a position: first ones are of no more use."""
     server.execute_all([("DEL", keys.of(stream)) for stream in streams])

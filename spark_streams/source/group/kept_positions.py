@@ -20,7 +20,7 @@ from spark_streams.source.group.initial_position import (
 )
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 
 class KeptPositions:
@@ -31,7 +31,7 @@ class KeptPositions:
         self._token: str | None = None  # the token of the checkpoint whose positions are kept
         self._forgotten: set[str] = set()  # streams whose positions are kept no more
 
-    def first(self, server: Connection, member: Membership, positions: Mapping[str, StreamId]) -> dict[str, StreamId]:
+    def first(self, server: Server, member: Membership, positions: Mapping[str, StreamId]) -> dict[str, StreamId]:
         """Where a query without a checkpoint begins: a run that came to no checkpoint has kept it, whatever options
         this one has. Empty where nothing is kept."""
         keys = _keys(member)
@@ -42,7 +42,7 @@ class KeptPositions:
         self._token = "" if kept else None
         return kept
 
-    def with_checkpoint(self, server: Connection, member: Membership, begin: Offset, is_fresh: bool) -> Offset:
+    def with_checkpoint(self, server: Server, member: Membership, begin: Offset, is_fresh: bool) -> Offset:
         """The checkpoint, told that groups may stand above it without a pending list. is_fresh: nothing is known of
         what an earlier run left.
 
@@ -58,7 +58,7 @@ class KeptPositions:
             self._forgotten, self._token = set(begin.positions), None
         return replace(begin, no_ack=begin.no_ack or self._token == begin.token)
 
-    def _find(self, server: Connection, member: Membership, begin: Offset) -> None:
+    def _find(self, server: Server, member: Membership, begin: Offset) -> None:
         keys = _keys(member)
         kept = saved_initial_positions(server, keys, list(begin.positions))
         if begin.no_ack or any(position != begin[stream] for stream, position in kept.items()):

@@ -18,7 +18,7 @@ from spark_streams.source.group.group_admin import Start, set_groups_to
 from spark_streams.source.group.group_state import GroupState, Reserved
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.offset import Offset
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState
 
 
@@ -34,7 +34,7 @@ class LossAccount:
 
     def hold(
         self,
-        server: Connection,
+        server: Server,
         begin: Offset,
         heads: Mapping[str, StreamState],
         states: dict[str, GroupState],
@@ -100,7 +100,7 @@ class LossAccount:
 
     def _recount(
         self,
-        server: Connection,
+        server: Server,
         begin: Offset,
         stream: str,
         head: StreamState,
@@ -130,7 +130,7 @@ class LossAccount:
 
     def _first_count(
         self,
-        server: Connection,
+        server: Server,
         begin: Offset,
         stream: str,
         head: StreamState,
@@ -152,7 +152,7 @@ class LossAccount:
         if read is not None and head.added is not None:
             self.counts.of[stream] = Count(read, head.added, missed)
 
-    def _leave_out_what_is_below(self, server: Connection, stream: str, head: StreamState, state: GroupState) -> None:
+    def _leave_out_what_is_below(self, server: Server, stream: str, head: StreamState, state: GroupState) -> None:
         """A group that stands above all that its stream has had so far: what is added below it is none of ours. Where
         that is trimmed before it was seen, it counts as lost: nobody can tell it from what lay above."""
         position, known = state.last_delivered, self.counts.of.get(stream)

@@ -31,8 +31,8 @@ from spark_streams.source.group.initial_position import (
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
-from spark_streams.wire.connection import Connection
 from spark_streams.wire.scan import matching_streams
+from spark_streams.wire.server import Server
 
 
 class Subscription:
@@ -57,7 +57,7 @@ class Subscription:
         """Whether streams come and go while the query runs."""
         return self._options["streamsPattern"] is not None
 
-    def join(self, server: Connection) -> None:
+    def join(self, server: Server) -> None:
         """Have the group on every stream that is there. Raises ConsumerTakenError, WrongKeyTypeError, ServerError."""
         if not self.by_pattern:
             self.hold(server, self.member.streams)
@@ -77,7 +77,7 @@ class Subscription:
                 starts[stream] = Start(saved)
         self._create(server, starts, matching, without)
 
-    def _join_named(self, server: Connection) -> None:
+    def _join_named(self, server: Server) -> None:
         without = streams_without_group(server, self.member, self.member.streams)
         self._expected.look(server, without)
         starts = resolve(server, without, self._options["startingOffsets"])
@@ -91,7 +91,7 @@ class Subscription:
             create_groups_at(server, self.member, starts)
             self.made |= starts
 
-    def find(self, server: Connection) -> None:
+    def find(self, server: Server) -> None:
         """Look for the pattern's streams, if there is one, and join those that are new at their first entry: the query
         runs. Raises as `join` does."""
         if self.by_pattern:
@@ -99,7 +99,7 @@ class Subscription:
             starts = resolve(server, without, FIRST)
             self._create(server, starts, matching, without)
 
-    def of(self, server: Connection, begin: Offset, look: bool, at_once: bool) -> tuple[str, ...]:
+    def of(self, server: Server, begin: Offset, look: bool, at_once: bool) -> tuple[str, ...]:
         """The streams of a trigger, and the lease on them: those of the options, or of the pattern and the checkpoint.
 
         look: whether streams that are new are looked for, now and then or `at_once`. Raises as `join` does, and
@@ -126,7 +126,7 @@ class Subscription:
         self._lease.keep_only(streams)
         return streams
 
-    def _check_expected(self, server: Connection, unknown: Sequence[str]) -> None:
+    def _check_expected(self, server: Server, unknown: Sequence[str]) -> None:
         """Raises StreamMissingError; then nothing is left of what `join` has kept for groups that are not made."""
         try:
             self._expected.check(server, unknown)
@@ -134,7 +134,7 @@ class Subscription:
             forget_initial_positions(server, InitialPositionKeys("start", self.member), list(self.late))
             raise
 
-    def without_dropped(self, server: Connection, begin: Offset, at_once: bool) -> Offset:
+    def without_dropped(self, server: Server, begin: Offset, at_once: bool) -> Offset:
         """The checkpoint without streams that the options name no more and whose group is gone. at_once: the server is
         asked which these are."""
         if at_once and not self.by_pattern:
@@ -143,7 +143,7 @@ class Subscription:
             self._dropped = {stream for stream, state in states.items() if state is None}
         return begin.without(self._dropped) if self._dropped & {*begin.streams} else begin
 
-    def _look_for_streams(self, server: Connection) -> tuple[list[str], list[str]]:
+    def _look_for_streams(self, server: Server) -> tuple[list[str], list[str]]:
         """The pattern's streams, and those of them that do not have the group."""
         but = own_dead_letter_streams(self._options["deadLetterStream"])
         matching = self._inputs.among(server, matching_streams(server, self._options["streamsPattern"], but))
@@ -152,13 +152,13 @@ class Subscription:
         return matching, streams_without_group(server, self.member, matching)
 
     def _create(
-        self, server: Connection, starts: Mapping[str, Start], matching: Sequence[str], without: Sequence[str]
+        self, server: Server, starts: Mapping[str, Start], matching: Sequence[str], without: Sequence[str]
     ) -> None:
         made = create_groups_at(server, self.member, starts, make_streams=False)
         self.made |= starts
         self.member = replace(self.member, streams=tuple(sorted({*made, *matching} - ({*without} - {*made}))))
 
-    def _begin_at_first(self, server: Connection, streams: Sequence[str]) -> None:
+    def _begin_at_first(self, server: Server, streams: Sequence[str]) -> None:
         """Spark asks a query that has a checkpoint, too, where it would begin (S2). If no stream had the group then,
         those that had appeared were taken for the first ones: they are read from their first entry all the same."""
         wrong = list(saved_initial_positions(server, self._firsts, streams))
@@ -166,7 +166,7 @@ class Subscription:
         forget_initial_positions(server, InitialPositionKeys("start", self.member), wrong)
         forget_initial_positions(server, self._firsts, wrong)
 
-    def has_checkpoint(self, server: Connection, begin: Offset) -> None:
+    def has_checkpoint(self, server: Server, begin: Offset) -> None:
         """First positions and the mark that the query has begun are of no more use."""
         if self.by_pattern:
             forget_initial_positions(server, self._firsts, begin.streams)
@@ -181,11 +181,11 @@ class Subscription:
         """The key that is there from when the query begins until it has a checkpoint."""
         return key_of_query("begun", self.member.group, self.member.consumer)
 
-    def hold(self, server: Connection, streams: Sequence[str]) -> None:
+    def hold(self, server: Server, streams: Sequence[str]) -> None:
         """Have the lease on these streams. Raises ConsumerTakenError."""
         self._lease.hold(server, streams)
 
-    def live(self, server: Connection, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+    def live(self, server: Server, asked: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
         """Which of these (stream, consumer) of the group are queries that run."""
         return self._lease.live(server, asked)
 

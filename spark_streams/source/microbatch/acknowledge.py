@@ -24,7 +24,7 @@ from spark_streams.source.pending_list import PendingRange, acknowledge, claimed
 from spark_streams.source.recovery.claim import delete_claim_consumers
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task_notes import collect
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 
 class Acknowledging:
@@ -62,7 +62,7 @@ class Acknowledging:
         """Whether this offset has been acknowledged, or is being; streams that vanished under it do not count."""
         return self._done is not None and up_to.covers(self._done)
 
-    def now(self, server: Connection, up_to: Offset) -> None:
+    def now(self, server: Server, up_to: Offset) -> None:
         """What tasks noted becomes letters, then our entries up to `up_to` are acknowledged, and its claims.
 
         Raises GroupMissingError, ServerError.
@@ -73,11 +73,11 @@ class Acknowledging:
         self._acknowledged.update(up_to.positions)
         self._done = up_to
 
-    def _acknowledge(self, server: Connection, up_to: Offset, ranges: Sequence[PendingRange]) -> None:
+    def _acknowledge(self, server: Server, up_to: Offset, ranges: Sequence[PendingRange]) -> None:
         acknowledge(server, self._member, ranges, self._limits)
         (self.marks.write if up_to.token else self.marks.begin)(server, up_to.positions)
 
-    def beside(self, server: Connection, up_to: Offset) -> None:
+    def beside(self, server: Server, up_to: Offset) -> None:
         """The same, with the acknowledging in the background; but claims are closed at once: the next offset does not
         name them, and after a crash they would be taken for some that no offset names."""
         self.take_notes(server, up_to)
@@ -107,11 +107,11 @@ class Acknowledging:
             return floor
         return max(floor, held.after)
 
-    def _close_claims(self, server: Connection, up_to: Offset) -> None:
+    def _close_claims(self, server: Server, up_to: Offset) -> None:
         acknowledge(server, self._member, claimed_ranges(up_to.claimed), self._limits)
         delete_claim_consumers(server, self._member, up_to.claimed)
 
-    def take_notes(self, server: Connection, up_to: Offset) -> None:
+    def take_notes(self, server: Server, up_to: Offset) -> None:
         """What the tasks of the batch that ends here have noted: dead letters, losses, bad values."""
         if self.is_done(up_to):
             return

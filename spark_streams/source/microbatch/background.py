@@ -9,9 +9,9 @@ from typing import Any
 
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
-Job = Callable[[Connection], object]
+Job = Callable[[Server], object]
 
 
 class BackgroundWorker:
@@ -63,7 +63,7 @@ class BackgroundWorker:
             self._thread = None
 
     def _work(self) -> None:
-        server: Connection | None = None
+        server: Server | None = None
         while (job := self._jobs.get()) is not None:
             error: Exception | None = None
             try:

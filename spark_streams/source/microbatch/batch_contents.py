@@ -25,7 +25,7 @@ from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.poison_batch import PoisonBatch
 from spark_streams.source.recovery.taken_entries import Taken
 from spark_streams.source.run_counters import RunCounters
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ContentsChooser:
         self._poison.forget()
         self._taken.forget()
 
-    def choose(self, server: Connection, state: QueryState, token: str, most: int | None) -> BatchContents:
+    def choose(self, server: Server, state: QueryState, token: str, most: int | None) -> BatchContents:
         """At most `most` entries (None: any number), for a batch named `token`; empty where there is nothing to read.
 
         Raises DataLossError where entries are gone and that is not allowed, ServerError and kin.
@@ -87,9 +87,7 @@ class ContentsChooser:
         contents = self._claimed_left_and_new(server, state, token, most)
         return contents or BatchContents(self._poison.last_resort(server, state.logged), new=contents.new)
 
-    def _claimed_left_and_new(
-        self, server: Connection, state: QueryState, token: str, most: int | None
-    ) -> BatchContents:
+    def _claimed_left_and_new(self, server: Server, state: QueryState, token: str, most: int | None) -> BatchContents:
         """What is claimed comes first; the room that it leaves goes to what a crash left, else to what is new."""
         claimed = self._claim(server, state, token, most)
         room = None if most is None else most - sum(one.count for some in claimed.values() for one in some)
@@ -103,7 +101,7 @@ class ContentsChooser:
         new = self._new(server, state.groups, room, hurry=bool(claimed or ranges))
         return BatchContents(claimed, ranges + new, new)
 
-    def _claim(self, server: Connection, state: QueryState, token: str, most: int | None) -> dict[str, list[Claimed]]:
+    def _claim(self, server: Server, state: QueryState, token: str, most: int | None) -> dict[str, list[Claimed]]:
         """Entries of dead consumers, and claims of a run that died before an offset named them."""
         options = self._options
         rules = Rules(
@@ -120,7 +118,7 @@ class ContentsChooser:
             self._counters.claimed[stream] += sum(one.count for one in some)
         return claimed
 
-    def _left_by_a_crash(self, server: Connection, state: QueryState, most: int | None) -> list[EntryRange]:
+    def _left_by_a_crash(self, server: Server, state: QueryState, most: int | None) -> list[EntryRange]:
         """Entries that a crashed run reserved and did not log: pending for us above what is acknowledged."""
         known = state.unacknowledged
         backlog = {s: group.ours for s, group in state.groups.items() if group.ours > known.get(s, 0)}
@@ -131,9 +129,7 @@ class ContentsChooser:
         size = self._admission.size(list(allowed.values()))
         return pending_ranges(server, self._subscription.member, asked, size, limits=self._limits)
 
-    def _new(
-        self, server: Connection, groups: Mapping[str, GroupState], most: int | None, hurry: bool
-    ) -> list[EntryRange]:
+    def _new(self, server: Server, groups: Mapping[str, GroupState], most: int | None, hurry: bool) -> list[EntryRange]:
         """hurry: there is a batch anyway, so what is new need not wait for more to come."""
         backlog = self._admission.backlog(self._groups.heads, groups)
         hurry |= self._poison.holds_some

@@ -16,11 +16,11 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending_list import PendingRange, pending_ranges
-from spark_streams.wire.connection import Connection
 from spark_streams.wire.entries.pending_page import texts_of
+from spark_streams.wire.server import Server
 
 
-def in_order(server: Connection, member: Membership, ranges: Sequence[EntryRange], limits: Limits) -> list[EntryRange]:
+def in_order(server: Server, member: Membership, ranges: Sequence[EntryRange], limits: Limits) -> list[EntryRange]:
     """The ranges, those of a stream by the ids of their entries. Raises GroupMissingError, ServerError."""
     claimed = [entries for entries in ranges if entries.consumer]
     if not claimed:
@@ -57,7 +57,7 @@ def _overlapping(ranges: Sequence[EntryRange]) -> Iterator[list[EntryRange]]:
         yield together
 
 
-def _cut(server: Connection, member: Membership, ranges: Sequence[EntryRange], limits: Limits) -> list[EntryRange]:
+def _cut(server: Server, member: Membership, ranges: Sequence[EntryRange], limits: Limits) -> list[EntryRange]:
     """The same entries as ranges that follow each other."""
     held: list[tuple[StreamId, str]] = []
     pending = [_range(entries) for entries in ranges]

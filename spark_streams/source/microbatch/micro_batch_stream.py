@@ -46,7 +46,7 @@ from spark_streams.source.recovery.dead_entries import DeadEntries, dead_letter
 from spark_streams.source.recovery.poison_batch import PoisonBatch
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task_notes import void
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 from spark_streams.wire.xinfo import stream_states
 
@@ -104,7 +104,7 @@ class MicroBatchStream:
         self._trigger = Trigger(options, subscription, memory, groups, contents, acks, admission, losses, limits)
         self._current: CurrentBatch | None = None
 
-    def _greet(self, server: Connection) -> None:
+    def _greet(self, server: Server) -> None:
         """Refuse a server on which the query would lose entries in silence."""
         refuse_where_nothing_is_counted(server)
         refuse_where_keys_are_needed(server, self._options)
@@ -196,7 +196,7 @@ class MicroBatchStream:
 
     # -- how it is answered --------------------------------------------------------------------------------------
 
-    def _again_where_something_vanishes(self, step: Callable[[Connection], T]) -> T:
+    def _again_where_something_vanishes(self, step: Callable[[Server], T]) -> T:
         """Where that is allowed: another try says what is lost with it."""
         for _ in range(_TRIES - 1):
             try:
@@ -211,23 +211,23 @@ class MicroBatchStream:
         """Take nothing for known: the server is asked, as after a restart."""
         self._memory.begin_afresh()
 
-    def _first(self, server: Connection) -> Offset:
+    def _first(self, server: Server) -> Offset:
         self._subscription.join(server)
         positions = first_positions(server, self.member, self._subscription.late)
         kept = self._positions.first(server, self.member, positions)
         first = Offset(self.member.group, self.member.consumer, {**positions, **kept})
         return replace(first, no_ack=bool(kept))
 
-    def _until_now(self, server: Connection) -> None:
+    def _until_now(self, server: Server) -> None:
         self._subscription.join(server)  # Spark asks for this before it asks where the query begins
         self._admission.until = stream_states(server, self.member.streams)
 
-    def _commit(self, server: Connection, end: Offset) -> None:
+    def _commit(self, server: Server, end: Offset) -> None:
         if self._memory.wait_for_worker() is not None:
             self._begin_afresh()  # what was reserved ahead stays pending, and is found as what a crash has left
         self._acknowledging.now(server, end)
 
-    def _count_attempt(self, server: Connection, begin: Offset, end: Offset) -> bool:
+    def _count_attempt(self, server: Server, begin: Offset, end: Offset) -> bool:
         """Count this run's attempt at a batch; where too many have died of it, it is set aside. Whether it is cut."""
         self._subscription.hold(server, end.streams)
         try:
@@ -247,7 +247,7 @@ class MicroBatchStream:
             return []
         return self._server.run(lambda server: self._read_again(server, begin, batch))
 
-    def _read_again(self, server: Connection, begin: Offset, batch: CurrentBatch) -> list[EntryRange]:
+    def _read_again(self, server: Server, begin: Offset, batch: CurrentBatch) -> list[EntryRange]:
         end = batch.end
         self._subscription.hold(server, end.streams)
         void(server, self.member, end.streams)

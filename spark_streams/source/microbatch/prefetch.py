@@ -21,7 +21,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.reserve import Wanted, reserve
 from spark_streams.source.partitioning import share
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState
 
 
@@ -36,7 +36,7 @@ class Reserving:
 
     def new_entries(
         self,
-        server: Connection,
+        server: Server,
         heads: Mapping[str, StreamState],
         states: Mapping[str, GroupState],
         backlog: Mapping[str, int],
@@ -67,7 +67,7 @@ class Prefetch:
     known: Mapping[str, StreamState]
     ranges: list[EntryRange] = field(default_factory=list)
 
-    def work(self, server: Connection) -> None:
+    def work(self, server: Server) -> None:
         """Reserve, unless a closer look is needed: whoever makes the batch takes it. Raises as `reserve` does."""
         heads, found = fetch_state(server, self.reserving.member, self.streams, self.known)
         states = {stream: state for stream, state in found.items() if state is not None and not state.others}

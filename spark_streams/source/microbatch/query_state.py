@@ -29,7 +29,7 @@ from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.source.recovery.claim import delete_empty_consumers
 from spark_streams.source.recovery.handed_entries import take_handed
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class RunMemory:
 
     # -- a trigger begins ------------------------------------------------------------------------------------------
 
-    def state_at(self, server: Connection, begin: Offset) -> QueryState:
+    def state_at(self, server: Server, begin: Offset) -> QueryState:
         """The query at a trigger that begins with this checkpoint. Raises StreamStateError and ServerError, each with
         what to do."""
         prefetch = self.wait_for_worker()
@@ -150,7 +150,7 @@ class RunMemory:
         self._groups.account.hold(server, begin, self._groups.heads, groups, above)
         return QueryState(logged, begin, groups, prefetch, unacknowledged, above)
 
-    def _checkpoint(self, server: Connection, begin: Offset) -> Offset:
+    def _checkpoint(self, server: Server, begin: Offset) -> Offset:
         """The checkpoint, with what the server keeps beside it, and without streams that the query reads no more."""
         subscription, is_fresh = self._subscription, self.is_fresh
         self._streams = subscription.of(server, begin, look=self._admission.until is None, at_once=is_fresh)
@@ -168,7 +168,7 @@ class RunMemory:
             return {}
         return {stream: share.count for stream, share in begin.shares.items()}
 
-    def _acknowledge_all(self, server: Connection, groups: Mapping[str, GroupState]) -> None:
+    def _acknowledge_all(self, server: Server, groups: Mapping[str, GroupState]) -> None:
         """What an earlier run with a pending list has left: the groups were set back below it, and deliver it again."""
         ours = [PendingRange(stream, MAX_ID) for stream, state in groups.items() if state.ours]
         acknowledge(server, self._subscription.member, ours, self._limits)
@@ -190,7 +190,7 @@ class RunMemory:
                 return True
         return False
 
-    def _ask_what_is_left(self, server: Connection, begin: Offset, streams: list[str]) -> dict[str, GroupState]:
+    def _ask_what_is_left(self, server: Server, begin: Offset, streams: list[str]) -> dict[str, GroupState]:
         """The groups as they are, when what the checkpoint has is acknowledged and what others have done to our entries
         is known. Raises DataLossError where entries were passed over and that is not allowed."""
         member, marks = self._subscription.member, self._acknowledging.marks

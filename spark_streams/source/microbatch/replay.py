@@ -13,7 +13,7 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, Share
 from spark_streams.source.pending_list import PendingRange, pending_ranges
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Replay:
     """size: entries a task, for a batch of so many; listed: False where nothing is pending (noAck), and the stream
     itself has the batch; narrowed: the batch is what is left of it (source.recovery.poison_batch)."""
 
-    server: Connection
+    server: Server
     member: Membership
     losses: DataLoss
     listed: bool

@@ -16,7 +16,8 @@ from spark_streams.source.group.count_entries import count_between
 from spark_streams.source.group.group_state import GroupState, Reserved, read_group_state, require_alone
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
-from spark_streams.wire.connection import Connection, pack
+from spark_streams.wire.connection import Reply, pack
+from spark_streams.wire.server import Server
 
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
 
@@ -30,7 +31,7 @@ class Wanted:
 
 
 def reserve(
-    server: Connection,
+    server: Server,
     member: Membership,
     wanted: Mapping[str, Wanted],
     states: Mapping[str, GroupState],
@@ -48,10 +49,7 @@ def reserve(
     left = reserving
     while left:
         steps = _round(left, step, limits.reserve_round)
-        server.require_silence()
-        server.send(b"".join([_step(member, one.stream, count, no_ack) for one, count in steps]))
-        replies = server.replies(2 * len(steps))
-        for (one, _), groups, consumers in zip(steps, replies[0::2], replies[1::2], strict=True):
+        for (one, _), groups, consumers in _taken(server, member, steps, no_ack):
             after = read_group_state(server, member, one.stream, groups, consumers)
             if no_ack:
                 require_alone(member, one.stream, after)
@@ -63,6 +61,21 @@ def reserve(
     return Reserved(
         [entries for one in reserving for entries in one.ranges], {one.stream: one.now for one in reserving}
     )
+
+
+def _taken(
+    server: Server, member: Membership, steps: Sequence[tuple[_Reserving, int]], no_ack: bool
+) -> list[tuple[tuple[_Reserving, int], Reply, Reply]]:
+    """Each step with the replies to its two questions; all servers work at the same time."""
+    parts = server.parts(steps, lambda step: step[0].stream)
+    for there, some in parts:
+        there.require_silence()
+        there.send(b"".join([_step(member, one.stream, count, no_ack) for one, count in some]))
+    taken = []
+    for there, some in parts:
+        replies = there.replies(2 * len(some))
+        taken += list(zip(some, replies[0::2], replies[1::2], strict=True))
+    return taken
 
 
 @dataclass
@@ -129,7 +142,7 @@ def _step(member: Membership, stream: str, count: int, no_ack: bool) -> bytes:
 
 
 def _ask_aloud(
-    server: Connection, member: Membership, stream: str, before: GroupState, no_ack: bool
+    server: Server, member: Membership, stream: str, before: GroupState, no_ack: bool
 ) -> tuple[EntryRange, GroupState]:
     """Nothing was delivered although there is more: read one entry with its reply, so that an error is heard.
 
@@ -141,7 +154,7 @@ def _ask_aloud(
     return _range(server, stream, before, after, no_ack), after
 
 
-def _range(server: Connection, stream: str, before: GroupState, after: GroupState, no_ack: bool) -> EntryRange:
+def _range(server: Server, stream: str, before: GroupState, after: GroupState, no_ack: bool) -> EntryRange:
     return _unlisted_range(server, stream, before, after) if no_ack else _listed_range(stream, before, after)
 
 
@@ -156,7 +169,7 @@ def _listed_range(stream: str, before: GroupState, after: GroupState) -> EntryRa
     return EntryRange(stream, before.last_delivered, after.last_delivered, count, owned)
 
 
-def _unlisted_range(server: Connection, stream: str, before: GroupState, after: GroupState) -> EntryRange:
+def _unlisted_range(server: Server, stream: str, before: GroupState, after: GroupState) -> EntryRange:
     """What one step with NOACK delivered: all of it is ours. Where the server does not count it (an entry ahead of the
     group was deleted), what it left in the stream is counted."""
     count = 0

@@ -26,7 +26,7 @@ from spark_streams.source.microbatch.query_state import QueryState, RunMemory
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges, pending_ranges
 from spark_streams.source.recovery.taken_entries import missing_from
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 
 class Trigger:
@@ -54,7 +54,7 @@ class Trigger:
         self._losses = losses
         self._limits = limits
 
-    def next(self, server: Connection, begin: Offset, most: int | None) -> CurrentBatch | None:
+    def next(self, server: Server, begin: Offset, most: int | None) -> CurrentBatch | None:
         """The next batch, of at most `most` entries. None where there is nothing to read: then `begin` is acknowledged
         before this returns, else in the background. begin: it is in Spark's commit log (docs/facts.md, S4)."""
         state = self._memory.state_at(server, begin)
@@ -72,7 +72,7 @@ class Trigger:
             self._reserve_ahead(state.groups, contents.new, most)
         return batch
 
-    def _make_batch(self, server: Connection, state: QueryState, contents: BatchContents, token: str) -> CurrentBatch:
+    def _make_batch(self, server: Server, state: QueryState, contents: BatchContents, token: str) -> CurrentBatch:
         """The batch, with an offset that names all that it holds."""
         self._admission.made()
         remaining: Mapping[str, int] = {}
@@ -89,7 +89,7 @@ class Trigger:
             ranges = self._acknowledge_at_once(server, end, ranges)
         return CurrentBatch(end, ranges, is_new=True)
 
-    def _with_claimed(self, server: Connection, contents: BatchContents) -> list[EntryRange]:
+    def _with_claimed(self, server: Server, contents: BatchContents) -> list[EntryRange]:
         """The ranges of a batch, those of its claims among them."""
         member = self._subscription.member
         size = self._admission.size([one.count for some in contents.claimed.values() for one in some])
@@ -99,7 +99,7 @@ class Trigger:
         ranges = contents.ranges + claimed
         return in_order(server, member, ranges, self._limits) if self._options["ordered"] else ranges
 
-    def _acknowledge_at_once(self, server: Connection, end: Offset, ranges: Sequence[EntryRange]) -> list[EntryRange]:
+    def _acknowledge_at_once(self, server: Server, end: Offset, ranges: Sequence[EntryRange]) -> list[EntryRange]:
         """at-most-once: acknowledge the batch before it is read. Where others read from the group, too, a range takes
         the ids of our entries along first: after XACK the pending list cannot tell which were ours."""
         member = self._subscription.member

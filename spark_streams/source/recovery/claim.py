@@ -30,8 +30,9 @@ from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.taken_entries import Taken, forget, remember, take
-from spark_streams.wire.connection import Argument, Connection, ReplyError, pack
+from spark_streams.wire.connection import Argument, ReplyError, pack
 from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, decode_pending, texts_of
+from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import consumers_in
 
 _MARK = "~claim~"
@@ -51,7 +52,7 @@ class Rules:
     dead_letter: Callable[[DeadEntries], None]
     lose: Callable[[str, int, str, str], None]
     taken: Taken
-    live: Callable[[Connection, Sequence[tuple[str, str]]], set[tuple[str, str]]]
+    live: Callable[[Server, Sequence[tuple[str, str]]], set[tuple[str, str]]]
     limits: Limits
 
 
@@ -61,7 +62,7 @@ def claim_consumer(consumer: str, token: str) -> str:
 
 
 def take_over(
-    server: Connection,
+    server: Server,
     member: Membership,
     states: Mapping[str, GroupState],
     begin: Offset,
@@ -108,7 +109,7 @@ def take_over(
 
 
 def _require_all(
-    server: Connection, member: Membership, states: Mapping[str, GroupState], begin: Offset, rules: Rules
+    server: Server, member: Membership, states: Mapping[str, GroupState], begin: Offset, rules: Rules
 ) -> None:
     """Claims that no offset names hold what they held. Raises DataLossError, unless losses are counted: then once."""
     for missing in rules.taken.missing(server, member, states, begin):
@@ -118,14 +119,14 @@ def _require_all(
         server.execute(*(remember(*name, left) if left else forget(*name)))
 
 
-def delete_claim_consumers(server: Connection, member: Membership, claimed: Mapping[str, Sequence[Claimed]]) -> None:
+def delete_claim_consumers(server: Server, member: Membership, claimed: Mapping[str, Sequence[Claimed]]) -> None:
     """Delete the consumers of a committed claim. One that still holds entries is kept (R10)."""
     names = [(stream, claim.consumer) for stream, claims in claimed.items() for claim in claims]
     _delete_if_empty(server, member, names, [forget(member, stream, consumer) for stream, consumer in names])
 
 
 def _delete_if_empty(
-    server: Connection, member: Membership, names: Sequence[tuple[str, str]], also: Sequence[Sequence[Argument]] = ()
+    server: Server, member: Membership, names: Sequence[tuple[str, str]], also: Sequence[Sequence[Argument]] = ()
 ) -> None:
     """names: stream and consumer of each."""
     if not names:
@@ -135,7 +136,7 @@ def _delete_if_empty(
     server.pipeline([*[("XGROUP", "DELCONSUMER", s, member.group, consumer) for s, consumer in empty], *also])
 
 
-def delete_empty_consumers(server: Connection, member: Membership, states: Mapping[str, GroupState]) -> None:
+def delete_empty_consumers(server: Server, member: Membership, states: Mapping[str, GroupState]) -> None:
     """Delete our own consumers of earlier claims and pieces that a crash has kept from being deleted."""
     own = [
         (stream, other.name)
@@ -158,7 +159,7 @@ def _left_by_a_crash(member: Membership, states: Mapping[str, GroupState], begin
 
 
 def _dead_consumers(
-    server: Connection, member: Membership, states: Mapping[str, GroupState], rules: Rules
+    server: Server, member: Membership, states: Mapping[str, GroupState], rules: Rules
 ) -> dict[str, list[str]]:
     """Per stream, the consumers that hold entries, are not ours, and are not running rstream queries."""
     suspects: list[tuple[str, OtherConsumer]] = []
@@ -178,7 +179,7 @@ def _dead_consumers(
 
 
 def _claim(
-    server: Connection, member: Membership, stream: str, consumer: str, to: str, rules: Rules, limit: int | None
+    server: Server, member: Membership, stream: str, consumer: str, to: str, rules: Rules, limit: int | None
 ) -> tuple[list[bytes], int]:
     """Claim from one consumer, a page at a time; the entries that were asked for (as `PendingPage.ids`), how many."""
     assert rules.idle is not None
@@ -188,8 +189,9 @@ def _claim(
     while limit is None or asked < limit:
         count = most if limit is None else min(most, limit - asked)
         question = ("XPENDING", stream, member.group, "IDLE", rules.idle, bytes(start), "+", count, consumer)
-        server.request(pack(*question))
-        page = decode_pending(server.receive(), 1)[0]
+        there = server.of(stream)
+        there.request(pack(*question))
+        page = decode_pending(there.receive(), 1)[0]
         if isinstance(page, ReplyError):
             raise server.error_of(page, question[:3])
         if page.last is None:
@@ -221,7 +223,7 @@ def _dead_letter(stream: str, consumer: str, page: PendingPage, rules: Rules) ->
 
 
 def send_claim(
-    server: Connection,
+    server: Server,
     member: Membership,
     stream: str,
     to: str,
@@ -232,13 +234,14 @@ def send_claim(
 ) -> None:
     """XCLAIM of so many ids with its reply suppressed. The idle time is checked again by the server. counts: whether it
     is one more delivery (FACTS R8)."""
-    server.require_silence()
+    there = server.of(stream)
+    there.require_silence()
     head = pack("XCLAIM", stream, member.group, to, idle).split(b"\r\n", 1)[1]
     words, tail = (5, b"") if counts else (6, b"$6\r\nJUSTID\r\n")
-    server.send(b"%b*%d\r\n%b%b%b" % (_SKIP, words + count, head, packed, tail))
+    there.send(b"%b*%d\r\n%b%b%b" % (_SKIP, words + count, head, packed, tail))
 
 
-def _gone(server: Connection, member: Membership, stream: str, to: str, asked: Sequence[bytes], limits: Limits) -> int:
+def _gone(server: Server, member: Membership, stream: str, to: str, asked: Sequence[bytes], limits: Limits) -> int:
     """How many of the entries that a claim asked for are no longer in the stream: the server has dropped them then.
     What it does not have for any other reason, others have acknowledged or claimed."""
     all_of_it = [PendingRange(stream, MAX_ID, consumer=to)]
@@ -249,7 +252,7 @@ def _gone(server: Connection, member: Membership, stream: str, to: str, asked: S
     return server.pipeline([("XRANGE", stream, entry, entry) for entry in missed]).count([])
 
 
-def _held_by(server: Connection, member: Membership, stream: str, consumer: str) -> int:
+def _held_by(server: Server, member: Membership, stream: str, consumer: str) -> int:
     """How many entries are pending for a consumer. Raises GroupMissingError."""
     consumers = consumers_in(server.execute("XINFO", "CONSUMERS", stream, member.group))
     return next((info.pending for info in consumers if info.name == consumer.encode()), 0)

@@ -9,7 +9,7 @@ from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import PageSize
 from spark_streams.deadletter.post import FailedEntry, now, post
 from spark_streams.ids import StreamId
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 _FIRST_LOOK = 20  # entries that are asked for at once; how large they are shows how many more
 
@@ -29,7 +29,7 @@ class DeadEntries:
 
 
 def dead_letter(
-    server: Connection, group: str, dead: DeadEntries, to: str, limits: DeadLetterLimits = DEAD_LETTER_LIMITS
+    server: Server, group: str, dead: DeadEntries, to: str, limits: DeadLetterLimits = DEAD_LETTER_LIMITS
 ) -> tuple[int, int]:
     """Post a letter for each that is still pending, acknowledged in the same transaction; (letters, entries that are
     gone from the stream).
@@ -49,7 +49,7 @@ def dead_letter(
     return posted, gone
 
 
-def _look(server: Connection, group: str, dead: DeadEntries, asked: slice) -> tuple[list[FailedEntry], list[bytes]]:
+def _look(server: Server, group: str, dead: DeadEntries, asked: slice) -> tuple[list[FailedEntry], list[bytes]]:
     """The letters for some of the entries, and the ids of those that are gone from the stream."""
     ids, deliveries = dead.ids[asked], dead.deliveries[asked]
     replies = server.execute_all([("XRANGE", dead.stream, bytes(entry), bytes(entry)) for entry in ids])

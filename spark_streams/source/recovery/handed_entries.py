@@ -15,13 +15,13 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import claim_consumer, send_claim
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 _log = logging.getLogger("spark_streams.source")
 
 
 def take_handed(
-    server: Connection,
+    server: Server,
     member: Membership,
     states: Mapping[str, GroupState],
     floors: Mapping[str, StreamId],

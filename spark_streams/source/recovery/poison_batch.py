@@ -35,7 +35,7 @@ from spark_streams.source.recovery.poison_pieces import MARK, Held, held_apart, 
 from spark_streams.source.recovery.poison_record import Failure, Remembered, drop_failure, failure_of
 from spark_streams.source.recovery.suspects import PIECES, Book
 from spark_streams.source.recovery.taken_entries import forget, taken_over
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 _log = logging.getLogger("spark_streams.source")
 
@@ -76,9 +76,7 @@ class PoisonBatch:
 
     # -- a batch is planned --------------------------------------------------------------------------------------
 
-    def attempt(
-        self, server: Connection, member: Membership, begin: Offset, end: Offset, gone: Sequence[str] = ()
-    ) -> bool:
+    def attempt(self, server: Server, member: Membership, begin: Offset, end: Offset, gone: Sequence[str] = ()) -> bool:
         """Count this run's attempt at a batch, and set its entries aside where too many have died of it. Whether it is
         cut: less than it was. gone: streams of the batch whose group has vanished, and with it what was pending.
 
@@ -98,7 +96,7 @@ class PoisonBatch:
 
     def _set_aside(
         self,
-        server: Connection,
+        server: Server,
         member: Membership,
         end: Offset,
         book: Book,
@@ -132,7 +130,7 @@ class PoisonBatch:
     # -- a batch is made -----------------------------------------------------------------------------------------
 
     def next_piece(
-        self, server: Connection, member: Membership, states: Mapping[str, GroupState], begin: Offset
+        self, server: Server, member: Membership, states: Mapping[str, GroupState], begin: Offset
     ) -> dict[str, list[Claimed]]:
         """The piece that is the next batch, if there is one. begin: what is committed, and about to be
         acknowledged.
@@ -160,7 +158,7 @@ class PoisonBatch:
         self._may_hold = bool(book.pieces)
         return piece
 
-    def last_resort(self, server: Connection, begin: Offset) -> dict[str, list[Claimed]]:
+    def last_resort(self, server: Server, begin: Offset) -> dict[str, list[Claimed]]:
         """The piece that is the next batch where there is nothing else to read, if there is one. begin: as above."""
         if not self._may_hold:
             return {}
@@ -174,7 +172,7 @@ class PoisonBatch:
         part = -(-backlog // PIECES)
         return part if most is None else min(part, most)
 
-    def _split(self, server: Connection, member: Membership, name: str, begin: Offset, book: Book) -> Book:
+    def _split(self, server: Server, member: Membership, name: str, begin: Offset, book: Book) -> Book:
         """Cut a piece that has not died."""
         piece = book.pieces[name]
         ranges = [PendingRange(stream, MAX_ID, consumer=name) for stream in piece.entries]
@@ -187,7 +185,7 @@ class PoisonBatch:
         self._lose_dropped(Counter(piece.entries), made)
         return book
 
-    def _give_up(self, server: Connection, member: Membership, name: str, begin: Offset, book: Book) -> Book:
+    def _give_up(self, server: Server, member: Membership, name: str, begin: Offset, book: Book) -> Book:
         """The entry that kills the query, found."""
         book = book.given_up(name)
         self._remembered.save(server, begin, book)
@@ -205,7 +203,7 @@ class PoisonBatch:
     # -- what is missing -----------------------------------------------------------------------------------------
 
     def _miss(
-        self, server: Connection, member: Membership, begin: Offset, book: Book, missing: Counter[tuple[str, str]]
+        self, server: Server, member: Membership, begin: Offset, book: Book, missing: Counter[tuple[str, str]]
     ) -> None:
         """Entries are missing from pieces. Raises DataLossError where that is not allowed."""
         gone = Counter[str]()
@@ -260,7 +258,7 @@ def ranges_of(begin: Offset, end: Offset) -> list[PendingRange]:
     return [*ours, *claimed_ranges(end.claimed)]
 
 
-def tell_the_sink(server: Connection, query: str, batch: str) -> None:
+def tell_the_sink(server: Server, query: str, batch: str) -> None:
     """A task of a piece says so before its first row: what an earlier run wrote of the other pieces is theirs."""
     if query:
         server.execute("SET", narrowed_key(query), batch, "EX", _TOLD_SECONDS)

@@ -17,7 +17,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import send_claim
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 MARK = "~held~"
 _PAGE = 10_000  # entries that are moved with one command
@@ -26,7 +26,7 @@ Held = dict[str, dict[str, int]]  # how many entries consumers hold, per stream
 
 
 def move(
-    server: Connection, member: Membership, ranges: Sequence[PendingRange], size: int, token: str, limits: Limits
+    server: Server, member: Membership, ranges: Sequence[PendingRange], size: int, token: str, limits: Limits
 ) -> Held:
     """Move these entries to consumers, `size` to each, whatever their streams; what these hold. token: of their names,
     new for each moving: a consumer that was a batch is acknowledged when that batch is acknowledged, and again."""
@@ -66,7 +66,7 @@ class _Piece:
         return self.name
 
 
-def _page(server: Connection, member: Membership, pending: PendingRange, limits: Limits) -> list[EntryRange]:
+def _page(server: Server, member: Membership, pending: PendingRange, limits: Limits) -> list[EntryRange]:
     """The first entries of a range that are pending, with their ids: as many as it says, and they fit one piece."""
     return pending_ranges(server, member, [pending], pending.most or _PAGE, keep_ids=True, limits=limits)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spark_streams.keys import key_beside
 from spark_streams.source.offset import Offset
 from spark_streams.source.recovery.suspects import Book
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.server import Server
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Remembered:
         """Take nothing for known: the server is asked."""
         self.book = None
 
-    def load(self, server: Connection, *offsets: Offset) -> Book:
+    def load(self, server: Server, *offsets: Offset) -> Book:
         """What is known. offsets: it stands beside the first stream of one of them, the last one before others."""
         if self.book is None:
             self.book, self._key = Book(), None
@@ -41,7 +41,7 @@ class Remembered:
                     break
         return self.book
 
-    def save(self, server: Connection, offset: Offset, book: Book) -> None:
+    def save(self, server: Server, offset: Offset, book: Book) -> None:
         """From now on that is known. offset: of the batch that it speaks of."""
         key = _key(offset)
         old = [("DEL", self._key)] if self._key not in (None, key) else []
@@ -49,18 +49,18 @@ class Remembered:
         self.book, self._key = book, key
 
 
-def failure_of(server: Connection, end: Offset) -> Failure:
+def failure_of(server: Server, end: Offset) -> Failure:
     """What somebody noted about the query's end."""
     text = server.execute("GET", failure_key(_first(end), end.group, end.consumer))
     return Failure() if text is None else Failure(**json.loads(text))
 
 
-def drop_failure(server: Connection, end: Offset) -> None:
+def drop_failure(server: Server, end: Offset) -> None:
     """What was noted speaks of this end of the query, and of no other."""
     server.execute("DEL", failure_key(_first(end), end.group, end.consumer))
 
 
-def note_failure(server: Connection, offset: Offset, failure: Failure) -> None:
+def note_failure(server: Server, offset: Offset, failure: Failure) -> None:
     """Note why a query ended, for the letter of the entry that killed it. offset: any of the query's offsets."""
     if offset.streams:
         key = failure_key(_first(offset), offset.group, offset.consumer)

@@ -18,7 +18,8 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
-from spark_streams.wire.connection import Argument, Connection
+from spark_streams.wire.connection import Argument
+from spark_streams.wire.server import Server
 
 _TAKEN = " taken"
 
@@ -55,7 +56,7 @@ class Taken:
         self._looked = set()
 
     def missing(
-        self, server: Connection, member: Membership, states: Mapping[str, GroupState], begin: Offset
+        self, server: Server, member: Membership, states: Mapping[str, GroupState], begin: Offset
     ) -> list[Missing]:
         """What is missing from claims that no offset names. begin: the last one, acknowledged or about to be."""
         new = [stream for stream in states if stream not in self._looked]
@@ -71,13 +72,13 @@ class Taken:
         return missing
 
 
-def taken_over(server: Connection, member: Membership, asked: Sequence[tuple[str, str]]) -> Counter[tuple[str, str]]:
+def taken_over(server: Server, member: Membership, asked: Sequence[tuple[str, str]]) -> Counter[tuple[str, str]]:
     """How many entries other queries have taken over from these consumers of a query on these streams."""
     known = _known(server, member, list(dict.fromkeys(stream for stream, _ in asked)))
     return Counter({(stream, consumer): known[stream].get(consumer + _TAKEN, 0) for stream, consumer in asked})
 
 
-def _known(server: Connection, member: Membership, streams: Sequence[str]) -> dict[str, dict[str, int]]:
+def _known(server: Server, member: Membership, streams: Sequence[str]) -> dict[str, dict[str, int]]:
     replies = server.execute_all([("HGETALL", claims_key(stream, member)) for stream in streams])
     return {
         stream: {

@@ -29,7 +29,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.pending_list import PendingRange, ask_pending
 from spark_streams.source.task.ownership import match
 from spark_streams.source.task.range_cursor import Asked, Chosen, Reading
-from spark_streams.wire.connection import ReplyError, ReplyTooLargeError, pack
+from spark_streams.wire.connection import Connection, ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.entries.decode import EntryPage, decode_entries, decode_replies
 from spark_streams.wire.entries.filtered_page import FilteredPage
 from spark_streams.wire.entries.pending_page import NOTHING_PENDING, PendingPage, arguments_of, decode_pending, texts_of
@@ -73,6 +73,7 @@ class Fetch:
         self._may_vanish = may_vanish
         self._limits = limits
         self._size = limits.first_page
+        self._there: Connection | None = None  # the server that was asked for the page that is under way
 
     def pages(self) -> Iterator[Page]:
         """All entries. A connection that breaks is made again, and what was not yet handed out is asked for again.
@@ -85,8 +86,10 @@ class Fetch:
                 asked = asked or self._ask()
                 if not asked.readings:
                     return
-                reply = self._server.get().receive(asked.most_bytes(self._limits.most_bytes))
-                page = self._by_id(asked, reply) if asked.chosen is not None else self._in_range(asked, reply)
+                assert self._there is not None
+                reply = self._there.receive(asked.most_bytes(self._limits.most_bytes))
+                by_id = asked.chosen is not None
+                page = self._by_id(asked, reply) if by_id else self._in_range(self._there, asked, reply)
             except ReplyTooLargeError:
                 self._ask_for_less(asked)
                 asked = None
@@ -125,14 +128,21 @@ class Fetch:
     def _ask(self) -> Asked:
         """Send the request for the next page: of the first readings that are not at their end, as many as fit.
 
-        A page has one piece of a stream: what follows it there is only asked for when its end is known.
+        A page has one piece of a stream: what follows it there is only asked for when its end is known. And it is of
+        one server: in a cluster readings of other nodes wait for pages of their own.
         """
         asked = Asked([], [])
         room = self._size
         streams = set()
+        elsewhere = set()
+        there: Connection | None = None
         for reading in self._readings:
             if room <= 0 or reading.run.stream in streams or (reading.by_id and asked.readings):
                 break
+            has_it = self._server.of(reading.run.stream)
+            if reading.run.stream in elsewhere or has_it is not (there := there or has_it):
+                elsewhere.add(reading.run.stream)
+                continue
             count = reading.wanted(room)
             if reading.by_id:
                 return self._ask_by_id(reading, count)
@@ -147,10 +157,11 @@ class Fetch:
         ]
         pending = [self._pending_command(reading, count) for reading, count in pairs if self._asks_pending(reading)]
         most = asked.most_bytes(self._limits.most_bytes)
-        if pending:
-            self._server.get().request_apart([b"".join(ranges), b"".join(pending)], most)
-        elif ranges:
-            self._server.get().request(*ranges, most=most)
+        self._there = there or self._there
+        if there is not None and pending:
+            there.request_apart([b"".join(ranges), b"".join(pending)], most)
+        elif there is not None:
+            there.request(*ranges, most=most)
         return asked
 
     def _ask_by_id(self, reading: Reading, count: int) -> Asked:
@@ -158,7 +169,8 @@ class Fetch:
         head = pack("XRANGE", reading.run.stream, "-", "-").removesuffix(2 * b"$1\r\n-\r\n")
         asked = Asked([reading], [len(chosen.arguments)], chosen)
         requests = [head + entry + entry for entry in chosen.arguments.to_pylist()]
-        self._server.get().request(*requests, most=asked.most_bytes(self._limits.most_bytes))
+        self._there = self._server.of(reading.run.stream)
+        self._there.request(*requests, most=asked.most_bytes(self._limits.most_bytes))
         return asked
 
     def _choose(self, reading: Reading, count: int) -> Chosen:
@@ -168,9 +180,9 @@ class Fetch:
             if reading.taken + count >= len(reading.ids):
                 return Chosen(ids, None, reading.run.last)
             return Chosen(ids, None, StreamId.parse(texts_of(ids[-1].as_py())[0].as_py()))
-        server = self._server.get()
-        server.request(self._pending_command(reading, count))
-        page = self._decode_pending([reading], server.receive())[0]
+        there = self._server.of(reading.run.stream)
+        there.request(self._pending_command(reading, count))
+        page = self._decode_pending([reading], there.receive())[0]
         up_to = page.last if page.last is not None and page.count == count else reading.run.last
         return Chosen(arguments_of(page.ids), pa.array(page.deliveries), up_to)
 
@@ -200,10 +212,10 @@ class Fetch:
         reading.advance(chosen.up_to, entries.count)
         return Page(entries, entries.count, reading.run.stream, deliveries, asked.ended(), entries.count)
 
-    def _in_range(self, asked: Asked, reply: memoryview) -> Page:
+    def _in_range(self, there: Connection, asked: Asked, reply: memoryview) -> Page:
         """Entries that were asked for by ranges, held against the pending ones where these were asked for, too."""
         with_pending = any(map(self._asks_pending, asked.readings))
-        ranges, pending = self._server.get().apart(reply) if with_pending else (reply, reply[:0])
+        ranges, pending = there.apart(reply) if with_pending else (reply, reply[:0])
         entries, counts = self._decode(asked, ranges, len(asked.readings))
         rows = entries.rows_of(counts)
         streams = asked.streams(rows)

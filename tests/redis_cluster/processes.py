@@ -1,0 +1,253 @@
+"""Three masters and three replicas on free ports of the loopback address: started, killed, frozen, and slots moved."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from spark_streams.keys import SLOTS, slot_of
+from tests.sentinel.processes import until
+from tests.servers import Server, free_port, redis_server_path
+
+NODE_TIMEOUT = 1_000  # milliseconds of silence, then a node may be failing
+MASTERS = REPLICAS = 3
+
+
+class RedisCluster:
+    """All six processes, by their ports; `url` is what a user would write."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self._directory = directory
+        self._options = options
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._clients: dict[int, redis.Redis] = {}
+        self._frozen: set[int] = set()
+        self.ports: list[int] = []
+        self._bus: dict[int, int] = {}
+        for _ in range(MASTERS + REPLICAS):
+            self.join()
+        first, *others = self.ports
+        for port in others:
+            self.command(first, "CLUSTER", "MEET", "127.0.0.1", port, self._bus[port])
+        share = -(-SLOTS // MASTERS)
+        for n in range(MASTERS):
+            self.command(self.ports[n], "CLUSTER", "ADDSLOTSRANGE", n * share, min((n + 1) * share, SLOTS) - 1)
+        until(lambda: all(len(self.nodes(port)) == len(self.ports) for port in self.ports), "the nodes did not meet")
+        for n in range(REPLICAS):
+            self.command(self.ports[MASTERS + n], "CLUSTER", "REPLICATE", self.id_of(self.ports[n]))
+        self.healthy()
+
+    @property
+    def url(self) -> str:
+        """Three of the nodes."""
+        return f"redis+cluster://{','.join(f'127.0.0.1:{port}' for port in self.ports[:3])}"
+
+    @property
+    def server(self) -> Server:
+        """The same, for the helpers of other tests; it has no plain client."""
+        return ClusterServer("redis", self.url)
+
+    def client(self, port: int) -> redis.Redis:
+        """A plain client of one process."""
+        if port not in self._clients:
+            self._clients[port] = redis.Redis(
+                port=port,
+                protocol=2,
+                decode_responses=True,
+                socket_timeout=5,
+                retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
+            )
+        return self._clients[port]
+
+    def command(self, port: int, *words: Any) -> Any:
+        """One command to one process."""
+        return self.client(port).execute_command(*words)  # type: ignore[no-untyped-call]
+
+    def flushed(self) -> None:
+        """Empty."""
+        for port in self.masters():
+            self.client(port).flushall()
+
+    # -- who is what -----------------------------------------------------------------------------------------------
+
+    def nodes(self, asked: int) -> dict[int, tuple[str, set[str], str]]:
+        """(id, flags, the master's id) of each node, by its port, as the asked one sees them."""
+        found = {}
+        for line in self.command(asked, "CLUSTER", "NODES").splitlines():
+            name, where, flags, master, *_ = line.split(" ")
+            port = int(where.partition("@")[0].rpartition(":")[2])
+            found[port] = (name, set(flags.split(",")), master)
+        return found
+
+    def id_of(self, port: int) -> str:
+        """A node's name."""
+        return str(self.command(port, "CLUSTER", "MYID"))
+
+    def masters(self) -> list[int]:
+        """Those that have slots, as a node sees it that answers."""
+        for port in self.ports:
+            if self._processes[port].poll() is None and port not in self._frozen:
+                with contextlib.suppress(redis.RedisError):
+                    told = self.command(port, "CLUSTER", "SLOTS")
+                    return list(dict.fromkeys(int(one[2][1]) for one in told))
+        raise AssertionError("no node answers")
+
+    def owner(self, key: str) -> int:
+        """The port of the master that has this key's slot."""
+        return self.owner_of_slot(slot_of(key.encode()))
+
+    def owner_of_slot(self, slot: int) -> int:
+        """The same for a slot: what the node itself says, or, where it is away, another one."""
+        told = []
+        for port in self.ports:
+            if self._processes[port].poll() is None and port not in self._frozen:
+                with contextlib.suppress(redis.RedisError):
+                    for first, last, master, *_ in self.command(port, "CLUSTER", "SLOTS"):
+                        if first <= slot <= last:
+                            told.append((port, int(master[1])))
+        assert told, f"nobody has slot {slot}"
+        return next((owner for port, owner in told if owner == port), told[0][1])
+
+    # -- what happens to them ---------------------------------------------------------------------------------------
+
+    def join(self) -> int:
+        """One more node, alone."""
+        port, bus = free_port(), free_port()
+        self._bus[port] = bus
+        self.ports.append(port)
+        self._start(port)
+        return port
+
+    def kill(self, port: int) -> None:
+        """SIGKILL."""
+        self._processes[port].kill()
+        self._processes[port].wait()
+
+    def freeze(self, port: int) -> None:
+        self._frozen.add(port)
+        self._processes[port].send_signal(signal.SIGSTOP)
+
+    def thaw(self, port: int) -> None:
+        self._processes[port].send_signal(signal.SIGCONT)
+        self._frozen.discard(port)
+
+    def move(self, slot: int, to: int) -> None:
+        """Move a slot as redis-cli does: SETSLOT, and its keys one by one."""
+        before = self.owner_of_slot(slot)
+        if before == to:
+            return
+        names = {port: self.id_of(port) for port in (before, to)}
+        self.command(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", names[before])
+        self.command(before, "CLUSTER", "SETSLOT", slot, "MIGRATING", names[to])
+        while keys := self.command(before, "CLUSTER", "GETKEYSINSLOT", slot, 1):
+            self.command(before, "MIGRATE", "127.0.0.1", to, keys[0], 0, 5000)
+        for port in (to, before):
+            self.command(port, "CLUSTER", "SETSLOT", slot, "NODE", names[to])
+        # Nodes that have not heard of a move when the next one begins may take the old owner's word for the new one's.
+        until(lambda: self._is_agreed(slot, to), f"nodes do not agree on slot {slot}")
+
+    def _is_agreed(self, slot: int, owner: int) -> bool:
+        """Whether all nodes that answer name this one as the slot's owner, and have heard of its newest epoch."""
+        epochs = set()
+        for port in self.ports:
+            if self._processes[port].poll() is None and port not in self._frozen:
+                slots = self.command(port, "CLUSTER", "SLOTS")
+                named = [int(master[1]) for first, last, master, *_ in slots if first <= slot <= last]
+                if named != [owner]:
+                    return False
+                epochs.update(re.findall(r"current_epoch:\d+", self.command(port, "CLUSTER", "INFO")))
+        return len(epochs) == 1
+
+    def healthy(self) -> None:
+        """Start again what is not running, and wait until all agree."""
+        for port, process in self._processes.items():
+            if process.poll() is not None:
+                self._start(port)
+        until(self._is_whole, "the cluster did not come together again", 60)
+
+    def _is_whole(self) -> bool:
+        views = []
+        for port in self.ports:
+            if "cluster_state:ok" not in self.command(port, "CLUSTER", "INFO"):
+                return False
+            views.append(sorted((n, sorted(flags - {"myself"}), m) for n, flags, m in self.nodes(port).values()))
+        if any(view != views[0] for view in views):
+            return False
+        if any(set(flags) - {"master", "slave"} for _, flags, _ in views[0]):
+            return False
+        for port in self.masters():
+            told = self.client(port).info("replication")
+            states = [told[f"slave{n}"]["state"] for n in range(told["connected_slaves"])]
+            if states != ["online"]:
+                return False
+        return len(self.masters()) == MASTERS
+
+    def stop(self) -> None:
+        """End all, whatever state they are in."""
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGCONT)
+            process.kill()
+            process.wait()
+
+    # -- processes --------------------------------------------------------------------------------------------------
+
+    def _start(self, port: int) -> None:
+        path = redis_server_path()
+        assert path is not None, "redis-server is not installed"
+        where = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(self._directory)]
+        cluster = [
+            *("--cluster-enabled", "yes", "--cluster-port", str(self._bus[port])),
+            *("--cluster-config-file", f"{port}.nodes", "--cluster-node-timeout", str(NODE_TIMEOUT)),
+            *("--cluster-migration-barrier", "99", "--cluster-replica-validity-factor", "0"),
+        ]
+        fast = ["--save", "", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
+        more = ["--dbfilename", f"{port}.rdb", *self._options]
+        with (self._directory / f"{port}.log").open("ab") as log:
+            self._processes[port] = subprocess.Popen([path, *where, *cluster, *fast, *more], stdout=log, stderr=log)
+        with contextlib.suppress(KeyError):
+            self._clients.pop(port).close()
+        until(self.client(port).ping, f"port {port} does not answer: {self._log(port)}")
+
+    def _log(self, port: int) -> str:
+        return (self._directory / f"{port}.log").read_text()[-2000:]
+
+
+class ClusterServer(Server):
+    """The address of a cluster; a client finds the node of each key."""
+
+    def client(self, **options: Any) -> Any:
+        named = [one.split(":") for one in self.url.rpartition("/")[2].split(",")]
+        nodes = [redis.cluster.ClusterNode(*one) for one in named]  # type: ignore[no-untyped-call]
+        key = (self.url, *sorted(options.items()))
+        if key not in _clients:  # to make one takes longer than what it is for
+            _clients[key] = _KeptClient(startup_nodes=nodes, **{"protocol": 2, **options})
+        return _clients[key]
+
+
+class _KeptClient(redis.RedisCluster):
+    def close(self) -> None:
+        """It is used again."""
+
+
+_clients: dict[tuple[Any, ...], _KeptClient] = {}
+
+
+@contextlib.contextmanager
+def running_cluster(*options: str) -> Iterator[RedisCluster]:
+    """All of them, stopped at the end."""
+    with tempfile.TemporaryDirectory(prefix="rstream-cluster-") as directory:
+        made = RedisCluster(Path(directory), *options)
+        try:
+            yield made
+        finally:
+            made.stop()

@@ -1,0 +1,72 @@
+"""With the rights that docs/identity.md lists, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_streams.errors import LoginError, NotPermittedError
+from spark_streams.keys import slot_of
+from spark_streams.wire.address import Address
+from spark_streams.wire.connect import connect, mistrust
+from tests.deadletter.making import DEAD, fill, redrive
+from tests.redis_cluster.piping import STREAMS, Piping
+from tests.redis_cluster.processes import ClusterServer, RedisCluster
+from tests.servers import Server
+
+RIGHTS = "+@stream +@connection +@transaction +@hash +@set +@string +@keyspace -@dangerous +wait +time"
+IN_A_CLUSTER = "+cluster|slots +cluster|info"
+
+
+class Limited:
+    """The cluster as a user of these rights sees it."""
+
+    def __init__(self, cluster: RedisCluster) -> None:
+        self.url = cluster.url.replace("://", "://app:secret@")
+        self.server: Server = ClusterServer("redis", self.url)
+
+
+def allow(cluster: RedisCluster, rights: str) -> None:
+    keys = ["~s*", "~out-*", "~other", f"~{DEAD}*", "~rstream:*"]
+    for port in cluster.ports:
+        cluster.command(port, "ACL", "SETUSER", "app", "reset", "on", ">secret", *keys, *rights.split())
+
+
+@pytest.fixture
+def limited(cluster: RedisCluster) -> Iterator[Limited]:
+    allow(cluster, f"{RIGHTS} {IN_A_CLUSTER}")
+    yield Limited(cluster)
+    for port in cluster.ports:
+        cluster.command(port, "ACL", "DELUSER", "app")
+
+
+def test_source_sink_and_dead_letters_need_no_others(cluster: RedisCluster, limited: Limited) -> None:
+    piping = Piping(limited)
+    piping.at_least(100)
+    cluster.move(slot_of(b"s0"), next(port for port in cluster.masters() if port != cluster.owner("s0")))
+    piping.at_least(100)
+    piping.end()
+    assert piping.nothing_is_lost_or_doubled() >= 200
+    fill(cluster.server, 20, stream="other")
+    assert redrive(limited.server).moved == 20
+
+
+def test_what_is_missing_is_named(cluster: RedisCluster, limited: Limited) -> None:
+    allow(cluster, RIGHTS)
+    address = Address.parse(limited.url)
+    mistrust(address)  # a map that another test has read
+    with pytest.raises(NotPermittedError) as refused:
+        connect(address)
+    assert "no right to run CLUSTER SLOTS" in refused.value.message
+    assert "ACL SETUSER user +cluster|slots" in refused.value.message
+    with pytest.raises(LoginError) as caught:
+        connect(Address.parse(limited.url.replace("secret", "wrong-one")))
+    assert "wrong-one" not in str(caught.value)
+
+
+def test_who_may_not_ask_for_the_epoch_goes_on(cluster: RedisCluster, limited: Limited) -> None:
+    allow(cluster, f"{RIGHTS} +cluster|slots")
+    mistrust(Address.parse(limited.url))
+    with connect(Address.parse(limited.url)) as server:
+        server.execute_all([("XADD", stream, "*", "n", 1) for stream in STREAMS])
