@@ -10,7 +10,8 @@ import difflib
 from collections.abc import Mapping
 
 from spark_streams.errors import InvalidOptionError, UnknownOptionError, UnsupportedError
-from spark_streams.options import BATCH_SOURCE, SINK, SOURCE, SPARKS_OWN
+from spark_streams.option_tables import BATCH_SOURCE, SINK, SOURCE
+from spark_streams.options import SPARKS_OWN
 
 _USES = [(option, "source") for option in (*SOURCE, *BATCH_SOURCE)] + [(option, "sink") for option in SINK]
 _KNOWN = {option.name.lower(): option.name for option, _ in _USES}

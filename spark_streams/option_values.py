@@ -1,6 +1,6 @@
 """What the text of an option means: parsers that give a value or raise ValueError with what would be right.
 
-Pure: text in, values out. `spark_streams.options` says which option is read by which parser.
+Pure: text in, values out. `spark_streams.option_tables` says which option is read by which parser.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def _access(name: str, metavar: str, text: str) -> Callable[[F], F]:
 
 
 def _given_beside_the_url() -> dict[str, str]:
-    from spark_streams.options import IDENTITY
+    from spark_streams.option_tables import IDENTITY
 
     context = click.get_current_context(silent=True)
     typed, around = ({}, {}) if context is None else (context.meta.get(at, {}) for at in (_TYPED, _ENVIRONMENT))

@@ -22,8 +22,9 @@ from spark_streams.jobs.output.table import TableConfig
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.keys import key_beside
+from spark_streams.option_tables import SOURCE
 from spark_streams.option_values import duration
-from spark_streams.options import SOURCE, Options
+from spark_streams.options import Options
 from spark_streams.sink.trim import AckedTrimmer, Trimming, clock
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect

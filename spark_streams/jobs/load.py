@@ -20,7 +20,8 @@ from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.schema.columns import FOREIGN, Columns
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.terminal.progress_bar import Bar
-from spark_streams.options import SINK, Options
+from spark_streams.option_tables import SINK
+from spark_streams.options import Options
 from spark_streams.sink.counts import Count, counts_of, forget_counts
 from spark_streams.sink.load_writer import LoadDataSource, check_loadable
 from spark_streams.wire.connect import connect

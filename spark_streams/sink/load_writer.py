@@ -13,7 +13,8 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError
-from spark_streams.options import SINK, Options, parse_options
+from spark_streams.option_tables import SINK
+from spark_streams.options import Options, parse_options
 from spark_streams.sink.counts import Load
 from spark_streams.sink.fields import WAYS_TO_USE, check_writable
 from spark_streams.sink.loading import append_in_order

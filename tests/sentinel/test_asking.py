@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.errors import LoginError, RStreamError, ServerReplyError, ServerUnreachableError
-from spark_streams.options import SOURCE, parse_options
+from spark_streams.option_tables import SOURCE
+from spark_streams.options import parse_options
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.retry import is_transient

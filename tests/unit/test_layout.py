@@ -28,19 +28,20 @@ BELOW = {
     "doctor": {"wire"},
     "lease": {"errors", "wire"},
     "option_checks": {"errors", "ids", "option_values"},
-    "options": {"errors", "ids", "option_checks", "option_values", "wire"},
+    "option_tables": {"ids", "option_values", "wire"},
+    "options": {"errors", "ids", "option_checks", "option_tables", "option_values", "wire"},
     "deadletter": {"errors", "ids", "keys", "lease", "option_values", "options", "task_context", "wire"},
     "source": {
         *("deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "same_version", "spark"),
         *("task_context", "wire", "worker"),
     },
     "sink": {
-        *("deadletter", "errors", "ids", "keys", "options", "same_version", "source", "spark", "task_context", "wire"),
-        "worker",
+        *("deadletter", "errors", "ids", "keys", "option_tables", "options", "same_version", "source", "spark"),
+        *("task_context", "wire", "worker"),
     },
     "monitor": {"_version", "errors", "ids", "keys", "options", "source", "spark", "wire"},
-    "option_uses": {"errors", "options"},
-    "datasource": {"errors", "option_uses", "options", "sink", "source", "spark", "wire"},
+    "option_uses": {"errors", "option_tables", "options"},
+    "datasource": {"errors", "option_tables", "option_uses", "options", "sink", "source", "spark", "wire"},
     "commands": {
         "deadletter",
         "doctor",
@@ -49,6 +50,7 @@ BELOW = {
         "ids",
         "jobs",
         "monitor",
+        "option_tables",
         "option_values",
         "options",
         "wire",
@@ -57,8 +59,18 @@ BELOW = {
     # Streams they read and write by format("rstream"): source and sink are not among these.
     "running": {"errors", "monitor", "option_values", "spark"},
     "jobs": {
-        *("__init__", "deadletter", "errors", "keys", "monitor", "option_values", "options", "running", "spark"),
-        *("sink", "source", "wire"),  # a load's writer, an archive's trimming, the columns of a stream
+        *(
+            "__init__",
+            "deadletter",
+            "errors",
+            "keys",
+            "monitor",
+            "option_tables",
+            "option_values",
+            "options",
+            "running",
+        ),
+        *("spark", "sink", "source", "wire"),  # a load's writer, an archive's trimming, the columns of a stream
     },
     "installation": {"_version", "spark"},
     "pytest_plugin": {"engine"},

@@ -1,0 +1,393 @@
+"""Every option, once: its name, which side it belongs to, its default, its check and its one-line documentation.
+
+The tables of docs/options.md are printed from here (`python -m spark_streams.option_tables`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spark_streams.ids import U64_MAX
+from spark_streams.option_values import (
+    Positions,
+    count,
+    duration,
+    entry_id,
+    flag,
+    function,
+    glob,
+    moment,
+    number,
+    one_of,
+    positions,
+    query_id,
+    streams,
+    text,
+)
+from spark_streams.wire.address import Address, default_url
+
+# Those of ACCESS that say who connects, as Identity has them.
+IDENTITY = ("username", "password", "passwordFile", "credentialProvider")
+
+REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Option:
+    """name: as users type it; parse: text → value, raises ValueError; default: a value, REQUIRED, or a callable;
+    shown: the default as docs/options.md shows it."""
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    shown: str
+    doc: str
+
+
+_URL = Option(
+    "url",
+    Address.parse,
+    lambda: Address.parse(default_url()),
+    "`$RSTREAM_URL`, else `embedded:`",
+    "The server: `redis://host:port/db`, `rediss://…` with TLS, `unix:///path`, `redis+sentinel://s1,s2/name/db` for "
+    "the master that sentinels name, `redis+cluster://a,b` for a cluster, or `embedded:` for the bundled engine.",
+)
+# Who connects, and how patiently; beside every `url`.
+ACCESS: tuple[Option, ...] = (
+    _URL,
+    Option("username", text, None, "the url's", "The user, where the url has no login; with one of the next two."),
+    Option("password", text, None, "the url's", "The password, where the url has none. Spark hides it in plans."),
+    Option(
+        "passwordFile",
+        text,
+        None,
+        "none",
+        "A file whose first line is the password, on the driver and on each executor. It is read for each connection, "
+        "so a password that was renewed is taken.",
+    ),
+    Option(
+        "credentialProvider",
+        function,
+        None,
+        "none",
+        "`module:function`, which returns a `redis.CredentialProvider`, on the driver and on each executor; it is "
+        "asked for each connection, for tokens that end ([identity](identity.md)).",
+    ),
+    Option(
+        "replyTimeout",
+        duration,
+        5_000,
+        "`5s`",
+        "A connection on which the server has said nothing for so long, though it was asked, is given up, and the step "
+        "is tried again on a new one.",
+    ),
+)
+_STREAMS = Option(
+    "streams",
+    streams,
+    None,
+    "this or `streamsPattern`",
+    "The streams to read: names separated by commas, or a JSON list.",
+)
+_PATTERN = Option("streamsPattern", glob, None, "", "")
+_STARTING = Option(
+    "startingOffsets",
+    positions("$", "earliest", "latest"),
+    Positions("$", {}),
+    "`latest`",
+    "Where a new group starts: `earliest`, `latest`, after an id, or JSON of these per stream. "
+    "A group that exists goes on where it is.",
+)
+_STARTING_TIME = Option(
+    "startingTimestamp",
+    moment,
+    None,
+    "",
+    "Instead of `startingOffsets`: a new group starts with the first entry at or after this time "
+    "(ISO-8601, or milliseconds since the epoch).",
+)
+_PER_PARTITION = Option("entriesPerPartition", count, 100_000, "`100000`", "About how many entries one task reads.")
+_MIN_PARTITIONS = Option(
+    "minPartitions", count, None, "", "At least so many tasks, by smaller ones, where there are entries enough."
+)
+_ORDERED = Option("ordered", flag, False, "`false`", "One task for each stream, so that its rows come in stream order.")
+_CORRUPT = Option(
+    "columnNameOfCorruptRecord",
+    text,
+    "_corrupt_record",
+    "`_corrupt_record`",
+    "In mode PERMISSIVE, where the schema has this STRING column: the fields of an entry with a bad value, as JSON.",
+)
+
+SOURCE: tuple[Option, ...] = (
+    *ACCESS,
+    _STREAMS,
+    replace(
+        _PATTERN,
+        shown="this or `streams`",
+        doc="Read every stream whose name matches this Redis pattern (`orders:*`). Streams that appear while the query "
+        "runs, or while it is down, or that get their first entry then, are read from their first entry. Streams whose "
+        "first entry is a dead letter are not among them, whoever wrote it: name those in `streams` to read letters.",
+    ),
+    Option(
+        "createStreams",
+        flag,
+        True,
+        "`true`",
+        "Whether a stream of `streams` that does not exist yet is made, empty, and waited for. `false`: a query that "
+        "starts with one is refused, and nothing is made; what its checkpoint knows is a loss where it is gone "
+        "(`failOnDataLoss`).",
+    ),
+    Option(
+        "group",
+        text,
+        REQUIRED,
+        "",
+        "The consumer group; it is created on first use and keeps the position. "
+        "Queries of different groups all get every entry.",
+    ),
+    Option(
+        "consumer",
+        text,
+        "spark",
+        "`spark`",
+        "The query's name in its group, whose consumers share the entries; one running query a name.",
+    ),
+    _STARTING,
+    _STARTING_TIME,
+    Option("maxEntriesPerTrigger", count, None, "all", "The most entries in a micro-batch, shared between streams."),
+    Option(
+        "minEntriesPerTrigger",
+        count,
+        None,
+        "",
+        "Wait for so many entries, but no longer than `maxTriggerDelay`, before a micro-batch is made. "
+        "`trigger(availableNow=True)` does not wait.",
+    ),
+    Option("maxTriggerDelay", duration, 900_000, "`15m`", "How long `minEntriesPerTrigger` may hold entries back."),
+    _PER_PARTITION,
+    _MIN_PARTITIONS,
+    replace(
+        _ORDERED,
+        doc="One task for each stream, so that its rows come in stream order. Entries that `claimIdle` takes over come "
+        "in order with the others of their micro-batch, and after later ones that were read before.",
+    ),
+    Option(
+        "delivery",
+        one_of("at-least-once", "at-most-once"),
+        "at-least-once",
+        "`at-least-once`",
+        "`at-least-once`: entries are acknowledged once their batch is committed, and a batch that a crash interrupted "
+        "is read again. `at-most-once`: they are acknowledged before they are read, and such a batch is given up.",
+    ),
+    Option(
+        "noAck",
+        flag,
+        False,
+        "`false`",
+        "Deliver without a pending list (`XREADGROUP … NOACK`): the fastest mode. The checkpoint alone says what has "
+        "been read, and no other consumer may read from the group.",
+    ),
+    Option(
+        "failOnDataLoss",
+        flag,
+        True,
+        "`true`",
+        "Whether the query stops where entries were trimmed or deleted before they were read, or a stream or group "
+        "is gone. `false`: go on, and count what was lost.",
+    ),
+    Option(
+        "mode",
+        one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST", "DEADLETTER"),
+        "PERMISSIVE",
+        "`PERMISSIVE`",
+        "A value that does not fit its column's type: null, drop the entry, stop, or move the entry to "
+        "`deadLetterStream`.",
+    ),
+    _CORRUPT,
+    Option(
+        "claimIdle",
+        duration,
+        None,
+        "never",
+        "Take over the entries that other consumers of the group have left pending for this long (`5m`). "
+        "Consumers that are running rstream queries keep theirs.",
+    ),
+    Option(
+        "maxDeliveries",
+        count,
+        None,
+        "unlimited",
+        "An entry that was delivered more often than this without being acknowledged moves to `deadLetterStream`. A "
+        "batch that has killed its query this often is cut until the entry that does it is found.",
+    ),
+    Option(
+        "deadLetterStream",
+        text,
+        None,
+        "",
+        "Where entries go that cannot be processed: their fields untouched, `dl.*` fields beside them.",
+    ),
+)
+
+BATCH_SOURCE: tuple[Option, ...] = (
+    *ACCESS,
+    _STREAMS,
+    replace(
+        _PATTERN,
+        shown="this or `streams`",
+        doc="Read every stream whose name matches this Redis pattern, but those whose first entry is a dead letter.",
+    ),
+    replace(
+        _STARTING,
+        parse=positions("0", "earliest"),
+        default=Positions("0", {}),
+        shown="`earliest`",
+        doc="Where to start: `earliest`, after an id, or JSON of these per stream.",
+    ),
+    replace(_STARTING_TIME, doc="Instead of `startingOffsets`: start with the first entry at or after this time."),
+    Option(
+        "endingOffsets",
+        positions("$", "latest", missing_seq=U64_MAX),
+        Positions("$", {}),
+        "`latest`",
+        "Where to end: `latest`, up to and including an id, or JSON of these per stream.",
+    ),
+    Option(
+        "endingTimestamp", moment, None, "", "Instead of `endingOffsets`: end with the last entry before this time."
+    ),
+    _PER_PARTITION,
+    _MIN_PARTITIONS,
+    _ORDERED,
+    Option(
+        "mode",
+        one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
+        "PERMISSIVE",
+        "`PERMISSIVE`",
+        "A value that does not fit its column's type: null, drop the entry, or stop.",
+    ),
+    _CORRUPT,
+    Option(
+        "inferSchema", flag, False, "`false`", "Without a schema: find columns and types from a sample of the entries."
+    ),
+    Option(
+        "pushFilters",
+        flag,
+        False,
+        "`false`",
+        "Filters on stream, id and timestamp narrow what is read (needs `spark.sql.python.filterPushdown.enabled`). "
+        "Only for a DataFrame that is used with one filter: load another one for the next.",
+    ),
+)
+
+SINK: tuple[Option, ...] = (
+    *ACCESS,
+    Option(
+        "stream",
+        text,
+        None,
+        "this or `streamColumn`",
+        "The stream to append to; with `streamColumn`, for rows in which that is null.",
+    ),
+    Option(
+        "streamColumn",
+        text,
+        None,
+        "none",
+        "The STRING column that names the stream of each row. It is not written as a field.",
+    ),
+    Option(
+        "idColumn",
+        text,
+        None,
+        "none: the server makes the ids",
+        "The STRING column that holds the id of each row's entry (`<milliseconds>-<sequence>`, `<milliseconds>-*` or "
+        "`<milliseconds>`); where it is null the server makes one. It is not written as a field.",
+    ),
+    Option(
+        "delivery",
+        one_of("exactly-once", "at-least-once"),
+        "exactly-once",
+        "`exactly-once`",
+        "Whether rows that a retried task, a speculative twin or a replayed batch brings again are recognised.",
+    ),
+    Option(
+        "transaction",
+        text,
+        None,
+        "none",
+        "`df.write` within `foreachBatch`: a name for this write, different from the function's other writes. Its rows "
+        "are then those of the micro-batch, and written once also when Spark replays that.",
+    ),
+    Option(
+        "transactionBatch",
+        number,
+        None,
+        "what Spark tells",
+        "With `transaction`: the number of the micro-batch. Needed over Spark Connect, which does not tell it; "
+        "`spark_streams.transaction` gives it, and the next one.",
+    ),
+    Option(
+        "transactionQuery",
+        query_id,
+        None,
+        "what Spark tells",
+        "With `transactionBatch`: the id of the query, which its checkpoint keeps.",
+    ),
+    Option(
+        "chunkSize",
+        count,
+        5_000,
+        "`5000`",
+        "The most entries that are sent together (and at most 8 MB): one transaction where delivery is `exactly-once`.",
+    ),
+    Option("maxlen", count, None, "unbounded", "Trim each stream to about this many entries, once per chunk."),
+    Option("minId", entry_id, None, "unbounded", "Trim entries whose id is below this one."),
+    Option(
+        "retention", duration, None, "unbounded", "Trim entries that are older (`36h`, `7d`), by the server's clock."
+    ),
+    Option(
+        "trim",
+        one_of("maxlen", "minid", "acked"),
+        None,
+        "by what is given",
+        "`acked`: whatever the threshold, never what some group has not yet been given and acknowledged; "
+        "without a threshold, all that every group has acknowledged.",
+    ),
+    Option("approximate", flag, True, "`true`", "Trim whole nodes only (`~`), or exactly to the threshold (`=`)."),
+    Option("trimLimit", count, None, "the server's", "The most entries that one trimming removes (`LIMIT`)."),
+    Option(
+        "nulls",
+        one_of("omit", "empty"),
+        "omit",
+        "`omit`",
+        "A null value: leave its field out of the entry, or write an empty one.",
+    ),
+    Option(
+        "waitReplicas",
+        count,
+        None,
+        "none",
+        "A task ends only when so many replicas have acknowledged its entries (`WAIT`, for at most 10 s).",
+    ),
+)
+
+
+def but_access(options: Iterable[Option]) -> list[Option]:
+    """Those that do not stand beside every `url`."""
+    return [option for option in options if option not in ACCESS[1:]]
+
+
+def table_of(options: Iterable[Option]) -> str:
+    """A Markdown table for docs/options.md."""
+    rows = ["| option | default | |", "|---|---|---|"]
+    rows += [f"| `{o.name}` | {'required' if o.default is REQUIRED else o.shown} | {o.doc} |" for o in options]
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    for side, table in (("Source", SOURCE), ("Batch source", BATCH_SOURCE), ("Sink", SINK)):
+        print(side, table_of(but_access(table)), sep="\n\n", end="\n\n")
+    print("Beside each url", table_of(ACCESS[1:]), sep="\n\n")
