@@ -136,7 +136,7 @@ class Cluster:
 
     def said(self) -> str:
         """The ends of all logs, executors' too."""
-        logs = [*self.folder.glob("*/log"), *self.folder.glob("*/work/*/*/stderr")]
+        logs = [*self.folder.glob("*/log"), *self.folder.rglob("stderr")]
         ends = {log.relative_to(self.folder): log.read_text(errors="replace")[-2000:] for log in logs}
         return "\n".join(f"--- {log}\n{end}" for log, end in ends.items())
 

