@@ -127,6 +127,22 @@ class RedisCluster:
         self._start(port)
         return port
 
+    def meet(self) -> int:
+        """One more node, which the others know: a master that has no slot yet."""
+        port = self.join()
+        self.command(self.ports[0], "CLUSTER", "MEET", "127.0.0.1", port, self._bus[port])
+        until(lambda: all(len(self.nodes(one)) == len(self.ports) for one in self.ports), "the nodes did not meet")
+        return port
+
+    def leave(self, port: int) -> None:
+        """The others forget this node, which has no slot, and it ends."""
+        name = self.id_of(port)
+        self.kill(port)
+        self.ports.remove(port)
+        del self._processes[port]
+        for one in self.ports:
+            self.command(one, "CLUSTER", "FORGET", name)
+
     def kill(self, port: int) -> None:
         """SIGKILL."""
         self._processes[port].kill()
@@ -154,6 +170,25 @@ class RedisCluster:
             self.command(port, "CLUSTER", "SETSLOT", slot, "NODE", names[to])
         # Nodes that have not heard of a move when the next one begins may take the old owner's word for the new one's.
         until(lambda: self._is_agreed(slot, to), f"nodes do not agree on slot {slot}")
+
+    def can_move_at_once(self) -> bool:
+        """Whether these servers move slots whole (Redis from 8.4 on, Valkey from 9 on)."""
+        return self._moves_at_once() is not None
+
+    def move_at_once(self, slot: int, to: int) -> None:
+        """Move a slot with all its keys in one step."""
+        before = self.owner_of_slot(slot)
+        if before == to:
+            return
+        if self._moves_at_once() == "MIGRATION":
+            self.command(to, "CLUSTER", "MIGRATION", "IMPORT", slot, slot)
+        else:
+            self.command(before, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.id_of(to))
+        until(lambda: self._is_agreed(slot, to), f"slot {slot} did not move")
+
+    def _moves_at_once(self) -> str | None:
+        told = " ".join(self.command(self.ports[0], "CLUSTER", "HELP"))
+        return next((word for word in ("MIGRATION", "MIGRATESLOTS") if f" {word} " in told), None)
 
     def _is_agreed(self, slot: int, owner: int) -> bool:
         """Whether all nodes that answer name this one as the slot's owner, and have heard of its newest epoch."""

@@ -23,6 +23,13 @@ def move_one(cluster: RedisCluster, chance: random.Random) -> None:
     cluster.move(slot, chance.choice([port for port in cluster.masters() if port != before]))
 
 
+def move_one_at_once(cluster: RedisCluster, chance: random.Random) -> None:
+    """The same in one step."""
+    slot = slot_of(chance.choice([*STREAMS, *OUTS]).encode())
+    before = cluster.owner_of_slot(slot)
+    cluster.move_at_once(slot, chance.choice([port for port in cluster.masters() if port != before]))
+
+
 def seeded() -> random.Random:
     seed = random.randrange(10_000)
     print(f"seed {seed}")
@@ -46,6 +53,32 @@ def test_slots_move_key_by_key_for_half_a_minute(cluster: RedisCluster) -> None:
     chance, piping, end = seeded(), Piping(cluster), time.monotonic() + 30
     while time.monotonic() < end:
         move_one(cluster, chance)
+    finished(cluster, piping)
+
+
+def test_slots_move_at_once_for_half_a_minute(cluster: RedisCluster) -> None:
+    if not cluster.can_move_at_once():
+        pytest.skip("this server moves slots key by key only: Redis from 8.4 on and Valkey from 9 on move them whole")
+    chance, piping, end, moves = seeded(), Piping(cluster), time.monotonic() + 30, 0
+    while time.monotonic() < end:
+        move_one_at_once(cluster, chance)
+        moves += 1
+    print(f"{moves} moves")
+    finished(cluster, piping)
+
+
+def test_a_node_joins_gets_slots_gives_them_back_and_leaves(cluster: RedisCluster) -> None:
+    piping = Piping(cluster)
+    piping.at_least(300)
+    port = cluster.meet()
+    slots = {slot_of(stream.encode()) for stream in ("s0", "s1", "out-2")}
+    before = {slot: cluster.owner_of_slot(slot) for slot in slots}
+    for slot in slots:
+        cluster.move(slot, port)
+    piping.at_least(300)
+    for slot, owner in before.items():
+        cluster.move(slot, owner)
+    cluster.leave(port)
     finished(cluster, piping)
 
 
