@@ -32,7 +32,7 @@ HERE = Path(__file__).resolve().parent
 PATIENCE = 240.0  # seconds
 # What Spark says of every query that is started.
 OF_ALL = "WARN ResolveWriteToStream"
-# What a Python process of Spark's says whose task is stopped before it was told its first word: nobody can keep it from that.
+# What a Python process of Spark's says whose task is stopped before its first word: nobody can keep it from that.
 CUT_AT_ONCE = re.compile(
     r'^Traceback .*\n  File ".*pyspark/daemon\.py", line \d+, in manager\n(?: .*\n)*EOFError\n', re.MULTILINE
 )
