@@ -132,6 +132,7 @@ class RedisCluster:
         port = self.join()
         self.command(self.ports[0], "CLUSTER", "MEET", "127.0.0.1", port, self._bus[port])
         until(lambda: all(len(self.nodes(one)) == len(self.ports) for one in self.ports), "the nodes did not meet")
+        until(lambda: "cluster_state:ok" in self.command(port, "CLUSTER", "INFO"), "the new node sees no cluster")
         return port
 
     def leave(self, port: int) -> None:
