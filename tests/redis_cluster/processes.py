@@ -244,7 +244,7 @@ class RedisCluster:
         cluster = [
             *("--cluster-enabled", "yes", "--cluster-port", str(self._bus[port])),
             *("--cluster-config-file", f"{port}.nodes", "--cluster-node-timeout", str(NODE_TIMEOUT)),
-            *("--cluster-migration-barrier", "99", "--cluster-replica-validity-factor", "0"),
+            *("--cluster-allow-replica-migration", "no", "--cluster-replica-validity-factor", "0"),
         ]
         fast = ["--save", "", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
         more = ["--dbfilename", f"{port}.rdb", *self._options]
