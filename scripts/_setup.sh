@@ -226,16 +226,17 @@ quicken_spark() {
   local archive=$VIRTUAL_ENV/spark.jsa made quiet='-Xlog:disable -Xlog:all=error:stderr'
   made="$("$JAVA_HOME/bin/java" -version 2>&1 | head -n 1) $(python -c 'import pyspark; print(pyspark.__version__, pyspark.__path__[0])')"
   made+=" $(cksum <"$root/tests/warm_up.py")"
-  made+=" $(cksum <"$root/tests/compiled_pyspark.py")"
+  compile_pyspark
   if [ "$(cat "$archive.made" 2>/dev/null)" != "$made" ] || [ ! -e "$archive" ]; then
     rm -f "$archive"
-    step "compiling PySpark" compile_pyspark || return 0
+    [ "${1-}" != few ] || return 0
     step "keeping Spark's classes as Java has them in memory" warm_up "-XX:ArchiveClassesAtExit=$archive $quiet" || return 0
     printf '%s\n' "$made" >"$archive.made"
   fi
   export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} -XX:SharedArchiveFile=$archive $quiet -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 }
 
+# It looks by itself whether there is anything to do.
 compile_pyspark() (
   cd "$root" && python -m tests.compiled_pyspark
 )
