@@ -16,7 +16,8 @@ def look(facts: ServerFacts) -> list[Finding]:
     if "connected_slaves" not in facts.info or facts.kind == ENGINE:
         return []
     replicas = _replicas(facts)
-    return [*_too_few(facts), *_behind(replicas), _guard(facts, len(replicas))]
+    alone = facts.mode == "cluster" and not replicas  # which doctor.cluster.failover says
+    return [*_too_few(facts), *_behind(replicas), *([] if alone else [_guard(facts, len(replicas))])]
 
 
 def _replica(facts: ServerFacts) -> Finding:
