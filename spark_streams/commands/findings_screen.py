@@ -29,7 +29,6 @@ def show_cluster(facts: ClusterFacts, found: Sequence[Finding]) -> None:
     """Of all nodes of a cluster."""
     from spark_streams.doctor.cluster.facts import names
     from spark_streams.doctor.cluster.slots import covered
-    from spark_streams.keys import SLOTS
 
     said = list(facts.reached.values())
     versions = sorted({f"{one.kind} {one.version}".strip() for one in said})
@@ -38,9 +37,9 @@ def show_cluster(facts: ClusterFacts, found: Sequence[Finding]) -> None:
     groups = {frozenset(names(facts.reached)): f"all {len(said)} nodes that are reached"}
     groups[frozenset(names(facts.members))] = f"all {len(facts.members)} nodes"
     if facts.map is not None:
-        have = covered(facts.map)
+        have, whole = covered(facts.map), len(facts.map.owners)
         known = [_counted(len(masters), "master"), _counted(len(replicas), "replica")]
-        known.append(f"{'all' if have == SLOTS else f'{have:,} of'} {SLOTS:,} slots")
+        known.append(f"{'all' if have == whole else f'{have:,} of'} {whole:,} slots")
         if len(masters) > 1:
             groups[frozenset(names(masters))] = f"all {len(masters)} masters"
         if len(replicas) > 1:

@@ -107,22 +107,25 @@ def ask_rights(
 
 
 def findings(user: str, missing: Mapping[str, Missing], streams: Sequence[str]) -> list[Finding]:
-    """One for all uses that lack nothing, and one for each other."""
+    """One for all uses that lack nothing, and one for each other, or those that lack the same."""
     who = f"user {user}" if user else "the url's user"
-    whole = [use for use, lacks in missing.items() if not lacks.rights and not lacks.unknown]
-    found = [_lacking(who, user, use, lacks) for use, lacks in missing.items() if use not in whole]
+    same: dict[Missing, list[str]] = {}
+    for use, lacks in missing.items():
+        same.setdefault(lacks, []).append(use)
+    whole = same.pop(Missing(()), [])
+    found = [_lacking(who, user, uses, lacks) for lacks, uses in same.items()]
     if whole:
         on = f"on {', '.join(streams)} and rstream:*" if streams else "on rstream:* (--stream NAME asks for a stream's)"
         found.append(Finding(Level.OK, "rights", f"{who} has all for {_listed(whole)}, {on}"))
     return found
 
 
-def _lacking(who: str, user: str, use: str, lacks: Missing) -> Finding:
+def _lacking(who: str, user: str, uses: Sequence[str], lacks: Missing) -> Finding:
     told = f" ({lacks.unknown})" if lacks.unknown else ""
     rights = " ".join(_grouped(lacks.rights))
     return Finding(
-        Level.WARNING, "rights", f"{who} lacks for {use}: {rights}{told}",
-        f"{use} stops with an error that names the right (RSTREAM_NOT_PERMITTED)",
+        Level.WARNING, "rights", f"{who} lacks for {_listed(uses)}: {rights}{told}",
+        "what needs one of them stops with an error that names it (RSTREAM_NOT_PERMITTED)",
         f"ACL SETUSER {user or 'USER'} {rights}" + (" +@transaction, and run this again" if lacks.unknown else ""),
     )  # fmt: skip
 
