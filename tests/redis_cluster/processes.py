@@ -23,16 +23,22 @@ MASTERS = REPLICAS = 3
 
 
 class RedisCluster:
-    """All six processes, by their ports; `url` is what a user would write."""
+    """All six processes, by their ports; `url` is what a user would write.
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    keys: the folder of tests.certificates: the nodes speak TLS, to each other and on ports of their own to users, who
+    write `secured`; the ports that tests use stay plain.
+    """
+
+    def __init__(self, directory: Path, *options: str, keys: Path | None = None) -> None:
         self._directory = directory
         self._options = options
+        self._keys = keys
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._clients: dict[int, redis.Redis] = {}
         self._frozen: set[int] = set()
         self.ports: list[int] = []
         self._bus: dict[int, int] = {}
+        self._tls: dict[int, int] = {}
         for _ in range(MASTERS + REPLICAS):
             self.join()
         first, *others = self.ports
@@ -50,6 +56,12 @@ class RedisCluster:
     def url(self) -> str:
         """Three of the nodes."""
         return f"redis+cluster://{','.join(f'127.0.0.1:{port}' for port in self.ports[:3])}"
+
+    def secured(self, login: str) -> str:
+        """The same by TLS, for a user. login: `name:password`."""
+        nodes = ",".join(f"127.0.0.1:{self._tls[port]}" for port in self.ports[:3])
+        own = f"ssl_certfile={self._keys}/client.pem&ssl_keyfile={self._keys}/client.key"
+        return f"rediss+cluster://{login}@{nodes}?ssl_ca_certs={self._keys}/ca.pem&{own}"
 
     @property
     def server(self) -> Server:
@@ -121,8 +133,8 @@ class RedisCluster:
 
     def join(self) -> int:
         """One more node, alone."""
-        port, bus = free_port(), free_port()
-        self._bus[port] = bus
+        port, bus, tls = free_port(), free_port(), free_port()
+        self._bus[port], self._tls[port] = bus, tls
         self.ports.append(port)
         self._start(port)
         return port
@@ -212,6 +224,10 @@ class RedisCluster:
         ]
         fast = ["--save", "", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
         more = ["--dbfilename", f"{port}.rdb", *self._options]
+        if self._keys is not None:
+            more += ["--tls-port", str(self._tls[port]), "--tls-cluster", "yes", "--tls-replication", "yes",
+                     "--tls-ca-cert-file", f"{self._keys}/ca.pem", "--tls-cert-file", f"{self._keys}/server.pem",
+                     "--tls-key-file", f"{self._keys}/server.key"]  # fmt: skip
         with (self._directory / f"{port}.log").open("ab") as log:
             self._processes[port] = subprocess.Popen([path, *where, *cluster, *fast, *more], stdout=log, stderr=log)
         with contextlib.suppress(KeyError):
@@ -243,10 +259,10 @@ _clients: dict[tuple[Any, ...], _KeptClient] = {}
 
 
 @contextlib.contextmanager
-def running_cluster(*options: str) -> Iterator[RedisCluster]:
+def running_cluster(*options: str, keys: Path | None = None) -> Iterator[RedisCluster]:
     """All of them, stopped at the end."""
     with tempfile.TemporaryDirectory(prefix="rstream-cluster-") as directory:
-        made = RedisCluster(Path(directory), *options)
+        made = RedisCluster(Path(directory), *options, keys=keys)
         try:
             yield made
         finally:
