@@ -27,24 +27,36 @@ def show(facts: ServerFacts, found: Sequence[Finding]) -> None:
 
 def show_cluster(facts: ClusterFacts, found: Sequence[Finding]) -> None:
     """Of all nodes of a cluster."""
-    from spark_streams.doctor.cluster.facts import names
     from spark_streams.doctor.cluster.slots import covered
 
     said = list(facts.reached.values())
     versions = sorted({f"{one.kind} {one.version}".strip() for one in said})
-    masters, replicas = facts.masters, [one for one in facts.members if one.master is not None]
     known = [f"{len(facts.members)} nodes, which the url names"]
-    groups = {frozenset(names(facts.reached)): f"all {len(said)} nodes that are reached"}
-    groups[frozenset(names(facts.members))] = f"all {len(facts.members)} nodes"
     if facts.map is not None:
         have, whole = covered(facts.map), len(facts.map.owners)
-        known = [_counted(len(masters), "master"), _counted(len(replicas), "replica")]
+        masters, replicas = len(facts.masters), len(facts.members) - len(facts.masters)
+        known = [_counted(masters, "master"), _counted(replicas, "replica")]
         known.append(f"{'all' if have == whole else f'{have:,} of'} {whole:,} slots")
-        if len(masters) > 1:
-            groups[frozenset(names(masters))] = f"all {len(masters)} masters"
-        if len(replicas) > 1:
-            groups[frozenset(names(replicas))] = f"all {len(replicas)} replicas"
-    _screen(f"{' and '.join(versions)} at {facts.address}".strip(), ["cluster", *known, *_of_all(said)], found, groups)
+    head = f"{' and '.join(versions) or 'A cluster'} at {facts.address}"
+    _screen(head, ["cluster", *known, *_of_all(said)], found, _groups(facts))
+
+
+def _groups(facts: ClusterFacts) -> dict[frozenset[str], str]:
+    """What some nodes together are called; of those that are the same nodes the last name counts."""
+    from spark_streams.doctor.cluster.facts import names
+
+    masters = names(facts.masters) if facts.map is not None else ()
+    together = {
+        "that are reached": names(facts.reached),
+        "replicas": [name for name in names(facts.members) if name not in masters] if masters else [],
+        "masters": masters,
+        "nodes": names(facts.members),
+    }
+    found = {}
+    for called, some in together.items():
+        how = f"nodes {called}" if called.startswith("that") else called
+        found[frozenset(some)] = f"all {len(some)} {how}" if len(some) > 1 else ", ".join(some)
+    return found
 
 
 def _counted(count: int, noun: str) -> str:

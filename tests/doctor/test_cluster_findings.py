@@ -141,6 +141,8 @@ def test_a_node_that_is_not_reached(at: Node, master: Node | None, level: Level,
     check(found, level, words.replace(".*Then", ".*cluster-announce-ip"))
     check(members.look(cluster(replace(away, is_shut_out=True))), level, "refuses this user .*ACL SETUSER on every one")
     assert worst(judge(cluster(away))) is level
+    assert "tls-cluster" not in members.look(cluster(away))[0].remedy
+    assert "tls-cluster" in members.look(replace(cluster(away), address="rediss+cluster://a:1"))[0].remedy
 
 
 def test_names_that_are_each_machine_s_own() -> None:

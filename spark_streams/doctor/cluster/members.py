@@ -24,15 +24,17 @@ def _away(facts: ClusterFacts) -> list[Finding]:
         if one.facts is None:
             why = "" if one.is_shut_out else one.why.replace(one.name, "it")
             found.setdefault((one.role, why, one.is_shut_out), []).append(one)
-    return [_not_reached(*what, some) for what, some in found.items()]
+    tls = facts.address.startswith("rediss")
+    return [_not_reached(*what, some, tls) for what, some in found.items()]
 
 
-def _not_reached(role: str, why: str, is_shut_out: bool, members: list[Member]) -> Finding:
+def _not_reached(role: str, why: str, is_shut_out: bool, members: list[Member], tls: bool) -> Finding:
+    plain = "; Redis 7.0 names its ports without TLS where tls-cluster is not yes" if tls else ""
     one = Finding(
         Level.DANGER, _ABOUT, f"a {role} is not reached from here under the name that the cluster gives: {why}",
         "queries whose streams are there wait for a minute, then they fail",
         "start it; or have nodes give names that driver and executors reach (cluster-announce-ip, or "
-        "cluster-announce-hostname with cluster-preferred-endpoint-type hostname)",
+        f"cluster-announce-hostname with cluster-preferred-endpoint-type hostname){plain}",
         names(members),
     )  # fmt: skip
     if is_shut_out:
