@@ -12,7 +12,7 @@ import pytest
 from spark_streams.keys import slot_of
 from tests.redis_cluster.piping import OUTS, STREAMS, Piping
 from tests.redis_cluster.processes import RedisCluster, running_cluster
-from tests.sentinel.processes import until
+from tests.redis_cluster.test_long import finished, replaced, seeded
 from tests.source.driving import forget_all
 from tests.versions.folder import bin_of, version_of
 
@@ -23,7 +23,9 @@ pytestmark = pytest.mark.long
 def newer(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
     """A cluster of such servers."""
     if version_of(request.param) is None:
-        pytest.skip(f"scripts/servers {request.param} fetches it")
+        pytest.skip(
+            f"Redis from 8.4 on and Valkey from 9 on move slots whole: scripts/servers {request.param} fetches it"
+        )
     with running_cluster(program=bin_of(request.param) / "redis-server") as made:
         yield made
     forget_all()
@@ -36,25 +38,23 @@ def move_one(cluster: RedisCluster, chance: random.Random) -> None:
 
 
 def test_slots_move_at_once_for_half_a_minute(newer: RedisCluster) -> None:
-    chance, piping, end, moved = random.Random(3), Piping(newer), time.monotonic() + 30, 0
+    chance, piping, end, moves = seeded(), Piping(newer), time.monotonic() + 30, 0
     while time.monotonic() < end:
         move_one(newer, chance)
-        moved += 1
+        moves += 1
         piping.at_least(1)
-    piping.at_least(300)
-    piping.end()
-    print(f"{moved} moves, {piping.nothing_is_lost_or_doubled():,} entries, longest step {piping.longest:.1f} s")
+    print(f"{moves} moves")
+    finished(newer, piping)
 
 
 def test_slots_move_at_once_between_masters_that_are_killed(newer: RedisCluster) -> None:
-    chance, piping = random.Random(4), Piping(newer)
+    chance, piping = seeded(), Piping(newer)
     for stream in ("s0", "s1"):
         for _ in range(5):
             move_one(newer, chance)
         before = newer.owner(stream)
         newer.kill(before)
-        until(lambda before=before, stream=stream: newer.owner(stream) != before, "no failover")  # type: ignore[misc]
+        replaced(newer, stream, before)
         piping.at_least(300)
         newer.healthy()
-    piping.end()
-    print(f"{piping.nothing_is_lost_or_doubled():,} entries, longest step {piping.longest:.1f} s")
+    finished(newer, piping)
