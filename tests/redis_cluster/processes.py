@@ -185,12 +185,8 @@ class RedisCluster:
         # Nodes that have not heard of a move when the next one begins may take the old owner's word for the new one's.
         until(lambda: self._is_agreed(slot, to), f"nodes do not agree on slot {slot}")
 
-    def can_move_at_once(self) -> bool:
-        """Whether these servers move slots whole (Redis from 8.4 on, Valkey from 9 on)."""
-        return self._moves_at_once() is not None
-
     def move_at_once(self, slot: int, to: int) -> None:
-        """Move a slot with all its keys in one step."""
+        """Move a slot with all its keys in one step, as Redis from 8.4 on and Valkey from 9 on do."""
         before = self.owner_of_slot(slot)
         if before == to:
             return
