@@ -124,6 +124,12 @@ def test_slots_that_are_half_way() -> None:
     assert [one.nodes for one in gone if one.level is Level.WARNING] == [("z:9",)]
 
 
+def test_who_may_not_ask_for_the_nodes_is_told_what_is_not_known() -> None:
+    found = slots.look(cluster(replace(node(("a", 1)), table=None)))
+    check(found, Level.NOTE, "may not run CLUSTER NODES .*half way")
+    assert [one.nodes for one in found] == [(), ("a:1",)]
+
+
 def test_many_ranges_are_not_all_shown() -> None:
     assert slots.ranges([1, 2, 3, 5, 7, 8, 10, 12]) == "1-3, 5, 7-8, 10 …"
 

@@ -19,7 +19,8 @@ def look(facts: ClusterFacts) -> list[Finding]:
         return []
     bare = [slot for slot, owner in enumerate(facts.map.owners) if owner is None]
     found = [*_bare(facts, bare), *_down(facts, bool(bare)), *_disputed(facts, bare), *_half_moved(facts)]
-    return found or [Finding(Level.OK, _ABOUT, f"all {SLOTS:,} have a node, and the nodes agree which")]
+    well = Finding(Level.OK, _ABOUT, f"all {SLOTS:,} have a node, and the nodes agree which")
+    return [*(found or [well]), *_untold(facts)]
 
 
 def covered(known: SlotMap) -> int:
@@ -93,6 +94,20 @@ def _half_moved(facts: ClusterFacts) -> list[Finding]:
             "the query fails",
             f"let the reshard end; where nobody moves them any more: {_mend(facts)}",
             nodes=names(moving),
+        )
+    ]  # fmt: skip
+
+
+def _untold(facts: ClusterFacts) -> list[Finding]:
+    untold = [one for one in facts.reached if one.table is None]
+    if not untold:
+        return []
+    return [
+        Finding(
+            Level.NOTE, "asking", "this user may not run CLUSTER NODES",
+            "slots that are half way, and replicas that have failed, are not known here",
+            "run this once more with an administrator's url",
+            names(untold),
         )
     ]  # fmt: skip
 
