@@ -23,13 +23,6 @@ def move_one(cluster: RedisCluster, chance: random.Random) -> None:
     cluster.move(slot, chance.choice([port for port in cluster.masters() if port != before]))
 
 
-def move_one_at_once(cluster: RedisCluster, chance: random.Random) -> None:
-    """The same in one step."""
-    slot = slot_of(chance.choice([*STREAMS, *OUTS]).encode())
-    before = cluster.owner_of_slot(slot)
-    cluster.move_at_once(slot, chance.choice([port for port in cluster.masters() if port != before]))
-
-
 def seeded() -> random.Random:
     seed = random.randrange(10_000)
     print(f"seed {seed}")
@@ -53,17 +46,6 @@ def test_slots_move_key_by_key_for_half_a_minute(cluster: RedisCluster) -> None:
     chance, piping, end = seeded(), Piping(cluster), time.monotonic() + 30
     while time.monotonic() < end:
         move_one(cluster, chance)
-    finished(cluster, piping)
-
-
-def test_slots_move_at_once_for_half_a_minute(cluster: RedisCluster) -> None:
-    if not cluster.can_move_at_once():
-        pytest.skip("this server moves slots key by key only: Redis from 8.4 on and Valkey from 9 on move them whole")
-    chance, piping, end, moves = seeded(), Piping(cluster), time.monotonic() + 30, 0
-    while time.monotonic() < end:
-        move_one_at_once(cluster, chance)
-        moves += 1
-    print(f"{moves} moves")
     finished(cluster, piping)
 
 
