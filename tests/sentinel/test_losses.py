@@ -1,0 +1,24 @@
+"""A replica that lagged is promoted: one server, whose address leads to the master (what sentinels do is test_failover's)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lagging import Lagging, one_server
+from tests.losses_of_entries import LossesOfEntries
+from tests.servers import skip_without_redis
+from tests.source.driving import forget_all
+
+
+@pytest.fixture
+def lagging() -> Iterator[Lagging]:
+    skip_without_redis()
+    with one_server() as made:
+        yield made
+        forget_all()
+
+
+class TestEntries(LossesOfEntries):
+    """See there."""
