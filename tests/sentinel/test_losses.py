@@ -1,4 +1,4 @@
-"""A replica that lagged is promoted: one server, whose address leads to the master (what sentinels do is test_failover's)."""
+"""A replica that lagged is promoted: one server, at an address that leads to the master."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def is_another(head: StreamState, position: StreamId, known: Count | None) -> bo
 @dataclass
 class Mended:
     """What it takes to bring groups back to where the checkpoint stands. made, moved, forward: groups to be made, to be
-    set, and to be set where the stream's mark stays true; void: streams whose marks speak of what is going to be read again; begin: the checkpoint, where it speaks of entries
-    that the server has lost."""
+    set, and to be set where the stream's mark stays true; void: streams whose marks speak of what is going to be read
+    again; begin: the checkpoint, where it speaks of entries that the server has lost."""
 
     begin: Offset
     made: dict[str, Start] = field(default_factory=dict)
