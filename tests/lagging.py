@@ -29,8 +29,8 @@ class Lagging(Protocol):
     def promote(self) -> None:
         """The masters that were cut off are killed, and their replicas take their places."""
 
-    def apart_from(self, key: str) -> str | None:
-        """A name whose key stands on another master than this one; None where there is no other."""
+    def has_both(self, key: str, other: str) -> bool:
+        """Whether one master has these keys."""
 
 
 def ask(lagging: Lagging, *commands: Sequence[Any]) -> list[Any]:
@@ -72,12 +72,13 @@ class OneServer:
         with self._master.client() as master, self._replica.client() as replica:
             with contextlib.suppress(redis.ConnectionError):
                 master.shutdown(nosave=True, now=True, force=True)
+            replica.config_set("min-replicas-to-write", 0)
             replica.replicaof("NO", "ONE")  # type: ignore[no-untyped-call]
             until(lambda: replica.role()[0] in (b"master", "master"), "the replica is not promoted")
         self._proxy.lead_to(self._replica.url)
 
-    def apart_from(self, key: str) -> str | None:
-        return None
+    def has_both(self, key: str, other: str) -> bool:
+        return True
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from spark_streams.keys import slot_of
 from tests.lagging import cut_off, join_again
 from tests.redis_cluster.processes import RedisCluster
 from tests.sentinel.processes import until
@@ -39,6 +38,5 @@ class OfCluster:
         }
         return len(owners) == 1 and not {*self._cut} & {*next(iter(owners))}
 
-    def apart_from(self, key: str) -> str | None:
-        taken = self._cluster.owner(key)
-        return next(f"apart-{n}" for n in range(1000) if self._cluster.owner_of_slot(slot_of(b"apart-%d" % n)) != taken)
+    def has_both(self, key: str, other: str) -> bool:
+        return self._cluster.owner(key) == self._cluster.owner(other)

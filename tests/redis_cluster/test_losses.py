@@ -6,6 +6,7 @@ import pytest
 
 from tests.lagging import Lagging
 from tests.losses_of_entries import LossesOfEntries
+from tests.losses_of_rows import LossesOfRows
 from tests.redis_cluster.lagging import OfCluster
 from tests.redis_cluster.processes import RedisCluster
 
@@ -17,3 +18,14 @@ def lagging(cluster: RedisCluster) -> Lagging:
 
 class TestEntries(LossesOfEntries):
     """See there."""
+
+
+class TestRows(LossesOfRows):
+    """The query's record is lost, too."""
+
+
+class TestRowsApartFromTheRecord(LossesOfRows):
+    """The query's record is kept, and its witness is where the rows are, or on the third node."""
+
+    def query(self, lagging: Lagging) -> str:
+        return next(f"q{n}" for n in range(1000) if not lagging.has_both("out", f"rstream:sink:q{n}"))
