@@ -60,6 +60,23 @@ class LossesOfEntries:
         assert one.latestOffset(end, ALL) == end
         assert pending(lagging) == 0
 
+    def test_entries_that_were_claimed_are_claimed_and_read_again(self, lagging: Lagging) -> None:
+        """Nobody but the replica knows of them any more: they are pending for the dead consumer."""
+        add(lagging, 20)
+        one = reader(lagging.server)
+        start = one.initialOffset()
+        ask(lagging, ("XREADGROUP", "GROUP", "g", "bob", "COUNT", 5, "STREAMS", "s", ">"))
+        before, _ = batch(one, start)
+        assert one.latestOffset(before, ALL) == before
+        one = started_again(lagging, claimIdle="1 ms")
+        lagging.cut_off("s")
+        end, first = batch(one, before)
+        assert one.latestOffset(end, ALL) == end
+        assert (first, pending(lagging)) == ([0, 1, 2, 3, 4], 0)
+        lagging.promote()
+        assert drain(one, None, end) == [first]
+        assert pending(lagging) == 0
+
     @RUNS
     def test_a_batch_whose_deliveries_are_lost_is_read_again(self, lagging: Lagging, restarted: bool) -> None:
         add(lagging, 20)
@@ -126,6 +143,29 @@ class LossesOfEntries:
         ask(lagging, ("XGROUP", "SETID", "s", "g", position))
         add(lagging, 3, 30)
         assert drain(started_again(lagging, **options), None, end) == [[30, 31, 32]]
+
+    @RUNS
+    @pytest.mark.parametrize("then", ["nothing", "new entries"])
+    def test_a_replica_that_does_not_know_how_much_a_shared_group_has_read_is_no_loss(
+        self, lagging: Lagging, restarted: bool, then: str
+    ) -> None:
+        """Redis 7.0 does not tell its replicas (R90)."""
+        add(lagging, 30)
+        one = reader(lagging.server, limits=NEVER_AHEAD)
+        start = one.initialOffset()
+        ask(lagging, ("XREADGROUP", "GROUP", "g", "bob", "COUNT", 5, "STREAMS", "s", ">"))
+        end, first = batch(one, start)
+        assert first == list(range(5, 30))
+        if then == "new entries":
+            add(lagging, 10, 30)
+        assert one.latestOffset(end, ALL) != end or then == "nothing"
+        lagging.cut_off("s")
+        lagging.promote()
+        one = started_again(lagging) if restarted else one
+        add(lagging, 3, 40)
+        new = [n for some in drain(one, None, end) for n in some]
+        assert new == ([*range(30, 40)] if then == "new entries" else []) + [40, 41, 42]
+        assert lost(one) == 0
 
     @RUNS
     @pytest.mark.parametrize("then", ["nothing", "new entries"])
