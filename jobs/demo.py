@@ -32,6 +32,7 @@ from spark_streams.errors import RStreamError
 from spark_streams.jobs.command import SETTINGS, run
 from spark_streams.monitor.groups import StreamView, view_streams
 from spark_streams.wire.address import Address
+from spark_streams.wire.sentinel import master
 from spark_streams.wire.server import Server
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -253,7 +254,7 @@ def _table(title: str) -> Table:
 
 
 def where_next(server: Server) -> None:
-    client = _redis_cli(server.address)
+    client = redis_cli(server)
     lines = [
         (f"{client} XINFO GROUPS flights", "who reads the stream, and how far"),
         (".venv/bin/rstream dead show flights:dead --limit 1", "a dead letter, with its reason"),
@@ -270,12 +271,13 @@ def where_next(server: Server) -> None:
         console.print("\nThe engine keeps the streams in memory and ends ten minutes after its last client.")
 
 
-def _redis_cli(address: Address) -> str:
+def redis_cli(server: Server) -> str:
+    """How redis-cli is called for this server; *** in place of a login."""
+    address = server.address
     if address.is_cluster:
-        host, port = address.nodes[0]
-        return f"redis-cli -c -h {host} -p {port}"
+        return f"redis-cli -c -u {address.node(*address.nodes[0])}"
     if address.asks_sentinels:
-        return "redis-cli -h master"
+        return f"redis-cli -u {address.node(*master(address).node)}"
     url = address.resolve()
     if url.startswith("unix://"):
         return f"redis-cli -s {url.removeprefix('unix://').split('?')[0]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,9 @@ from typing import IO, Any
 
 import pytest
 import redis
+
+_NOT_GIVEN_AWAY = (10_240, 32_768)  # ports that Linux, macOS and Windows do not give to who asks for any
+_chance = random.SystemRandom()  # not by a seed, with which pytests beside this one would take the same
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,16 @@ def skip_where_nothing_is_counted(client: redis.Redis) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of the loopback address that was free a moment ago.
+
+    It is none that the system gives away by itself: Spark listens on such for its Python processes, and a client that
+    looks for a server which was killed would be taken for one of them.
+    """
+    while True:
+        port = _chance.randrange(*_NOT_GIVEN_AWAY)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def redis_server_path() -> str | None:

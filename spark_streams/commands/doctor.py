@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_streams.commands.shared import connect, console, json_option, print_json, url_option
-from spark_streams.errors import UnsupportedError
+from spark_streams.commands.shared import address_of, json_option, print_json, url_option
 
 if TYPE_CHECKING:
+    from spark_streams.doctor.cluster.facts import ClusterFacts, Member
     from spark_streams.doctor.finding import Finding
     from spark_streams.doctor.server_facts import ServerFacts
+    from spark_streams.wire.address import Address
 
 NOT_WELL = 3  # exit code
-_STYLES = {"danger": "bold red", "warning": "yellow", "note": "cyan", "ok": "green"}
-_MOST = 100  # columns: longer lines are hard to read
 
 
 @click.command(short_help="Whether a server is fit for streams, and its user for a use.")
@@ -43,32 +43,57 @@ def doctor(server_url: str | None, names: tuple[str, ...], uses: tuple[str, ...]
 
     Exit code 0: nothing worse than a note; 3: a warning or a danger; 1: it could not be found out. Nothing on the
     server changes: commands are tried by queueing them and dropping the queue (MULTI, DISCARD). Clocks are compared
-    with this machine's: run it where the driver runs. A server that logs refused commands (ACL LOG) logs these.
+    with this machine's: run it where the driver runs. A server that logs refused commands (ACL LOG) logs these. Of a
+    cluster all nodes are asked, and what holds for several is said once.
 
     \b
     Examples:
       rstream doctor redis://billing:secret@redis.internal:6379/0 --stream orders --for reading
+      rstream doctor redis+cluster://a:6379,b:6379
       rstream doctor --json | jq '.findings[] | select(.level == "danger")'
       rstream doctor || page-somebody
     """
-    from spark_streams.doctor.examination import examine
     from spark_streams.doctor.finding import Level, worst
     from spark_streams.doctor.rights import USES
-    from spark_streams.wire.connection import Connection
 
-    with connect(server_url or url) as server:
-        if not isinstance(server, Connection):
-            raise UnsupportedError(
-                f"rstream doctor looks at one server, and {server.address} is a cluster: give it each node's address, "
-                "redis:// in place of redis+cluster://"
-            )
-        facts, found = examine(server, uses or USES, names)
-    if as_json:
-        print_json({"server": _about(facts), "worst": worst(found), "findings": [one.for_json() for one in found]})
-    else:
-        _print(facts, found)
+    address = address_of(server_url or url)
+    look = _at_cluster if address.is_cluster else _at_one
+    found = look(address, uses or USES, names, as_json)
     if worst(found) in (Level.WARNING, Level.DANGER):
         sys.exit(NOT_WELL)
+
+
+def _at_one(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> list[Finding]:
+    from spark_streams.commands.findings_screen import show
+    from spark_streams.doctor.examination import examine
+    from spark_streams.wire.connect import connect
+
+    with connect(address) as server:
+        [one] = server.nodes()
+        facts, found = examine(one, uses, names)
+    if as_json:
+        _print_json({"server": _about(facts)}, found)
+    else:
+        show(facts, found)
+    return found
+
+
+def _at_cluster(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> list[Finding]:
+    from spark_streams.commands.findings_screen import show_cluster
+    from spark_streams.doctor.cluster.examination import examine
+
+    facts, found = examine(address, uses, names)
+    if as_json:
+        _print_json({"cluster": _about_cluster(facts)}, found)
+    else:
+        show_cluster(facts, found)
+    return found
+
+
+def _print_json(about: dict[str, Any], found: Sequence[Finding]) -> None:
+    from spark_streams.doctor.finding import worst
+
+    print_json({**about, "worst": worst(found), "findings": [one.for_json() for one in found]})
 
 
 def _about(facts: ServerFacts) -> dict[str, Any]:
@@ -88,51 +113,21 @@ def _about(facts: ServerFacts) -> dict[str, Any]:
     }
 
 
-def _print(facts: ServerFacts, found: list[Finding]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+def _about_cluster(facts: ClusterFacts) -> dict[str, Any]:
+    """The same for each node; slots_covered is null where the user may not ask for the slots."""
+    from spark_streams.doctor.cluster.slots import covered
 
-    from spark_streams.doctor.finding import Level
-    from spark_streams.monitor.terminal.units import printable
-
-    screen = console()
-    screen.width = min(screen.width, _MOST)
-    screen.print(Text(printable(f"{facts.kind} {facts.version}".strip() + f" at {facts.address}"), style="bold"))
-    screen.print(Text(printable(_in_a_line(facts))))
-    table = Table.grid(padding=(0, 2))
-    for width in (7, 11, None):
-        table.add_column(width=width)
-    for one in found:
-        text = Text(printable(one.said))
-        for head, words in (("Then: ", one.effect), ("Do: ", one.remedy)):
-            if words:
-                text.append(f"\n{head}", style="bold").append(printable(words))
-        table.add_row(Text(one.level, style=_STYLES[one.level]), one.about, text)
-        if one.level != Level.OK:
-            table.add_row()
-    screen.print()
-    screen.print(table)
-    screen.print()
-    screen.print(Text(_verdict(found)))
+    return {
+        "address": facts.address,
+        "slots_covered": None if facts.map is None else covered(facts.map),
+        "nodes": [_about_member(facts, one) for one in facts.members],
+    }
 
 
-def _in_a_line(facts: ServerFacts) -> str:
-    from spark_streams.doctor.server_facts import size
-    from spark_streams.monitor.terminal.units import duration
+def _about_member(cluster: ClusterFacts, member: Member) -> dict[str, Any]:
+    from spark_streams.doctor.cluster.facts import name_of
 
-    known = [facts.mode, facts.role or ""]
-    known += [f"database {facts.database}" if facts.database else "", f"user {facts.user}" if facts.user else ""]
-    if "used_memory" in facts.info:
-        known.append(f"{size(facts.number('used_memory'))} in use")
-    if "uptime_in_seconds" in facts.info:
-        known.append(f"up {duration(1000 * facts.number('uptime_in_seconds'))}")
-    return ", ".join(one for one in known if one)
-
-
-def _verdict(found: list[Finding]) -> str:
-    from spark_streams.doctor.finding import Level
-
-    counts = {level: sum(one.level is level for one in found) for level in (Level.DANGER, Level.WARNING)}
-    if not any(counts.values()):
-        return "nothing worse than a note"
-    return ", ".join(f"{count} {level if count == 1 else f'{level}s'}" for level, count in counts.items() if count)
+    told = {} if member.facts is None else _about(member.facts)
+    slots = None if cluster.map is None else sum(owner == member.node for owner in cluster.map.owners)
+    where = {"address": member.name, "role": member.role, "reached": member.facts is not None, "slots": slots}
+    return {**told, **where, "replica_of": None if member.master is None else name_of(member.master)}

@@ -16,6 +16,10 @@ _UNIX = "unix://"
 
 
 def _of_now(address: Address) -> str:
+    if address.is_cluster:
+        from spark_streams.wire.topology import topology_of
+
+        return address.node(*topology_of(address).masters()[0]).resolve()
     if not address.asks_sentinels:
         return address.resolve()
     from spark_streams.wire.sentinel import master
@@ -28,8 +32,9 @@ def _of_now(address: Address) -> str:
 @url_option
 def url(start: bool, url: str) -> None:
     """The address that redis-py and other clients connect to: of the bundled engine, which runs behind embedded:, the
-    Unix socket on which it listens. Where sentinels are asked it is the master's, of now. Another server's address is
-    printed as it was given, with its password.
+    Unix socket on which it listens. Where sentinels are asked it is the master's, of now; of a cluster it is a node's,
+    for redis.RedisCluster.from_url and redis-cli -c. Another server's address is printed as it was given, with its
+    password.
 
     Where the bundled engine does not run it says so, with exit code 1. One that --start started ends ten minutes after
     its last client, as every bundled engine does (embedded:?idle=3600 for another time).

@@ -36,7 +36,7 @@ def _kept(facts: ServerFacts) -> Finding:
         )  # fmt: skip
     return Finding(
         Level.WARNING, _ABOUT,
-        f"no append-only file: a restart goes back to the last snapshot ({changes:,} changes ago now)",
+        f"no append-only file: a restart goes back to the last snapshot, which lacks {changes:,} changes by now",
         _AFTER_LOSS, "appendonly yes (CONFIG SET appendonly yes, and in redis.conf)",
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Level(StrEnum):
@@ -23,17 +24,19 @@ _ORDER = list(Level)
 @dataclass(frozen=True)
 class Finding:
     """about: a word or two; said: what the server is or says; effect: what the connector will do about it; remedy: what
-    to set. Sentences; the last two are empty where there is nothing to say."""
+    to set. Sentences; the last two are empty where there is nothing to say. nodes: of a cluster, those that it holds
+    for; empty for one server, and for a cluster as a whole."""
 
     level: Level
     about: str
     said: str
     effect: str = ""
     remedy: str = ""
+    nodes: tuple[str, ...] = ()
 
-    def for_json(self) -> dict[str, str]:
+    def for_json(self) -> dict[str, Any]:
         """Its fields."""
-        return {name: str(value) for name, value in asdict(self).items()}
+        return {**asdict(self), "level": str(self.level), "nodes": list(self.nodes)}
 
 
 def worst(findings: Iterable[Finding]) -> Level:

@@ -35,10 +35,16 @@ def _mode(facts: ServerFacts) -> list[Finding]:
             Finding(
                 Level.DANGER, "mode", "this is one node of a cluster",
                 "streams and keys of other nodes are answered with MOVED, which stops a query",
-                "the address of the cluster as a whole: redis+cluster:// in place of redis://",
+                f"the address of the cluster as a whole: {_of_cluster(facts.address)}",
             )
         ]  # fmt: skip
     return []
+
+
+def _of_cluster(address: str) -> str:
+    """The url that names the node as one of its cluster."""
+    head, question, rest = address.replace("://", "+cluster://", 1).partition("?")
+    return head.removesuffix("/0") + question + rest
 
 
 def _refused(facts: ServerFacts) -> list[Finding]:

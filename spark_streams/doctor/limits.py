@@ -26,7 +26,8 @@ def _sizes(facts: ServerFacts) -> list[Finding]:
         found.append(
             Finding(
                 Level.NOTE, _ABOUT, f"takes values of up to {size(argument)} (proto-max-bulk-len)",
-                "a sink names the row that has a larger one, and stops", "proto-max-bulk-len, where rows are larger",
+                "a sink names the row that has a larger one, and stops",
+                "a larger proto-max-bulk-len, where rows are larger",
             )
         )  # fmt: skip
     if request is not None and request < _REQUEST:

@@ -41,8 +41,8 @@ def _policy(facts: ServerFacts, limit: int, policy: str) -> Finding:
         return Finding(
             Level.DANGER, _ABOUT,
             f"drops any key when {size(limit)} are full (maxmemory-policy {policy}){so_far}",
-            "refused: exactly-once sinks, mode DEADLETTER, noAck. Other queries go on with a warning, and stop when a "
-            "stream or group is gone",
+            "exactly-once sinks, mode DEADLETTER and noAck are refused. Other queries go on with a warning, and stop "
+            "when a stream or a group is gone",
             "maxmemory-policy noeviction",
         )  # fmt: skip
     if policy.startswith("volatile"):

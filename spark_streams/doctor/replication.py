@@ -16,20 +16,24 @@ def look(facts: ServerFacts) -> list[Finding]:
     if "connected_slaves" not in facts.info or facts.kind == ENGINE:
         return []
     replicas = _replicas(facts)
-    return [*_too_few(facts), *_behind(replicas), _guard(facts, len(replicas))]
+    too_few = _too_few(facts)
+    # That there are none is said by what follows of it, or by doctor.cluster.failover.
+    is_said = not replicas and (bool(too_few) or facts.mode == "cluster")
+    return [*too_few, *_behind(replicas), *([] if is_said else [_guard(facts, len(replicas))])]
 
 
 def _replica(facts: ServerFacts) -> Finding:
     host, port = facts.info.get("master_host", ""), facts.info.get("master_port", "")
     where = f" of {host}:{port}" if host else ""
+    lost = " that is not connected to it" if facts.info.get("master_link_status") == "down" else ""
     if facts.config.get("replica-read-only") == "no":
         return Finding(
-            Level.DANGER, _ABOUT, f"a replica{where} that takes writes (replica-read-only no)",
+            Level.DANGER, _ABOUT, f"a replica{where}{lost}, which takes writes (replica-read-only no)",
             "what is written here is gone with its next full sync: queries run, and lose it",
             f"the master's address in the url{where.replace(' of', ':')}",
         )  # fmt: skip
     return Finding(
-        Level.DANGER, _ABOUT, f"a replica{where}",
+        Level.DANGER, _ABOUT, f"a replica{where}{lost}",
         "it refuses writes (READONLY): queries wait for a minute for it to become the master, then they fail",
         f"the master's address in the url{where.replace(' of', ':')}",
     )  # fmt: skip

@@ -54,7 +54,14 @@ _COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     ),
     REDRIVE: ((*_LOOK, *_FIND, *_TRANSACTION, "XADD {} * a 1", "XDEL {} 0-1"), _LEASE),
 }  # fmt: skip
+# In a cluster all of them look for the nodes, and dead letters go to other slots by notes beside their streams.
+_SLOTS = ("CLUSTER SLOTS", "CLUSTER INFO")
+_ACROSS_SLOTS = {
+    READING: ("HSET {} a 1", "HGETALL {}", "HDEL {} a"),
+    REDRIVE: ("SADD {} a", "SREM {} a", "SMEMBERS {}", "HSET {} a 1", "HGETALL {}", "HDEL {} a"),
+}
 _OUTSIDE = ("WATCH", "UNWATCH", "EXEC", "CLIENT")
+_WITH_SUBCOMMAND = ("XINFO", "XGROUP", "CLIENT", "CLUSTER")
 
 
 @dataclass(frozen=True)
@@ -65,23 +72,28 @@ class Missing:
     unknown: str = ""
 
 
-def commands_of(use: str, streams: Sequence[str]) -> list[list[str]]:
+def commands_of(use: str, streams: Sequence[str], in_cluster: bool = False) -> list[list[str]]:
     """What this use runs: on every stream, and on a key of the product's own."""
     on_streams, own = _COMMANDS[use]
+    if in_cluster:
+        on_streams, own = (*on_streams, *_SLOTS), tuple(dict.fromkeys((*own, *_ACROSS_SLOTS.get(use, ()))))
     return [
         *_filled(on_streams, streams or [_ANY]),
         *_filled(own, [OWN]),
     ]
 
 
-def names_of(use: str) -> list[str]:
+def names_of(use: str, in_cluster: bool = False) -> list[str]:
     """The commands alone, with their subcommands: `xadd`, `xinfo|stream`."""
-    return sorted({_name(words) for words in commands_of(use, [])})
+    return sorted({_name(words) for words in commands_of(use, [], in_cluster)})
 
 
-def ask_rights(server: Connection, uses: Sequence[str], streams: Sequence[str]) -> dict[str, Missing]:
-    """What each use lacks, for the url's user. Raises ServerUnreachableError."""
-    wanted = {use: commands_of(use, streams) for use in uses}
+def ask_rights(
+    server: Connection, uses: Sequence[str], streams: Sequence[str], in_cluster: bool = False
+) -> dict[str, Missing]:
+    """What each use lacks, for the url's user; of one node of a cluster, which refuses by its own list of users before
+    it says who has the key. Raises ServerUnreachableError."""
+    wanted = {use: commands_of(use, streams, in_cluster) for use in uses}
     every = list(dict.fromkeys(tuple(words) for commands in wanted.values() for words in commands))
     refused, is_whole = _refused(server, every)
     found = {}
@@ -95,22 +107,25 @@ def ask_rights(server: Connection, uses: Sequence[str], streams: Sequence[str]) 
 
 
 def findings(user: str, missing: Mapping[str, Missing], streams: Sequence[str]) -> list[Finding]:
-    """One for all uses that lack nothing, and one for each other."""
+    """One for all uses that lack nothing, and one for each other, or those that lack the same."""
     who = f"user {user}" if user else "the url's user"
-    whole = [use for use, lacks in missing.items() if not lacks.rights and not lacks.unknown]
-    found = [_lacking(who, user, use, lacks) for use, lacks in missing.items() if use not in whole]
+    same: dict[Missing, list[str]] = {}
+    for use, lacks in missing.items():
+        same.setdefault(lacks, []).append(use)
+    whole = same.pop(Missing(()), [])
+    found = [_lacking(who, user, uses, lacks) for lacks, uses in same.items()]
     if whole:
         on = f"on {', '.join(streams)} and rstream:*" if streams else "on rstream:* (--stream NAME asks for a stream's)"
         found.append(Finding(Level.OK, "rights", f"{who} has all for {_listed(whole)}, {on}"))
     return found
 
 
-def _lacking(who: str, user: str, use: str, lacks: Missing) -> Finding:
+def _lacking(who: str, user: str, uses: Sequence[str], lacks: Missing) -> Finding:
     told = f" ({lacks.unknown})" if lacks.unknown else ""
     rights = " ".join(_grouped(lacks.rights))
     return Finding(
-        Level.WARNING, "rights", f"{who} lacks for {use}: {rights}{told}",
-        f"{use} stops with an error that names the right (RSTREAM_NOT_PERMITTED)",
+        Level.WARNING, "rights", f"{who} lacks for {_listed(uses)}: {rights}{told}",
+        "what needs one of them stops with an error that names it (RSTREAM_NOT_PERMITTED)",
         f"ACL SETUSER {user or 'USER'} {rights}" + (" +@transaction, and run this again" if lacks.unknown else ""),
     )  # fmt: skip
 
@@ -133,7 +148,7 @@ def _refused(server: Connection, commands: Sequence[tuple[str, ...]]) -> tuple[d
 
 def _looks(commands: Iterable[tuple[str, ...]]) -> list[list[str]]:
     """Those that only read."""
-    names = set(names_of(LOOKING))
+    names = set(names_of(LOOKING, in_cluster=True))
     return [list(words) for words in commands if _name(list(words)) in names]
 
 
@@ -153,7 +168,7 @@ def _filled(commands: Sequence[str], keys: Sequence[str]) -> list[list[str]]:
 
 
 def _name(words: Sequence[str]) -> str:
-    contains = words[0] in ("XINFO", "XGROUP", "CLIENT")
+    contains = words[0] in _WITH_SUBCOMMAND
     return "|".join(words[: 1 + contains]).lower()
 
 

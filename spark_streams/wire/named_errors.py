@@ -81,7 +81,7 @@ def not_permitted(where: str, text: str, words: Sequence[str]) -> NotPermittedEr
     wanted, right = missing_right(text, words)
     return NotPermittedError(
         f"{where}: the url's user has no right to {wanted} ({text}); give it with ACL SETUSER user {right} "
-        "(docs/options.md lists all rights that are needed)",
+        "(docs/identity.md lists all rights that are needed)",
         "NOPERM",
     )
 

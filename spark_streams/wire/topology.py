@@ -43,14 +43,20 @@ def connect_to_node(address: Address, node: Node, within: float = math.inf) -> C
     return made
 
 
+def why_not(address: Address, error: RStreamError) -> str:
+    """Why one node is not reached, without what is said of the whole address."""
+    head, tail = f"no stream server answers at {address}: ", "; start one there, or set url (or RSTREAM_URL)"
+    return error.message.removeprefix(head).removesuffix(tail)
+
+
 @dataclass(frozen=True)
 class SlotMap:
-    """What a node says. owners: by slot, None where nobody has it; masters: in the order of their slots; replicas: all;
-    is_ok: whether the node sees a whole cluster; epoch: 0 where it may not be asked."""
+    """What a node says. owners: by slot, None where nobody has it; masters: in the order of their slots; followers: the
+    replicas of each; is_ok: whether the node sees a whole cluster; epoch: 0 where it may not be asked."""
 
     owners: tuple[Node | None, ...] = field(repr=False)
     masters: tuple[Node, ...]
-    replicas: tuple[Node, ...]
+    followers: Mapping[Node, tuple[Node, ...]]
     is_ok: bool
     epoch: int
 
@@ -58,16 +64,19 @@ class SlotMap:
     def read(cls, asked: Node, slots: Reply, told: Reply) -> SlotMap:
         """From the replies to CLUSTER SLOTS and CLUSTER INFO. asked: who answers; a node without a name is itself."""
         owners: list[Node | None] = [None] * SLOTS
-        masters: dict[Node, None] = {}
-        replicas: dict[Node, None] = {}
+        followers: dict[Node, tuple[Node, ...]] = {}
         for first, last, *nodes in sorted(slots, key=lambda one: one[0]):
             found = [_node(asked, one) for one in nodes]
             owners[first : last + 1] = [found[0]] * (last + 1 - first)
-            masters[found[0]] = None
-            replicas.update(dict.fromkeys(found[1:]))
+            followers[found[0]] = tuple(found[1:])
         facts = info(told) if isinstance(told, bytes) else {}
         is_ok = facts.get("cluster_state", "ok") == "ok"
-        return cls(tuple(owners), tuple(masters), tuple(replicas), is_ok, int(facts.get("cluster_current_epoch", 0)))
+        return cls(tuple(owners), tuple(followers), followers, is_ok, int(facts.get("cluster_current_epoch", 0)))
+
+    @property
+    def replicas(self) -> tuple[Node, ...]:
+        """All of them."""
+        return tuple(dict.fromkeys(node for some in self.followers.values() for node in some))
 
     def with_owners(self, moved: Mapping[int, Node]) -> SlotMap:
         """The same, with other owners of these slots."""
@@ -167,8 +176,7 @@ class Topology:
         refused = [error for error in failed.values() if isinstance(error, ServerReplyError)]
         if refused:
             raise refused[0]
-        head, tail = f"no stream server answers at {self.address}: ", "; start one there, or set url (or RSTREAM_URL)"
-        each = "; ".join(error.message.removeprefix(head).removesuffix(tail) for error in failed.values())
+        each = "; ".join(why_not(self.address, error) for error in failed.values())
         raise ServerUnreachableError(
             f"no node of a cluster answers at {self.address}: {each}; start them, or mend the url"
         )

@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import redis
 from pyspark.sql import SparkSession
 from rich.console import Console
 
@@ -33,12 +32,14 @@ from tests.chaos import (
     failed_tasks,
     killed_driver,
     operators,
+    replaced_masters,
     restored_server,
     rolled_back,
     stopped_driver,
     taken_entries,
     zombies,
 )
+from tests.chaos.clients import client_of
 from tests.chaos.job import session
 from tests.chaos.query import SINKS
 from tests.chaos.scene import Outcome, Scene
@@ -85,27 +86,41 @@ INTO_A_STREAM = (
     "zombie task",
     "zombie of an old run",
 )
+# What happens where several servers take each other's place, by their kind.
+SEVERAL = replaced_masters.BLOWS
 DRIVER, STOPPED, EXECUTOR = "driver killed: ", "driver stopped: ", "on executors: "
 FAULTS = [
     *(DRIVER + point for point in killed_driver.POINTS),
     *(STOPPED + point for point in stopped_driver.POINTS),
     *(EXECUTOR + fault for fault in failed_tasks.EXECUTOR_FAULTS),
     *SCENES,
+    *(fault for blows in SEVERAL.values() for fault in blows),
 ]
+ONE = ("engine", "redis")
+KINDS = (*ONE, *SEVERAL)
+
+
+def has(kind: str, fault: str) -> bool:
+    """Whether servers of this kind can have it."""
+    return fault in SEVERAL[kind] if kind in SEVERAL else not any(fault in blows for blows in SEVERAL.values())
 
 
 class Chaos:
-    """servers: kind → URL; folder: of the runs."""
+    """servers: kind → URL; several: kind → all servers behind such a URL; folder: of the runs."""
 
-    def __init__(self, servers: Mapping[str, str], folder: Path) -> None:
-        self.servers, self.folder = servers, folder
+    def __init__(
+        self, servers: Mapping[str, str], folder: Path, several: Mapping[str, replaced_masters.Several]
+    ) -> None:
+        self.servers, self.folder, self._several = servers, folder, several
         self._spark: SparkSession | None = None
 
     def run(self, fault: str, kind: str, seed: int, sink: str) -> Verdict:
         """One fault on one server, under queries with this sink."""
         folder = self.folder_of(fault, kind, seed, sink)
         where = {kind: self.servers[kind]}
-        with redis.Redis.from_url(self.servers[kind]) as client:
+        if kind in SEVERAL:
+            self._several[kind].healthy()
+        with client_of(self.servers[kind]) as client:
             client.flushall()
         if fault.startswith(DRIVER):
             killed = killed_driver.run(folder, where, seed, [fault.removeprefix(DRIVER)], sink)
@@ -119,7 +134,10 @@ class Chaos:
             return Verdict.of(one.report, [] if one.struck else ["the fault has not happened"])
         scene = Scene(self._session(), folder, kind, self.servers[kind], "s", random.Random(seed), sink)
         with contextlib.closing(scene):
-            outcome = SCENES[fault](scene)
+            if kind in SEVERAL:
+                outcome = replaced_masters.struck(scene, self._several[kind], SEVERAL[kind][fault])
+            else:
+                outcome = SCENES[fault](scene)
         return Verdict.of(outcome.report, outcome.wrong, outcome.chosen)
 
     def folder_of(self, fault: str, kind: str, seed: int, sink: str) -> Path:
@@ -145,7 +163,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, metavar="N", help="this many runs, however long they take")
     parser.add_argument("--seed", type=int, metavar="S", help="repeat what this seed chose; the first run's own seed")
     parser.add_argument("--only", metavar="FAULT", help="only faults whose name holds this")
-    parser.add_argument("--server", choices=["engine", "redis"], help="only on this one")
+    parser.add_argument("--server", choices=KINDS, help="only on this one; default: engine and redis")
     parser.add_argument("--sink", choices=[*SINKS, "both"], help="write to files, or to a stream; default: by chance")
     parser.add_argument("--list", action="store_true", help="the names of all faults")
     chosen = parser.parse_args()
@@ -155,10 +173,13 @@ def main() -> int:
     faults = [fault for fault in FAULTS if fault == chosen.only] or [f for f in FAULTS if (chosen.only or "") in f]
     if not faults:
         parser.error(f"no fault's name holds {chosen.only!r}: --list shows them")
-    kinds = [chosen.server] if chosen.server else ["engine", "redis"]
-    if "redis" in kinds and redis_server_path() is None:
+    kinds = [chosen.server] if chosen.server else [*ONE]
+    faults = [fault for fault in faults if any(has(kind, fault) for kind in kinds)]
+    if not faults:
+        parser.error(f"servers of kind {chosen.server or ' and '.join(ONE)} have no such fault: --server says which")
+    if kinds != ["engine"] and redis_server_path() is None:
         print("chaos: no redis-server on this machine: the bundled engine only", file=sys.stderr)
-        kinds.remove("redis")
+        kinds = [kind for kind in kinds if kind == "engine"]
     if not kinds:
         return 1
     seed = random.SystemRandom().randrange(1_000_000) if chosen.seed is None else chosen.seed
@@ -182,17 +203,20 @@ def _run_all(
     tally = Tally(faults)
     waiting: list[tuple[str, str, str | None]] = []
     with contextlib.ExitStack() as stack:
-        servers = {
-            kind: stack.enter_context(running_engine() if kind == "engine" else running_redis()).url for kind in kinds
+        several = {kind: stack.enter_context(replaced_masters.running(kind)) for kind in kinds if kind in SEVERAL}
+        servers = {kind: servers.url for kind, servers in several.items()} | {
+            kind: stack.enter_context(running_engine() if kind == "engine" else running_redis()).url
+            for kind in kinds
+            if kind in ONE
         }
         folder = Path(tempfile.mkdtemp(prefix="rstream-chaos-"))
-        chaos = Chaos(servers, folder)
+        chaos = Chaos(servers, folder, several)
         stack.callback(chaos.close)
         number = 0
         try:
             while number < runs if runs is not None else time.monotonic() - began < 60 * minutes:
                 if not waiting:  # every fault has its turn before any has a second one
-                    waiting = [(fault, kind, sink) for fault in faults for kind in kinds for sink in sinks]
+                    waiting = [(f, kind, sink) for f in faults for kind in kinds if has(kind, f) for sink in sinks]
                     choices.shuffle(waiting)
                 fault, kind, sink = waiting.pop()
                 its_seed = seed if number == 0 else choices.randrange(1_000_000)

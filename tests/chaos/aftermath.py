@@ -19,7 +19,7 @@ from tests.chaos.accounts import Aftermath, Done, settle
 from tests.chaos.history import Place, id_key
 from tests.chaos.job import error_of
 from tests.chaos.query import Query
-from tests.chaos.scene import Outcome, Scene, told
+from tests.chaos.scene import Outcome, Scene
 
 LENIENT = {"failOnDataLoss": "false"}
 SECONDS = 20.0  # until a query that runs must have read all that it can
@@ -33,7 +33,7 @@ def live_on(scene: Scene, query: Query, running: StreamingQuery | None, foreign:
     query = replace(query, fault=None)
     if running is not None:
         _let_run(scene, query, running, foreign)
-        _note(after, running)
+        _note(scene, after, running)
     for _ in range(_RUNS):
         if after.errors:
             after.restarted = True
@@ -42,7 +42,7 @@ def live_on(scene: Scene, query: Query, running: StreamingQuery | None, foreign:
         if query.options.get("delivery") == "at-most-once":
             after.given_up |= _in_hand(scene, query)
         error, again = scene.run(query)
-        _note(after, again)
+        _note(scene, after, again)
         if not error:
             after.ended = True
         if not error or after.errors[-2:] == [error, error]:
@@ -63,11 +63,11 @@ def judge(scene: Scene, query: Query, after: Aftermath, done: Done, before: Coll
     return outcome
 
 
-def _note(after: Aftermath, ended: StreamingQuery) -> None:
+def _note(scene: Scene, after: Aftermath, ended: StreamingQuery) -> None:
     error = error_of(ended)
     if error:
         after.errors.append(error)
-    after.counted += sum(told(ended, "lost").values()) if not error else 0
+    after.counted += sum(scene.told(ended, "lost").values()) if not error else 0
 
 
 def _let_run(scene: Scene, query: Query, running: StreamingQuery, foreign: Collection[str]) -> None:

@@ -6,8 +6,9 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import cycle
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -103,31 +104,40 @@ def _while_reading(scene: Scene, strike: Callable[[KeptServer], None]) -> Outcom
     """The scene on a server of its own that is struck three times."""
     kept = kept_server(scene.kind, scene.folder / f"{scene.name}-kept")
     with kept as server, scene.elsewhere(server.url) as there:
-        hasty = Producer(server.url, "hasty", patience=0.5)
-        query = there.query(maxEntriesPerTrigger=str(scene.random.randint(20, 80)))
-        there.producer.add(there.name, 100)
-        running = there.start(query)
-        there.wait_for(lambda: query.committed() >= 0, "the first batch", running)
-        done = threading.Event()
+        return there.outcome(under_blows(there, [there.name], lambda: strike(server)))
 
-        def produce() -> None:
-            while not done.is_set():
-                hasty.add(there.name, 1)
-                time.sleep(0.01)
 
-        producing = threading.Thread(target=produce)
-        producing.start()
-        try:
-            for _ in range(3):
-                before = query.committed()
-                strike(server)
-                there.wait_for(partial(_is_past, query, before), "a batch after the blow", running)
-        finally:
-            done.set()
-            producing.join()
-        there.wait_for(lambda: there.is_settled(query), "all to be settled", running)
-        running.processAllAvailable()
-        running.stop()
-        there.producer.added += hasty.added
-        outcome = there.outcome(query)
-    return outcome
+def under_blows(scene: Scene, streams: Sequence[str], strike: Callable[[], None]) -> Query:
+    """A query over these streams while a producer writes to them, and something is struck three times. Raises where it
+    ends by itself."""
+    hasty = Producer(scene.url, "hasty", patience=0.5)
+    query = scene.query(streams=",".join(streams), maxEntriesPerTrigger=str(scene.random.randint(20, 80)))
+    for stream in streams:
+        scene.producer.add(stream, 100 // len(streams))
+    running = scene.start(query)
+    scene.wait_for(lambda: query.committed() >= 0, "the first batch", running)
+    done = threading.Event()
+
+    def produce() -> None:
+        for stream in cycle(streams):
+            if done.is_set():
+                break
+            hasty.add(stream, 1)
+            time.sleep(0.01)
+
+    producing = threading.Thread(target=produce)
+    producing.start()
+    try:
+        for _ in range(3):
+            before = query.committed()
+            strike()
+            scene.wait_for(partial(_is_past, query, before), "a batch after the blow", running)
+    finally:
+        done.set()
+        producing.join()
+    for stream in streams:
+        scene.wait_for(partial(scene.is_settled, query, stream), f"all of {stream} to be settled", running)
+    running.processAllAvailable()
+    running.stop()
+    scene.producer.added += hasty.added
+    return query

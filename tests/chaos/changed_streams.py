@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from tests.chaos.history import Added, Place
 from tests.chaos.job import error_of
 from tests.chaos.query import Fault
-from tests.chaos.scene import Outcome, Scene, told
+from tests.chaos.scene import Outcome, Scene
 from tests.chaos.servers import other_database
 
 BATCH = 40  # entries
@@ -31,7 +31,7 @@ def trimmed_past_the_offset(scene: Scene) -> Outcome:
     running = scene.drain(query, **LENIENT)
     outcome = scene.outcome(query, gone=unread[:lost])
     outcome.expect_error(error, "RSTREAM_DATA_LOSS")
-    outcome.expect("lost, says the progress", told(running, "lost").get(scene.name, 0), lost)
+    outcome.expect("lost, says the progress", scene.told(running, "lost").get(scene.name, 0), lost)
     return outcome
 
 
@@ -52,7 +52,7 @@ def deleted_while_pending(scene: Scene) -> Outcome:
     again = scene.drain(query, **LENIENT)
     outcome = scene.outcome(query, gone=gone)
     outcome.expect_error(error_of(running), "RSTREAM_DATA_LOSS")
-    outcome.expect("lost, says the progress", told(again, "lost").get(scene.name, 0), len(gone))
+    outcome.expect("lost, says the progress", scene.told(again, "lost").get(scene.name, 0), len(gone))
     return outcome
 
 
@@ -108,7 +108,7 @@ def _taken_from_under(scene: Scene, take: Callable[[], list[Place]], condition: 
     scene.let_go(lenient)
     scene.wait_for(lambda: scene.is_settled(lenient), "the end of what came after", running)
     running.processAllAvailable()
-    counted = told(running, "lost").get(scene.name, 0)
+    counted = scene.told(running, "lost").get(scene.name, 0)
     running.stop()
     outcome = scene.outcome(lenient, gone=lost, forgotten=places(first))
     outcome.expect_error(error_of(stopped), condition)

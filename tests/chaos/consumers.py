@@ -8,7 +8,7 @@ from tests.chaos.checker import check
 from tests.chaos.history import Place
 from tests.chaos.job import error_of
 from tests.chaos.query import Fault, Query
-from tests.chaos.scene import Outcome, Scene, told
+from tests.chaos.scene import Outcome, Scene
 
 
 def take(scene: Scene, count: int, consumer: str = "rogue") -> list[Place]:
@@ -33,7 +33,7 @@ def dead_consumer(scene: Scene) -> Outcome:
     scene.let_go(query)
     scene.wait_for(lambda: scene.is_settled(query), "all to be settled", running)
     running.processAllAvailable()
-    taken_over = told(running, "claimed").get(scene.name, 0)
+    taken_over = scene.told(running, "claimed").get(scene.name, 0)
     running.stop()
     outcome = scene.outcome(query, unordered=rogue)
     outcome.expect("claimed, says the progress", taken_over, len(rogue))

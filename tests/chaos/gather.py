@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import redis
 
+from tests.chaos.clients import client_of
 from tests.chaos.history import Acknowledged, Added, History, Place
 from tests.chaos.query import Query
 from tests.chaos.sink import rows_of
@@ -36,7 +37,7 @@ def acknowledgements(query: Query) -> list[Acknowledged]:
 
 def pending(query: Query, stream: str, foreign: Iterable[str] = ()) -> list[Place]:
     """What the group still holds on a stream for consumers that are not foreign."""
-    with redis.Redis.from_url(query.url, protocol=2, decode_responses=True) as client:
+    with client_of(query.url) as client:
         try:
             found = client.xpending_range(stream, query.group, "-", "+", 1_000_000)
         except redis.ResponseError as error:
@@ -51,5 +52,5 @@ def letters(query: Query) -> list[Place]:
     to = query.options.get("deadLetterStream")
     if to is None:
         return []
-    with redis.Redis.from_url(query.url, protocol=2, decode_responses=True) as client:
+    with client_of(query.url) as client:
         return [(fields["dl.stream"], fields["dl.id"]) for _, fields in client.xrange(to)]

@@ -7,7 +7,8 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.running.to_the_end import may_have_more
 from spark_streams.source.limits import LIMITS
+from spark_streams.spark.batch_starts import REPORT
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.chaos.checker import Report, check
 from tests.chaos.gather import gather
@@ -80,6 +82,7 @@ class Scene:
         self.producer = Producer(self.url)
         self.client = self.producer.client
         self._running: list[StreamingQuery] = []
+        self._before: dict[str, list[StreamingQuery]] = {}  # by the last run: those that it went on from
 
     def query(self, fault: Fault | None = None, /, suffix: str = "", **options: str) -> Query:
         """A query of this scene, over the stream that is named after it unless the options say otherwise."""
@@ -114,11 +117,13 @@ class Scene:
     def run(self, query: Query, trigger: str = "now") -> tuple[str, StreamingQuery]:
         """Run it to the end of what is there: the error that ended it, or ''."""
         now = replace(query, trigger=trigger)
-        running = self.start(now)
+        running, before = self.start(now), list[StreamingQuery]()
         while True:
             self.wait_for(partial(_has_ended, running), f"the end of {query.name}")
             if error_of(running) or not may_have_more(running):
+                self._before[running.runId] = before
                 return error_of(running), running
+            before.append(running)
             running = self._start(now)  # goes on, and leaves the signs of its fault
 
     def drain(self, query: Query, **options: str) -> StreamingQuery:
@@ -137,6 +142,12 @@ class Scene:
             if time.monotonic() > deadline:
                 raise AssertionError(f"it takes too long: {what}")
             time.sleep(0.02)
+
+    def told(self, running: StreamingQuery, what: str) -> Counter[str]:
+        """What was `lost` (or `claimed`, `dead`) by a run, and those it went on from, as they say themselves, per
+        stream."""
+        runs = [*self._before.get(running.runId, []), running]
+        return sum((Counter(_told(one, what)) for one in runs), Counter[str]())
 
     def let_go(self, query: Query) -> None:
         """End its pause."""
@@ -177,12 +188,17 @@ def _has_ended(running: StreamingQuery) -> bool:
     return not running.isActive
 
 
-def told(running: StreamingQuery, what: str) -> dict[str, int]:
-    """What the last progress says was `lost` (or `claimed`, `dead`) by this run, per stream."""
+def _told(running: StreamingQuery, what: str) -> Mapping[str, int]:
+    """What the last progress of one run says of it."""
     for progress in reversed(running.recentProgress):
-        latest = progress.sources[0].latestOffset if progress.sources else None
-        if latest and latest != "null":
-            found: dict[str, int] = _offset(latest).get(what, {})
+        if not progress.sources or progress.sources[0].latestOffset in (None, "null", "None"):
+            continue
+        source = progress.sources[0]
+        latest = _offset(source.latestOffset)
+        if not HAS_READ_LIMITS:  # it is in the offset, which another run may have made
+            latest = {} if source.latestOffset == source.startOffset else latest.get(REPORT, {})
+        if latest:
+            found: dict[str, int] = latest.get(what, {})
             return found
     return {}
 

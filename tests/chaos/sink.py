@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow.parquet as pq
-import redis
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.chaos.attempts import Attempt, attempts, new_run, recorded
+from tests.chaos.clients import client_of
 from tests.chaos.history import Place, Row
 from tests.chaos.query import Query
 from tests.chaos.strike import Strike, stand_still
@@ -108,7 +108,7 @@ def _rows_of_streams(query: Query) -> list[Row]:
     """A row for each entry of the sink's streams, beside those of the attempts."""
     tried = attempts(query)
     found = [row for one in tried for row in one.rows]
-    with redis.Redis.from_url(query.out_at, protocol=2, decode_responses=True) as client:
+    with client_of(query.out_at) as client:
         pattern = f"{query.out}:*" if query.routed else query.out
         for out in sorted(client.scan_iter(match=pattern, count=1000)):
             entries = [fields for _, fields in client.xrange(out)]

@@ -132,7 +132,7 @@ def test_the_rights_that_are_asked_for_are_enough_for_redrive_and_looking(user: 
 
 
 def test_a_right_that_use_takes_is_one_of_those_that_are_documented(user: Makes, redis_server: Server) -> None:
-    """docs/options.md lists categories."""
+    """docs/identity.md lists categories."""
     documented = "+@stream +@connection +@transaction +@hash +@set +@string +@keyspace -@dangerous +wait +time"
     server = user("~*", *documented.split())
     with redis_server.client() as client:

@@ -43,6 +43,27 @@ def test_what_a_batch_took_and_what_the_run_has_counted() -> None:
     assert [one.bad for one in source.streams] == [{}, {"n": 6}]
 
 
+def told_in_the_offset(run: str, start: dict[str, Any], latest: dict[str, Any] | None) -> Progress:
+    """As Spark 4.0 tells it: no report but what stands in the offset that was made last."""
+    ours = {"startOffset": start, "endOffset": latest or start, "latestOffset": latest}
+    told = {"id": "q1", "runId": run, "name": None, "timestamp": "2026-01-01T00:00:00.000Z", "batchId": 1}
+    return read_progress(told | {"batchDuration": 250, "numInputRows": 3, "sources": [ours]})
+
+
+def test_counts_in_an_offset_are_those_of_the_run_that_made_it() -> None:
+    """The next run begins with it, and has lost nothing; a run that is idle has lost what it has lost."""
+    before, then = offset(), offset(token="y", report={"lost": {"s": 29}})
+    later = offset(token="z", report={"lost": {"s": 30}})
+    query = Query("q", "q1")
+    lost = []
+    for run, start, latest in (("r1", before, then), ("r1", then, then), ("r2", then, then), ("r3", then, None),
+                               ("r3", then, later), ("r3", later, later)):  # fmt: skip
+        [source] = query.progressed(told_in_the_offset(run, start, latest)).sources
+        lost.append(source.streams[0].lost)
+    assert lost == [29, 29, 0, 0, 30, 30]
+    assert query.totals["s", "g"] == Counts(lost=59)
+
+
 def test_counts_add_up_over_runs_also_where_events_come_late() -> None:
     query = Query("q", "q1")
     query.started("r1")

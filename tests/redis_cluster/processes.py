@@ -23,16 +23,23 @@ MASTERS = REPLICAS = 3
 
 
 class RedisCluster:
-    """All six processes, by their ports; `url` is what a user would write."""
+    """All six processes, by their ports; `url` is what a user would write.
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    keys: the folder of tests.certificates: the nodes speak TLS, to each other and on ports of their own to users, who
+    write `secured`; the ports that tests use stay plain. program: another server than the one that is installed.
+    """
+
+    def __init__(self, directory: Path, *options: str, keys: Path | None = None, program: Path | None = None) -> None:
+        self._program = program or redis_server_path()
         self._directory = directory
         self._options = options
+        self._keys = keys
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._clients: dict[int, redis.Redis] = {}
         self._frozen: set[int] = set()
         self.ports: list[int] = []
         self._bus: dict[int, int] = {}
+        self._tls: dict[int, int] = {}
         for _ in range(MASTERS + REPLICAS):
             self.join()
         first, *others = self.ports
@@ -50,6 +57,12 @@ class RedisCluster:
     def url(self) -> str:
         """Three of the nodes."""
         return f"redis+cluster://{','.join(f'127.0.0.1:{port}' for port in self.ports[:3])}"
+
+    def secured(self, login: str) -> str:
+        """The same by TLS, for a user. login: `name:password`."""
+        nodes = ",".join(f"127.0.0.1:{self._tls[port]}" for port in self.ports[:3])
+        own = f"ssl_certfile={self._keys}/client.pem&ssl_keyfile={self._keys}/client.key"
+        return f"rediss+cluster://{login}@{nodes}?ssl_ca_certs={self._keys}/ca.pem&{own}"
 
     @property
     def server(self) -> Server:
@@ -121,11 +134,28 @@ class RedisCluster:
 
     def join(self) -> int:
         """One more node, alone."""
-        port, bus = free_port(), free_port()
-        self._bus[port] = bus
+        port, bus, tls = free_port(), free_port(), free_port()
+        self._bus[port], self._tls[port] = bus, tls
         self.ports.append(port)
         self._start(port)
         return port
+
+    def meet(self) -> int:
+        """One more node, which the others know: a master that has no slot yet."""
+        port = self.join()
+        self.command(self.ports[0], "CLUSTER", "MEET", "127.0.0.1", port, self._bus[port])
+        until(lambda: all(len(self.nodes(one)) == len(self.ports) for one in self.ports), "the nodes did not meet")
+        until(lambda: "cluster_state:ok" in self.command(port, "CLUSTER", "INFO"), "the new node sees no cluster")
+        return port
+
+    def leave(self, port: int) -> None:
+        """The others forget this node, which has no slot, and it ends."""
+        name = self.id_of(port)
+        self.kill(port)
+        self.ports.remove(port)
+        del self._processes[port]
+        for one in self.ports:
+            self.command(one, "CLUSTER", "FORGET", name)
 
     def kill(self, port: int) -> None:
         """SIGKILL."""
@@ -158,6 +188,21 @@ class RedisCluster:
             self.command(port, "CLUSTER", "SETSLOT", slot, "NODE", names[to])
         # Nodes that have not heard of a move when the next one begins may take the old owner's word for the new one's.
         until(lambda: self._is_agreed(slot, to), f"nodes do not agree on slot {slot}")
+
+    def move_at_once(self, slot: int, to: int) -> None:
+        """Move a slot with all its keys in one step, as Redis from 8.4 on and Valkey from 9 on do."""
+        before = self.owner_of_slot(slot)
+        if before == to:
+            return
+        if self._moves_at_once() == "MIGRATION":
+            self.command(to, "CLUSTER", "MIGRATION", "IMPORT", slot, slot)
+        else:
+            self.command(before, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.id_of(to))
+        until(lambda: self._is_agreed(slot, to), f"slot {slot} did not move")
+
+    def _moves_at_once(self) -> str | None:
+        told = " ".join(self.command(self.ports[0], "CLUSTER", "HELP"))
+        return next((word for word in ("MIGRATION", "MIGRATESLOTS") if f" {word} " in told), None)
 
     def _is_agreed(self, slot: int, owner: int) -> bool:
         """Whether all nodes that answer name this one as the slot's owner, and have heard of its newest epoch."""
@@ -206,16 +251,20 @@ class RedisCluster:
     # -- processes --------------------------------------------------------------------------------------------------
 
     def _start(self, port: int) -> None:
-        path = redis_server_path()
+        path = self._program
         assert path is not None, "redis-server is not installed"
         where = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(self._directory)]
         cluster = [
             *("--cluster-enabled", "yes", "--cluster-port", str(self._bus[port])),
             *("--cluster-config-file", f"{port}.nodes", "--cluster-node-timeout", str(NODE_TIMEOUT)),
-            *("--cluster-migration-barrier", "99", "--cluster-replica-validity-factor", "0"),
+            *("--cluster-allow-replica-migration", "no", "--cluster-replica-validity-factor", "0"),
         ]
         fast = ["--save", "", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
         more = ["--dbfilename", f"{port}.rdb", *self._options]
+        if self._keys is not None:
+            more += ["--tls-port", str(self._tls[port]), "--tls-cluster", "yes", "--tls-replication", "yes",
+                     "--tls-ca-cert-file", f"{self._keys}/ca.pem", "--tls-cert-file", f"{self._keys}/server.pem",
+                     "--tls-key-file", f"{self._keys}/server.key"]  # fmt: skip
         with (self._directory / f"{port}.log").open("ab") as log:
             self._processes[port] = subprocess.Popen([path, *where, *cluster, *fast, *more], stdout=log, stderr=log)
         with contextlib.suppress(KeyError):
@@ -247,10 +296,10 @@ _clients: dict[tuple[Any, ...], _KeptClient] = {}
 
 
 @contextlib.contextmanager
-def running_cluster(*options: str) -> Iterator[RedisCluster]:
+def running_cluster(*options: str, keys: Path | None = None, program: Path | None = None) -> Iterator[RedisCluster]:
     """All of them, stopped at the end."""
     with tempfile.TemporaryDirectory(prefix="rstream-cluster-") as directory:
-        made = RedisCluster(Path(directory), *options)
+        made = RedisCluster(Path(directory), *options, keys=keys, program=program)
         try:
             yield made
         finally:

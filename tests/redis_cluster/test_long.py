@@ -49,6 +49,21 @@ def test_slots_move_key_by_key_for_half_a_minute(cluster: RedisCluster) -> None:
     finished(cluster, piping)
 
 
+def test_a_node_joins_gets_slots_gives_them_back_and_leaves(cluster: RedisCluster) -> None:
+    piping = Piping(cluster)
+    piping.at_least(300)
+    port = cluster.meet()
+    slots = {slot_of(stream.encode()) for stream in ("s0", "s1", "out-2")}
+    before = {slot: cluster.owner_of_slot(slot) for slot in slots}
+    for slot in slots:
+        cluster.move(slot, port)
+    piping.at_least(300)
+    for slot, owner in before.items():
+        cluster.move(slot, owner)
+    cluster.leave(port)
+    finished(cluster, piping)
+
+
 def test_a_reshard_of_1500_slots(cluster: RedisCluster) -> None:
     piping = Piping(cluster)
     piping.at_least(300)

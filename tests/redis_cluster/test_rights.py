@@ -28,7 +28,7 @@ class Limited:
 
 
 def allow(cluster: RedisCluster, rights: str) -> None:
-    keys = ["~s*", "~out-*", "~other", f"~{DEAD}*", "~rstream:*"]
+    keys = ["~s*", "~o:*", "~out-*", "~other", f"~{DEAD}*", "~rstream:*"]
     for port in cluster.ports:
         cluster.command(port, "ACL", "SETUSER", "app", "reset", "on", ">secret", *keys, *rights.split())
 

@@ -58,10 +58,12 @@ class Sentinels:
         """The same, for the helpers of other tests; it has no plain client."""
         return Server("redis", self.url)
 
-    def client(self, port: int) -> redis.Redis:
+    def client(self, port: int, user: str | None = None, password: str | None = None) -> redis.Redis:
         """A plain client of one process."""
         return redis.Redis(
             port=port,
+            username=user,
+            password=password,
             protocol=2,
             decode_responses=True,
             socket_timeout=2,

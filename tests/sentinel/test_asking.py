@@ -95,8 +95,7 @@ def test_a_sentinel_with_a_login_of_its_own(sentinels: Sentinels) -> None:
         with connect(Address.parse(url_of(port) + "?sentinel_username=app&sentinel_password=s3cret")) as server:
             assert server.execute("PING") == b"PONG"
     finally:
-        with sentinels.client(port) as client:
-            client.auth("s3cret", "app")
+        with sentinels.client(port, "app", "s3cret") as client:
             client.execute_command("ACL", "SETUSER", "default", "nopass")
 
 

@@ -19,10 +19,10 @@ from spark_streams.errors import (
 )
 from spark_streams.option_tables import BATCH_SOURCE
 from spark_streams.options import parse_options
-from spark_streams.source.batch import plan
 from spark_streams.source.batch_reader import BatchReader
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.rows.columns import Columns
+from spark_streams.wire.connection import Connection
 from tests.servers import Server
 
 SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
@@ -211,8 +211,8 @@ def test_the_plan_takes_a_handful_of_round_trips_whatever_the_bursts(
         sorted({*times(500), *(f"1700000200500-{n}" for n in range(2000))}, key=lambda i: [*map(int, i.split("-"))]),
     )
     trips = []
-    each = plan.Connection.each
-    monkeypatch.setattr(plan.Connection, "each", lambda *a: trips.append(1) or each(*a))
+    each = Connection.each
+    monkeypatch.setattr(Connection, "each", lambda *a: trips.append(1) or each(*a))
     one = reader(server, streams="s", entriesPerPartition="500")
     one.partitions()
     assert 2 <= len(trips) <= 7

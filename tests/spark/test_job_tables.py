@@ -65,6 +65,7 @@ def test_a_table_of_the_catalog_has_a_partition_for_each_batch(spark: SparkSessi
     table = TableConfig("table", kind, name=name, partition_by=["key"])
     run_again(rows_of(spark), table.open(spark), table.open(spark))
     assert sorted(row["id"] for row in spark.table(name).collect()) == list(range(9))
+    assert spark.conf.get("spark.sql.sources.partitionOverwriteMode", None) is None, "the session is as it was"
     # Columns find their places by their names.
     table.open(spark).write(spark.sql("SELECT 'key 0' AS key, 9L AS id"), 3)
     assert spark.table(name).where("id = 9").collect()[0]["key"] == "key 0"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,10 @@ HERE = Path(__file__).resolve().parent
 PATIENCE = 240.0  # seconds
 # What Spark says of every query that is started.
 OF_ALL = "WARN ResolveWriteToStream"
+# What a Python process of Spark's says whose task is stopped before its first word: nobody can keep it from that.
+CUT_AT_ONCE = re.compile(
+    r'^Traceback .*\n  File ".*pyspark/daemon\.py", line \d+, in manager\n(?: .*\n)*EOFError\n', re.MULTILINE
+)
 
 
 class Program:
@@ -52,7 +57,7 @@ class Program:
     @property
     def sections(self) -> list[tuple[str, list[str]]]:
         """What it was doing, and the lines on its standard error meanwhile, but for what Spark says of every query."""
-        _, *parts = self.said.split("# begins: ")
+        _, *parts = CUT_AT_ONCE.sub("", self.said).split("# begins: ")
         told = [part.splitlines() for part in parts]
         return [(lines[0], [line for line in lines[1:] if OF_ALL not in line]) for lines in told]
 

@@ -25,7 +25,7 @@ BELOW = {
     "engine": {"_version", "ids"},
     "keys": set(),
     "wire": {"_version", "engine", "errors", "ids", "keys"},
-    "doctor": {"wire"},
+    "doctor": {"errors", "keys", "wire"},
     "lease": {"errors", "wire"},
     "option_checks": {"errors", "ids", "option_values"},
     "option_tables": {"ids", "option_values", "wire"},

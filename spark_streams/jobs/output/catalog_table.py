@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -10,6 +11,8 @@ from pyspark.sql import functions as F
 
 from spark_streams.errors import StreamStateError
 from spark_streams.jobs.output.batch_name import batch_name
+
+_OVERWRITE = "spark.sql.sources.partitionOverwriteMode"
 
 
 class CatalogTable:
@@ -51,9 +54,9 @@ class CatalogTable:
             self._drop(session, name)
             self._first = False
         # insertInto takes no options, and columns by their places.
-        session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
         columns = [F.col(f"`{column}`") for column in session.table(self._name).columns]
-        named.select(*columns).write.mode("overwrite").insertInto(self._name)
+        with _replacing_partitions(session):
+            named.select(*columns).write.mode("overwrite").insertInto(self._name)
 
     def _drop(self, session: SparkSession, batch: str) -> None:
         """What there is of a batch. (A part of a partition's values is not enough for every catalog: all are named.)"""
@@ -65,6 +68,17 @@ class CatalogTable:
 
     def _describe(self) -> DataFrame:
         return self._spark.sql(f"DESCRIBE TABLE EXTENDED {self._name}")
+
+
+@contextlib.contextmanager
+def _replacing_partitions(session: SparkSession) -> Iterator[None]:
+    """An overwrite replaces the partitions that it has rows for; afterwards it does again what the session wants."""
+    before = session.conf.get(_OVERWRITE, None)
+    session.conf.set(_OVERWRITE, "dynamic")
+    try:
+        yield
+    finally:
+        session.conf.unset(_OVERWRITE) if before is None else session.conf.set(_OVERWRITE, before)
 
 
 def _literal(value: str) -> str:

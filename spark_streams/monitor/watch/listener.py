@@ -131,7 +131,7 @@ class Watch(StreamingQueryListener):
             return
         with self._lock:
             query = self._queries.setdefault(progress.id, Query(progress.query, progress.id, progress.run, True))
-            query.progressed(progress)
+            progress = query.progressed(progress)
         if self._write is not None:
             standings = self._standings.of(query.groups)
             self._tell(log_lines.progress_line(_now(), progress, standings))

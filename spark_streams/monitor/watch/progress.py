@@ -30,12 +30,15 @@ class StreamProgress:
 
 @dataclass(frozen=True)
 class SourceProgress:
-    """One rstream source of the query. offset: its end offset, as JSON."""
+    """One rstream source of the query. offset: its end offset, as JSON; is_told: whether the run's counts are those of
+    now. A batch of an earlier run that is run again tells none, and where Spark has no report of its own (before 4.2)
+    the counts in an offset are those of the run that made it, maybe an earlier one."""
 
     group: str
     consumer: str
     streams: tuple[StreamProgress, ...]
     offset: Mapping[str, Any]
+    is_told: bool = True
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,7 @@ def _source(told: Mapping[str, Any]) -> SourceProgress | None:
     end = _offset(told.get("endOffset"))
     if end is None:
         return None
-    latest = _offset(told.get("latestOffset")) or {}
-    latest = latest.get("report", latest)  # where Spark does not ask for one (spark/batch_starts.py)
+    latest, is_told = _report(told)
     streams = []
     for stream, position in end["streams"].items():
         taken = end.get("batch", {}).get(stream, {}).get("count", 0)
@@ -85,7 +87,20 @@ def _source(told: Mapping[str, Any]) -> SourceProgress | None:
         claimed = claimed if isinstance(claimed, int) else 0
         bad = latest.get("bad", {}).get(stream, {})
         streams.append(StreamProgress(stream, position, taken, counts[0], claimed, counts[1], bad))
-    return SourceProgress(end["group"], end["consumer"], tuple(streams), end)
+    return SourceProgress(end["group"], end["consumer"], tuple(streams), end, is_told)
+
+
+def _report(told: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    """What the run has counted, and whether that is of now."""
+    latest = _offset(told.get("latestOffset"))
+    if latest is None:
+        return {}, False
+    if "report" not in latest:
+        return latest, True
+    # Where Spark does not ask for a report it stands in the offset (spark/batch_starts.py), and stays there when
+    # another run begins with it.
+    is_told = latest != _offset(told.get("startOffset"))
+    return (latest["report"] if is_told else {}), is_told
 
 
 def _offset(value: Any) -> dict[str, Any] | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from spark_streams.monitor.watch.progress import Progress, SourceProgress
+from spark_streams.monitor.watch.progress import Progress, SourceProgress, StreamProgress
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,29 @@ class Query:
         """A run begins, and counts from nothing."""
         self.run, self.running = run, True
 
-    def progressed(self, progress: Progress) -> None:
-        """A micro-batch was made."""
-        self.last = progress
+    def progressed(self, progress: Progress) -> Progress:
+        """A micro-batch was made. The progress, with what its run has counted so far."""
+        of_run = self.counts.setdefault(progress.run, {})
+        sources = [self._with_counts(source, of_run) for source in progress.sources]
+        self.last = progress = replace(progress, sources=tuple(sources))
         self.batches += 1
         self.rows += progress.rows
-        of_run = self.counts.setdefault(progress.run, {})
-        for source in progress.sources:
-            for one in source.streams:
-                of_run[one.stream, source.group] = Counts(one.lost, one.claimed, one.dead, Counter(one.bad))
         while len(self.counts) > _RUNS:
             self.ended = _sum(self.ended, self.counts.pop(next(iter(self.counts))))
+        return progress
+
+    @staticmethod
+    def _with_counts(source: SourceProgress, of_run: dict[tuple[str, str], Counts]) -> SourceProgress:
+        """of_run: what is known of the run, which learns what is told."""
+
+        def known(one: StreamProgress) -> StreamProgress:
+            key = one.stream, source.group
+            if source.is_told or key not in of_run:
+                of_run[key] = Counts(one.lost, one.claimed, one.dead, Counter(one.bad))
+            counts = of_run[key]
+            return replace(one, lost=counts.lost, claimed=counts.claimed, dead=counts.dead, bad=counts.bad)
+
+        return replace(source, streams=tuple(map(known, source.streams)))
 
     def terminated(self, run: str, failed: bool) -> None:
         """A run is over."""

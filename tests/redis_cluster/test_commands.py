@@ -1,0 +1,120 @@
+"""The commands of `rstream` on a cluster: what they say of one server they say of streams on every node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from click.testing import CliRunner, Result
+
+from jobs.demo import redis_cli
+from spark_streams.cli import main
+from spark_streams.wire.address import Address
+from spark_streams.wire.connect import connect
+from tests.deadletter.making import DEAD, fill
+from tests.redis_cluster.processes import RedisCluster
+from tests.sentinel.processes import until
+
+NAMES = [f"orders-{n}" for n in range(6)]  # on all three masters
+
+
+@pytest.fixture
+def filled(cluster: RedisCluster) -> RedisCluster:
+    """Twenty entries in each stream, of which group g has been given five; 30 dead letters of orders-1."""
+    with connect(Address.parse(cluster.url)) as server:
+        assert len(server.parts(NAMES, lambda name: name)) == 3
+        for name in NAMES:
+            server.execute_all([("XADD", name, f"{n}-1", "n", n) for n in range(1, 21)])
+            server.execute("XGROUP", "CREATE", name, "g", "0")
+            server.execute("XREADGROUP", "GROUP", "g", "bob", "COUNT", 5, "STREAMS", name, ">")
+    fill(cluster.server, 30, stream="orders-1")
+    return cluster
+
+
+def rstream(cluster: RedisCluster, *words: str, given: str | None = None) -> Result:
+    """On a terminal of 110 columns."""
+    environment = {"COLUMNS": "110", "RSTREAM_URL": cluster.url}
+    return CliRunner().invoke(main, words, env=environment, input=given)
+
+
+def said(cluster: RedisCluster, *words: str, given: str | None = None) -> Any:
+    """What it prints for programs."""
+    ran = rstream(cluster, *words, "--json", given=given)
+    assert ran.exit_code == 0, ran.output
+    return json.loads(ran.output)
+
+
+def test_looking(filled: RedisCluster) -> None:
+    assert {one["stream"]: one["length"] for one in said(filled, "streams")} == {**dict.fromkeys(NAMES, 20), DEAD: 30}
+    groups = said(filled, "lag")
+    assert [(one["stream"], one["lag"], one["pending"]) for one in groups] == [(name, 15, 5) for name in NAMES]
+    behind = rstream(filled, "lag", "--max", "2")
+    assert (behind.exit_code, "(5 more of 6 groups)" in behind.output) == (3, True)
+    assert [one["stream"] for one in said(filled, "groups", "orders-1", "orders-2")] == ["orders-1", "orders-2"]
+    [bob] = said(filled, "pending", "orders-3")
+    assert (bob["consumer"], bob["pending"]) == ("bob", 5)
+    assert said(filled, "show", "orders-4", "--last", "1") == [{"id": "20-1", "fields": {"n": "20"}}]
+    near = rstream(filled, "lag", "orders-9")
+    assert (near.exit_code, "did you mean 'orders-" in near.output) == (1, True)
+
+
+def test_top_and_report(filled: RedisCluster, tmp_path: Path) -> None:
+    top = rstream(filled, "top", "--once")
+    assert top.exit_code == 0, top.output
+    assert "streams 7   groups 6   lag 90   pending 30" in top.output
+    assert all(name in top.output for name in NAMES)
+    page = tmp_path / "page.html"
+    ran = rstream(filled, "report", "--for", "100ms", "--every", "50ms", "--output", str(page))
+    assert (ran.exit_code, "6 groups" in ran.output) == (0, True), ran.output
+    assert all(name in page.read_text() for name in NAMES)
+
+
+def test_adding(cluster: RedisCluster) -> None:
+    assert rstream(cluster, "add", "orders", "customer=ann", "--id", "5-1").output == "5-1\n"
+    lines = "".join(f'{{"n": {n}}}\n' for n in range(1, 1501))
+    assert said(cluster, "add", "other", "-", given=lines)["added"] == 1500
+    refused = rstream(cluster, "add", "nowhere", "a=1", "--no-create")
+    assert (refused.exit_code, "does not exist; leave out --no-create" in refused.output) == (1, True)
+    assert {one["stream"]: one["length"] for one in said(cluster, "streams")} == {"orders": 1, "other": 1500}
+
+
+def test_dead_letters(filled: RedisCluster) -> None:
+    assert [(one["stream"], one["letters"]) for one in said(filled, "dead", "list")] == [(DEAD, 30)]
+    assert {one["reason"]: one["letters"] for one in said(filled, "dead", "list", DEAD)} == {"decode": 10, "odd": 20}
+    [shown] = said(filled, "dead", "show", DEAD, "--limit", "1")
+    assert shown["envelope"]["stream"] == "orders-1"
+    assert said(filled, "dead", "redrive", DEAD, "--dry-run")["moved"] == 30
+    assert said(filled, "dead", "redrive", DEAD, "--reason", "decode")["moved"] == 10
+    assert said(filled, "dead", "redrive", DEAD, "--to", "orders-2", "--limit", "5")["moved"] == 5
+    assert said(filled, "dead", "purge", DEAD, "--yes")["deleted"] == 15
+    lengths = {one["stream"]: one["length"] for one in said(filled, "streams")}
+    assert (lengths["orders-1"], lengths["orders-2"], lengths.get(DEAD, 0)) == (30, 25, 0)
+
+
+def test_top_goes_on_when_a_master_has_died(filled: RedisCluster) -> None:
+    from spark_streams.commands.top import Watched
+
+    top = Watched(filled.url, (), None, 1000)
+    top.look()
+    before = filled.owner("orders-0")
+    filled.kill(before)
+    until(lambda: filled.owner("orders-0") != before, "no failover")
+
+    def sees_it() -> bool:
+        top.look()
+        return not top.title.trouble
+
+    until(sees_it, "top does not see the cluster again")
+    assert len(top.history.last.groups) == 6
+
+
+def test_the_url_for_other_clients_is_a_node_s(filled: RedisCluster) -> None:
+    found = rstream(filled, "url").output.strip()
+    assert found.removeprefix("redis://127.0.0.1:") in map(str, filled.masters())
+    with redis.RedisCluster.from_url(found) as client:  # type: ignore[no-untyped-call]
+        assert [client.xlen(name) for name in NAMES] == [20] * 6
+    with connect(Address.parse(filled.url.replace("://", "://default:@"))) as server:
+        assert redis_cli(server) == f"redis-cli -c -u redis://***@127.0.0.1:{filled.ports[0]}"
