@@ -126,7 +126,12 @@ class _Opening:
             keys = [view.keys.named(part.name) for part in counts]
             rows = sum(int(count or 0) for count in self._ask([("GET", key) for key in keys]))
             refusals.give_up(batch, view.shown, head.batch, rows, view.keys.head)
-        elif named is not None and closed is not None and head.last_done < int(named) <= int(closed):
+        elif (
+            (head.batch is not None or self._views.apart)
+            and named is not None
+            and closed is not None
+            and head.last_done < int(named) <= int(closed)
+        ):
             raise refusals.lost_done(batch, view.shown, int(named), head.last_done, view.keys.head)
 
     # -- what is written ----------------------------------------------------------------------------------------

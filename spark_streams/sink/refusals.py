@@ -186,7 +186,8 @@ def lost_closed(batch: Batch, stream: str, rows: int, known: int) -> LedgerError
     return LedgerError(
         f"{_who(batch)} was complete, with {rows} rows for stream {stream!r}, and what stands beside the stream knows "
         f'of {known}: {_SERVER_LOST}; HSET {batch.record} "" {batch.number - 1} and start the '
-        "query again: it writes what is missing, and nothing twice"
+        "query again: it writes what is missing, and nothing twice (unless keys of the ledger were deleted: then all a "
+        f"second time); to stay with what is in the stream, {_leave(batch)}"
     )
 
 

@@ -58,7 +58,7 @@ class Witness:
 
 def leave_word(server: Server, place: str, batch: Batch, totals: Mapping[bytes, Total]) -> None:
     """This batch, in place of the one before. Doing it again is harmless."""
-    rows = [word for stream, total in totals.items() for word in (stream, total.rows)]
+    rows = [word for stream, total in totals.items() if total.rows for word in (stream, total.rows)]
     written: Command = ("HSET", place, CLOSED, batch.number, *rows)
     transact(server, [("DEL", place), written, ("EXPIRE", place, _SECONDS)])
 
