@@ -43,6 +43,11 @@ def record_key(query: str) -> str:
     return f"rstream:sink:{query}"
 
 
+def witness_key(query: str, number: int) -> str:
+    """The witness of a sink's query, in a slot that goes by this number."""
+    return f"rstream:witness:{{{number}}}:{query}"
+
+
 @lru_cache(maxsize=4096)
 def slot_of(key: bytes) -> int:
     """Which of a cluster's 16,384 slots a key stands in. Source: Redis Cluster's specification."""

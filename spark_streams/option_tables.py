@@ -370,7 +370,8 @@ SINK: tuple[Option, ...] = (
         count,
         None,
         "none",
-        "A task ends only when so many replicas have acknowledged its entries (`WAIT`, for at most 10 s).",
+        "A task, and the batch, end only when so many replicas have acknowledged what was written (`WAIT`, for at most "
+        "10 s).",
     ),
 )
 

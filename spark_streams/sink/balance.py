@@ -102,9 +102,12 @@ class Balance:
         counts = [part for part in self.parts if part.batch == self.head.batch and part.what == "written"]
         return [self.keys.named(part.name) for part in counts]
 
-    def compare(self) -> None:
-        """The batch is done here, and nothing was written. Raises LedgerError."""
+    def compare(self, closed: bool) -> None:
+        """The batch is done here, and nothing was written. closed: so says the record. Raises LedgerError."""
         had = self.had or Total()
+        is_lost = closed and self.had is not None and self.named == self.batch.number != self.head.done
+        if is_lost and not self.kind.lossy:
+            raise refusals.lost_closed(self.batch, self._shown, had.rows, self.written)
         written = Total(self.head.rows, self.head.total) if self.head.done == self.batch.number else Total()
         if had == written:
             return

@@ -4,6 +4,7 @@ Called when every task has ended well and before Spark's commit log has the batc
 is a driver that stands still anywhere in it while another one goes on.
 
     → HGETALL record                                                   the streams of this batch and of the one before
+    → HGETALL witness   HMGET head …   MULTI   DEL witness …   EXEC    in a cluster (witness.py)
     → WATCH heads   HMGET head …   SMEMBERS parts   GET written …      what is written to them
     → MULTI   DEL head   HSET head done …   UNLINK marks …   EXEC      nil: somebody else was there, once more
     → WATCH record   HGETALL record                                    has a stream come into it meanwhile? Once more
@@ -18,6 +19,8 @@ from spark_streams.sink import refusals
 from spark_streams.sink.balance import Balance, Kind, Total
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.ledger import CLOSED, Command, Keys
+from spark_streams.sink.replicas import wait_for_replicas
+from spark_streams.sink.witness import Witness, leave_word, place_of, require_all_there
 from spark_streams.wire.address import Address
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.server import Server
@@ -26,18 +29,25 @@ from spark_streams.wire.session import Session
 TOGETHER = 500  # streams in one transaction, which only saves round trips: each stands for itself
 
 
-def close_batch(address: Address, batch: Batch, totals: Mapping[bytes, Total], together: int = TOGETHER) -> None:
-    """totals: what all tasks of the batch had, by stream; together: how many streams are dealt with in one transaction.
+def close_batch(
+    address: Address,
+    batch: Batch,
+    totals: Mapping[bytes, Total],
+    replicas: int | None = None,
+    together: int = TOGETHER,
+) -> None:
+    """totals: what all tasks of the batch had, by stream; replicas: how many must have the end of the batch, too;
+    together: how many streams are dealt with in one transaction.
 
     Raises LedgerError where earlier executions of the batch wrote rows that this one did not have, or where the server
-    has lost some.
+    has lost some, of it or of the batch before; ReplicationError.
     """
-    _until_sealed(address, _BatchCommit(batch, totals, together))
+    _until_sealed(address, _BatchCommit(batch, totals, replicas, together))
 
 
 def pass_over(address: Address, batch: Batch) -> None:
     """The batch is complete, and was written without the ledger: what that says of it, where there is one, is void."""
-    _until_sealed(address, _BatchCommit(batch, None, TOGETHER))
+    _until_sealed(address, _BatchCommit(batch, None, None, TOGETHER))
 
 
 def _until_sealed(address: Address, commit: _BatchCommit) -> None:
@@ -49,8 +59,9 @@ def _until_sealed(address: Address, commit: _BatchCommit) -> None:
 class _BatchCommit:
     """totals: None where the batch was written without the ledger."""
 
-    def __init__(self, batch: Batch, totals: Mapping[bytes, Total] | None, together: int) -> None:
+    def __init__(self, batch: Batch, totals: Mapping[bytes, Total] | None, replicas: int | None, together: int) -> None:
         self._batch = batch
+        self._replicas = replicas
         self._together = together
         self._totals = totals or {}
         self._is_void = totals is None
@@ -59,7 +70,11 @@ class _BatchCommit:
     def run(self, server: Server) -> bool:
         """One attempt; False where something has changed meanwhile."""
         batch = self._batch
-        flat, told, lossy = server.execute_all([("HGETALL", batch.record), ("GET", batch.told), ("GET", batch.lossy)])
+        place = None if self._is_void else place_of(server, batch)
+        told_elsewhere: list[Command] = [("HGETALL", place)] if place else []
+        flat, told, lossy, *witness = server.execute_all([
+            ("HGETALL", batch.record), ("GET", batch.told), ("GET", batch.lossy), *told_elsewhere,
+        ])  # fmt: skip
         record = _by_stream(flat)
         closed = record.pop(CLOSED, None)
         if not flat and (self._is_void or (batch.expires and self._sealing)):
@@ -69,6 +84,10 @@ class _BatchCommit:
             if self._is_void:
                 return True
             raise refusals.late_closing(batch, closed)
+        if not self._is_void and closed != batch.number:
+            require_all_there(server, batch, record, closed, Witness.read(witness[0]) if place else None)
+            if place:
+                leave_word(server, place, batch, self._totals)
         kind = Kind(batch.is_named_by(told), batch.is_named_by(lossy))
         old: list[bytes] = []
         for streams in server.together(list({**self._totals, **record}), lambda stream: stream):
@@ -77,7 +96,11 @@ class _BatchCommit:
                 if not self._write(server, balances, closed):
                     return False
                 old += [balance.stream for balance in balances if self._is_old(balance)]
-        return closed == batch.number or self._seal(server, flat, old)
+        if closed != batch.number and not self._seal(server, flat, old):
+            return False
+        if self._replicas is not None:
+            wait_for_replicas(server, self._replicas, [*self._totals, batch.record.encode()])
+        return True
 
     def _look(self, server: Server, streams: Sequence[bytes], record: Mapping[bytes, int], kind: Kind) -> list[Balance]:
         keys = [Keys.of(stream, self._batch) for stream in streams]
@@ -116,7 +139,7 @@ class _BatchCommit:
             asked = [("GET", key) for key in balance.counts_of_unfinished()]
             return balance.leave_behind(closed, None if self._is_void else server.execute_all(asked))
         if self._batch.number in (closed, balance.head.done):
-            balance.compare()
+            balance.compare(closed == self._batch.number)
             return []
         marks = server.execute_all([("HVALS", key) for key in balance.earlier_marks()])
         return balance.finish([mark for of_part in marks for mark in of_part])

@@ -119,7 +119,7 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
                 for stream, total in message.totals.items():
                     totals[stream] = totals.get(stream, Total()) + total
         if batch is not None and self._once:
-            close_batch(self._options.address, batch, totals)
+            close_batch(self._options.address, batch, totals, self._options["waitReplicas"])
         elif batch is not None and not batch.expires:
             pass_over(self._options.address, batch)
 

@@ -157,7 +157,7 @@ class Head:
 
     def is_open_before(self, number: int) -> bool:
         """Whether an earlier batch than this one was begun and never done."""
-        return self.batch is not None and self.batch < number and self.done != self.batch
+        return self.batch is not None and self.batch < number and self.last_done < self.batch
 
     def role_of(self, batch: Batch, stream: str) -> Role:
         """What a task of this batch is to do. Raises LedgerError where it must not write."""

@@ -86,8 +86,10 @@ class LedgerView:
 class LedgerViews:
     """All views of one task. Every method that asks may be run again after a lost connection."""
 
-    def __init__(self, batch: Batch, partition: int, attempt: str) -> None:
+    def __init__(self, batch: Batch, partition: int, attempt: str, apart: bool = False) -> None:
+        """apart: the record may stand on another server than a stream, which may have lost its head alone."""
         self.batch = batch
+        self.apart = apart
         self.partition = partition
         self.attempt = attempt
         self._views: dict[bytes, LedgerView] = {}

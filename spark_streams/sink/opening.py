@@ -127,7 +127,7 @@ class _Opening:
             rows = sum(int(count or 0) for count in self._ask([("GET", key) for key in keys]))
             refusals.give_up(batch, view.shown, head.batch, rows, view.keys.head)
         elif (
-            head.batch is not None
+            (head.batch is not None or self._views.apart)
             and named is not None
             and closed is not None
             and head.last_done < int(named) <= int(closed)

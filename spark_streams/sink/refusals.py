@@ -155,18 +155,47 @@ def give_up(batch: Batch, stream: str, earlier: int, rows: int, head: bytes) -> 
         return
     raise LedgerError(
         f"batch {earlier} of query {batch.query} is not done in stream {stream!r}, of which the ledger knows {rows} "
-        f"rows, and Spark has come to batch {batch.number}: the server has lost the end of it ({_SERVER_LOST}); rows "
-        f"of batch {earlier} are missing: compare the stream with what the query read, add them, and DEL "
-        f"{head.decode('utf-8', 'replace')} to go on"
+        f"rows, and Spark has come to batch {batch.number}: the server has lost the end of it ({_SERVER_LOST}); "
+        f"{_add_missing(f'batch {earlier}', head, earlier)}"
     )
 
 
-def lost_done(batch: Batch, stream: str, earlier: int, found: int, head: bytes) -> LedgerError:
-    """The record says more of a stream than its head."""
+def lost_done(batch: Batch, stream: str, earlier: int, found: int, head: bytes, rows: int | None = None) -> LedgerError:
+    """Record or witness say more of a stream than its head. rows: of the earlier batch, where that is known."""
+    what = "was done" if rows is None else f"was done, with {rows} rows,"
+    knows = f"knows only of batch {found}" if found >= 0 else "knows of none"
     return LedgerError(
-        f"batch {earlier} of query {batch.query} was done in stream {stream!r}, and what stands beside the stream "
-        f"knows only of batch {found}: {_SERVER_LOST}; rows of batches up to {earlier} are missing: compare the stream "
-        f"with what the query read, add them, and DEL {head.decode('utf-8', 'replace')} to go on"
+        f"batch {earlier} of query {batch.query} {what} in stream {stream!r}, and what stands beside the stream "
+        f"{knows}: {_SERVER_LOST}; {_add_missing(f'batches up to {earlier}', head, earlier)}"
+    )
+
+
+def lost_batches(batch: Batch, known: int) -> LedgerError:
+    """All that is known of a query has come to an earlier batch than Spark has."""
+    before = batch.number - 1
+    which = f"batch {before}" if known == before - 1 else f"batches {known + 1} to {before}"
+    return LedgerError(
+        f"{which} of query {batch.query} came before batch {batch.number}, and the server knows of none after batch "
+        f"{known}: {_SERVER_LOST}, or they went to another server; what they wrote may be missing: compare the streams "
+        f'with what the query read, add it, and HSET {batch.record} "" {before} to go on'
+    )
+
+
+def lost_closed(batch: Batch, stream: str, rows: int, known: int) -> LedgerError:
+    """The record says that this batch is closed, and the head of one of its streams does not."""
+    return LedgerError(
+        f"{_who(batch)} was complete, with {rows} rows for stream {stream!r}, and what stands beside the stream knows "
+        f'of {known}: {_SERVER_LOST}; HSET {batch.record} "" {batch.number - 1} and start the '
+        "query again: it writes what is missing, and nothing twice (unless keys of the ledger were deleted: then all a "
+        f"second time); to stay with what is in the stream, {_leave(batch)}"
+    )
+
+
+def _add_missing(what: str, head: bytes, number: int) -> str:
+    shown = head.decode("utf-8", "replace")
+    return (
+        f"rows of {what} may be missing: compare the stream with what the query read, add them, and HSET {shown} done "
+        f"{number} to go on"
     )
 
 

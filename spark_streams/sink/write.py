@@ -56,7 +56,7 @@ def append(batches: Iterable[pa.RecordBatch], options: Options, task: Task | Non
             if task is None:
                 result = Result(PlainSender(session, trimmer, limits, options["waitReplicas"]).run(cut), {})
             else:
-                views = LedgerViews(task.batch, task.partition, task.attempt)
+                views = LedgerViews(task.batch, task.partition, task.attempt, options.address.is_cluster)
                 rows = LedgerSender(session, trimmer, views, limits, options["waitReplicas"]).run(cut)
                 result = Result(rows, {view.stream: Total(view.rows, view.total) for view in views.all()})
         finally:

@@ -162,6 +162,10 @@ class RedisCluster:
         self._processes[port].kill()
         self._processes[port].wait()
 
+    def is_running(self, port: int) -> bool:
+        """Whether the process lives, frozen or not."""
+        return self._processes[port].poll() is None
+
     def freeze(self, port: int) -> None:
         self._frozen.add(port)
         self._processes[port].send_signal(signal.SIGSTOP)

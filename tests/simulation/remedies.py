@@ -106,8 +106,8 @@ class Operator:
         remedies = []
         if found := re.search(r"SET (\S+) (\d+) on the sink's server", text):
             remedies.append(lambda: self._stay_with(found[1], found[2]))
-        if gone := re.search(r"DEL (\S+) to go on", text):
-            remedies.append(lambda: world.client.delete(gone[1]))
+        if done := re.search(r"HSET (\S+) (\S+) (\d+) to go on", text):
+            remedies.append(lambda: world.client.hset(done[1], done[2].strip('"'), done[3]))
         if "put the later one back" in text and world.query.newest is not None:
             remedies.append(world.query.put_back)
         if "with delivery=at-least-once writes" in text:

@@ -39,7 +39,7 @@ def test_rows_of_a_failed_whole_are_claimed_by_its_pieces(server: Server, seed: 
         batch = batch_of(number)
         close(checked, batch, write([frame(piece)], checked, batch))
     assert numbers(server) == dict.fromkeys(rows, 1)
-    batch = batch_of(20)
+    batch = batch_of(7 + len(pieces))
     close(checked, batch, write([frame([1000])], checked, batch))
     assert ledger_keys(server) == {"rstream:sink:{out}:q", "rstream:sink:q", "rstream:narrowed:q"}
 

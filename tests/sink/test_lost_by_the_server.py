@@ -52,9 +52,9 @@ def test_the_lost_end_of_the_batch_before_is_an_error_and_its_remedy_doubles_not
     for _ in range(2):
         with pytest.raises(LedgerError, match=expected) as error:
             batch_done(server, batch_of(2), [7, 8], stream)
-    assert "DEL rstream:sink:{out}:q to go on" in error.value.message
+    assert "HSET rstream:sink:{out}:q done 1 to go on" in error.value.message
     with server.client() as client:
-        client.delete("rstream:sink:{out}:q")
+        client.hset("rstream:sink:{out}:q", "done", 1)
     batch_done(server, batch_of(2), [7, 8], stream)
     batch_done(server, batch_of(3), [9], stream)
     assert numbers(server) + (numbers(server, "other") if stream == "other" else Counter()) == Counter(
@@ -87,7 +87,7 @@ def test_what_a_stream_has_lost_alone_is_an_error(server: Server) -> None:
         with pytest.raises(LedgerError, match=expected):
             batch_done(server, batch_of(2), [7, 8], stream)
     with server.client() as client:
-        client.delete("rstream:sink:{out}:q")
+        client.hset("rstream:sink:{out}:q", "done", 1)
     batch_done(server, batch_of(2), [7, 8], "other")
     assert (numbers(server), numbers(server, "other")) == (Counter([1, 2, 3]), Counter([7, 8]))
 

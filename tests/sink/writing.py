@@ -59,7 +59,7 @@ def close(checked: Options, batch: Batch, *results: Result, together: int = TOGE
     for result in results:
         for stream, total in result.totals.items():
             totals[stream] = totals.get(stream, Total()) + total
-    close_batch(checked.address, batch, totals, together)
+    close_batch(checked.address, batch, totals, checked["waitReplicas"], together)
 
 
 def numbers(server: Server, stream: str = "out") -> Counter[int]:

@@ -1,7 +1,8 @@
 """Counting the entries of a range, where neither the server nor the checkpoint knows how many they are.
 
 XRANGE, page by page, looking at nothing but the pages' lengths. It costs as much as reading the range, so it is done
-only once for a group that begins in the middle of a stream, and for noAck behind an XDEL ahead of the group.
+only once for a group that begins in the middle of a stream, for noAck behind an XDEL ahead of the group, and where a
+server has come back from an older state.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.source.entry_count import Count
 from spark_streams.source.group.entry_counts import held_above
 from spark_streams.wire.connection import pack
 from spark_streams.wire.entries.decode import decode_entries
@@ -47,6 +49,26 @@ def count_read(server: Server, stream: str, head: StreamState, position: StreamI
         if page is None:
             return head.added - (head.length - below)
         below += page
+
+
+def still_there(server: Server, stream: str, head: StreamState, position: StreamId, known: Count | None) -> int | None:
+    """Of a server that may have come back from an older state: how many entries the stream has ever had up to where a
+    query stands, of those that it `known` to have read; fewer where the server has lost some. None: nobody can tell.
+
+    An entry that is there was added after all that lies below it, and nothing is added below it: where the query's last
+    one is there, so is (or was, until it was trimmed) all before it, and nothing else.
+    """
+    if known is None or head.added is None:
+        return None
+    if head.last < position:
+        return head.added
+    if held_above(head, position) is None and _has(server, stream, position):
+        return known.read
+    return count_read(server, stream, head, position)
+
+
+def _has(server: Server, stream: str, entry: StreamId) -> bool:
+    return any(_pages(server, stream, entry.previous(), entry))
 
 
 def _pages(server: Server, stream: str, after: StreamId, last: StreamId) -> Iterator[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_streams.errors import DataLossError
@@ -19,10 +20,12 @@ _log = logging.getLogger("spark_streams.source")
 
 @dataclass
 class DataLoss:
-    """allowed: failOnDataLoss=false; counts: how many entries this run has passed over, per stream."""
+    """allowed: failOnDataLoss=false; counts: how many entries this run has passed over, per stream; at_the_end: streams
+    whose last entries are counted already, so that what tasks note of the last batch is among them."""
 
     allowed: bool
     counts: Counter[str] = field(default_factory=Counter)
+    at_the_end: set[str] = field(default_factory=set)
 
     def report(self, stream: str, count: int, problem: str, remedy: str) -> None:
         """Entries are lost: counted, or DataLossError. The error reads `N entries PROBLEM; REMEDY`."""
@@ -35,3 +38,9 @@ class DataLoss:
         if count:
             self.counts[stream] += count
             _log.warning("stream %r: %d entries are lost: %s", stream, count, problem)
+
+    def noted(self, losses: Mapping[str, int], problem: str) -> None:
+        """What tasks of the last batch have noted."""
+        for stream, count in losses.items():
+            if stream not in self.at_the_end:
+                self.add(stream, count, problem)

@@ -11,7 +11,8 @@ from spark_streams.errors import DataLossError, StreamStateError
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.source.entry_count import Count
 from spark_streams.source.group.commit_marks import Mark
-from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.count_entries import still_there
+from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.group.entry_counts import Counts
 from spark_streams.source.group.group_admin import Start
 from spark_streams.source.group.group_state import GroupState, missing
@@ -41,13 +42,14 @@ def is_another(head: StreamState, position: StreamId, known: Count | None) -> bo
 
 @dataclass
 class Mended:
-    """What it takes to bring groups back to where the checkpoint stands. made, moved: groups to be made, to be set;
-    void: streams whose marks speak of what is going to be read again; begin: the checkpoint, where it speaks of entries
-    that the server has lost."""
+    """What it takes to bring groups back to where the checkpoint stands. made, moved, forward: groups to be made, to be
+    set, and to be set where the stream's mark stays true; void: streams whose marks speak of what is going to be read
+    again; begin: the checkpoint, where it speaks of entries that the server has lost."""
 
     begin: Offset
     made: dict[str, Start] = field(default_factory=dict)
     moved: dict[str, Start] = field(default_factory=dict)
+    forward: dict[str, Start] = field(default_factory=dict)
     void: set[str] = field(default_factory=set)
 
 
@@ -98,23 +100,28 @@ class Mender:
 
     def _below(self, mended: Mended, stream: str, head: StreamState, state: GroupState, logged: StreamId) -> None:
         """The group was made anew or set back, or the server came back from an older state."""
-        alone = not state.is_shared(self.member)
+        alone, logged_count = not state.is_shared(self.member), mended.begin.counts.get(stream)
         if self.losses.allowed and not state.known and is_another(head, logged, self.counts.of.get(stream)):
             vanished(self.losses, stream, self.counts.forget(stream))
             if alone and head.last >= logged:
                 mended.moved[stream] = Start(logged)
             else:  # its ids begin anew
                 mended.begin = mended.begin.at(stream, state.last_delivered)
-        elif self.losses.allowed and alone and head.last < logged:
-            self._restored(mended, stream, head)
-        elif self.losses.allowed and alone:
+            return
+        if not alone:
+            raise self._shared_below(stream, state, logged)
+        there = still_there(self.server, stream, head, logged, logged_count)
+        if logged_count is not None and there is not None and there < logged_count.read:
+            self._restored(mended, stream, head, logged_count, there)
+        elif logged_count is not None and there is not None and self._is_as_it_was(stream, state):
+            mended.forward[stream] = Start(logged, logged_count.read)
+            _log.warning(
+                "stream %r: the server has lost that group %r was given what lies above %s up to the checkpoint's %s "
+                "(a replica that lagged behind became the master, or an older file was loaded): it was read and "
+                "committed, and the group is set forward", stream, self.member.group, state.last_delivered, logged,
+            )  # fmt: skip
+        elif self.losses.allowed:
             mended.moved[stream] = self._start(mended.begin, stream)
-            known = self.counts.of.get(stream)
-            if known is not None and head.added is not None and head.added < known.added:
-                # The server came back from an older state, and others have come since: what was there is gone.
-                self.counts.forget(stream)
-                self.losses.add(stream, max(0, known.added - known.read), "the server came back without them")
-                mended.moved[stream] = Start(logged)
             _log.warning(
                 "group %r of stream %r stands at %s, below the checkpoint's %s, and is set there: what lies between "
                 "was read", self.member.group, stream, state.last_delivered, logged,
@@ -122,19 +129,48 @@ class Mender:
         else:
             raise StreamStateError(
                 f"group {self.member.group!r} of stream {stream!r} stands at {state.last_delivered}, below the "
-                f"checkpoint's {logged}: it was made anew or set back, or the server came back from an older state; "
-                "set it to the checkpoint's position (XGROUP SETID), or start with a new checkpoint"
-                + (f"; consumer {state.others[0].name!r} reads from it, too" if not alone else "")
+                f"checkpoint's {logged}: it was made anew or set back; set it to the checkpoint's position (XGROUP "
+                f"SETID {stream} {self.member.group} {logged}), or, to read again what lies between, start with a new "
+                "checkpoint"
             )
 
-    def _restored(self, mended: Mended, stream: str, head: StreamState) -> None:
-        """The server has lost its last entries, among them such as we have read."""
-        known = self.counts.forget(stream)
-        if known is not None and head.added is not None:
-            gone = max(0, known.added - head.added)
-            self.losses.add(stream, gone, f"the server came back without what was added above {head.last}")
-        mended.moved[stream] = Start(head.last, head.added)
-        mended.begin = mended.begin.at(stream, head.last)
+    def _is_as_it_was(self, stream: str, state: GroupState) -> bool:
+        """Whether the group may have stood here once. A mark is written when what it speaks of is delivered and
+        acknowledged: on no replica, and in no file, it stands above the group, unless somebody has moved that."""
+        mark = self.marks.get(stream)
+        return mark is None or (state.known and mark.up_to <= state.last_delivered)
+
+    def _shared_below(self, stream: str, state: GroupState, logged: StreamId) -> StreamStateError:
+        group, other = self.member.group, next(one.name for one in state.others if not self.member.made(one.name))
+        return StreamStateError(
+            f"group {group!r} of stream {stream!r} stands at {state.last_delivered}, below the checkpoint's {logged}: "
+            "the server has lost what the group was given between (a replica that lagged behind became the master, or "
+            f"an older file was loaded), or the group was made anew or set back; consumer {other!r} reads from it, "
+            f"too, and nobody can tell what it was given there and has not finished: let {other!r} read up to there "
+            "(again, what it has finished, and what this query has committed) before this query is started, or set the "
+            f"group there (XGROUP SETID {stream} {group} {logged}), and nothing of it is delivered again"
+        )
+
+    def _restored(self, mended: Mended, stream: str, head: StreamState, logged: Count, there: int) -> None:
+        """The server has lost its last entries, among them such as we have read; others may have come since. logged:
+        what the checkpoint knows; there: how many entries the stream has had up to its position."""
+        known = self.counts.forget(stream) or logged
+        gone = max(known.added, logged.added) - there
+        at = mended.begin[stream]
+        self.losses.report(
+            stream,
+            gone,
+            f"that the server had are gone, {logged.read - there} of them read and committed, up to the checkpoint's "
+            f"{at}: a replica that lagged behind became the master, an older file was loaded, or the stream was made "
+            "anew",
+            f"what was read is where the query has written it; {GO_ON}",
+        )
+        self.losses.at_the_end.add(stream)
+        if head.last < at:
+            mended.moved[stream] = Start(head.last, head.added)
+            mended.begin = mended.begin.at(stream, head.last)
+        else:
+            mended.moved[stream] = Start(at, there)
 
     def _above(self, mended: Mended, stream: str, state: GroupState, logged: StreamId) -> None:
         begin, alone = mended.begin, not state.is_shared(self.member)

@@ -66,10 +66,10 @@ class GroupReconciler:
         groups |= self._set_to_checkpoint(server, begin, groups, ends, afresh)
         mended = Mender(server, self._member, self._losses, self._counts, marks.of, ends).run(begin, self.heads, groups)
         create_groups_at(server, self._member, mended.made)
-        set_groups_to(server, self._member, mended.moved)
+        set_groups_to(server, self._member, {**mended.moved, **mended.forward})
         lowered = self._lower(begin, mended.begin)
         marks.drop(server, [*{*mended.made, *mended.moved, *lowered, *mended.void}])
-        if mended.made or mended.moved:
+        if mended.made or mended.moved or mended.forward:
             states = self.now(server, list(groups))
         else:
             states = {stream: state for stream, state in groups.items() if state is not None}

@@ -108,16 +108,19 @@ class LossAccount:
         above: Mapping[str, int] | None,
     ) -> None:
         """What is known to have been read up to the group's position."""
-        known = self.counts.of.get(stream)
+        known = before = self.counts.of.get(stream)
         if known is not None and head.added is not None and head.added < known.added:
-            self.counts.forget(stream)  # it was of another stream under this name
+            self.counts.forget(stream)  # it was of another stream under this name, or some were lost unread
             known = None
         if head.added is None:
             self.counts.forget(stream)
         elif state.is_shared(self._subscription.member):
-            missed = 0 if known is None else known.missed
-            if state.entries_read is not None:
-                self.counts.of[stream] = Count(state.entries_read + missed, head.added, missed, shared=True)
+            read = None if state.entries_read is None else state.entries_read + (known.missed if known else 0)
+            if read is not None and before is not None and read < before.read:
+                # A replica of Redis 7.0 became the master: it was not told what groups have read (R90).
+                read = count_read(server, stream, head, state.last_delivered)
+            if read is not None and state.entries_read is not None:
+                self.counts.of[stream] = Count(read, head.added, read - state.entries_read, shared=True)
             else:
                 self.counts.forget(stream)  # nobody can tell, until the group has come to the end
         elif known is None or known.shared:

@@ -130,10 +130,9 @@ class Acknowledging:
             self._losses.allowed,
             self._limits,
         )
-        for stream, count in notes.missing.items():
-            self._losses.add(stream, count, "up to so many were noted by tasks, and the notes are evicted or deleted")
-        for stream, count in notes.lost.items():
-            self._losses.add(stream, count, "trimmed or deleted while they were pending")
+        self._losses.noted(notes.missing, "up to so many were noted by tasks, and the notes are evicted or deleted")
+        self._losses.noted(notes.lost, "trimmed or deleted while they were pending")
+        self._losses.at_the_end.clear()
         self._counters.dead.update(notes.letters)
         self._take_columns(notes.columns, up_to)
         self.knows_fields = self.knows_fields or not is_first

@@ -434,6 +434,7 @@ def test_a_group_set_back_below_the_checkpoint_is_refused(server: Server, client
     one = reader(server)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
+    assert one.latestOffset(end, ALL) == end
     client.xgroup_setid("s", "g", "0")
     with pytest.raises(StreamStateError, match="stands at 0-0, below the checkpoint"):
         reader(server).latestOffset(end, ALL)
