@@ -102,16 +102,17 @@ def main(file: str) -> None:
             query = waiting.pop(0)
             running.append((query, start(spark, query)))
         for query, one in list(running):
-            error = "" if one.isActive else error_of(one)
+            is_active = one.isActive  # asked once: it may end meanwhile
+            error = "" if is_active else error_of(one)
             if _RACE in error or (TOO_SLOW in error and not query.sign("up").exists()):
                 waiting.append(query)
                 running.remove((query, one))
-            elif not one.isActive and not error and may_have_more(one):
+            elif not is_active and not error and may_have_more(one):
                 running.remove((query, one))
                 # As one that begins: not with all others at once, and again where its process comes too late.
                 query.sign("up").unlink(missing_ok=True)
                 waiting.append(query)
-            elif not one.isActive:
+            elif not is_active:
                 query.sign("ended").write_text(error)
                 running.remove((query, one))
             elif query.sign("stop").exists():
