@@ -15,7 +15,7 @@ from typing import Any
 import redis
 
 from spark_streams.keys import SLOTS, slot_of
-from tests.sentinel.processes import until
+from tests.sentinel.processes import let_replicas_catch_up, until
 from tests.servers import Server, free_port, redis_server_path
 
 NODE_TIMEOUT = 1_000  # milliseconds of silence, then a node may be failing
@@ -158,7 +158,8 @@ class RedisCluster:
             self.command(one, "CLUSTER", "FORGET", name)
 
     def kill(self, port: int) -> None:
-        """SIGKILL."""
+        """SIGKILL, when the replicas that follow it have all that it has."""
+        let_replicas_catch_up(self.client(port))
         self._processes[port].kill()
         self._processes[port].wait()
 
@@ -167,6 +168,8 @@ class RedisCluster:
         return self._processes[port].poll() is None
 
     def freeze(self, port: int) -> None:
+        """SIGSTOP, likewise."""
+        let_replicas_catch_up(self.client(port))
         self._frozen.add(port)
         self._processes[port].send_signal(signal.SIGSTOP)
 

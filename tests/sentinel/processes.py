@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -17,6 +18,7 @@ from tests.servers import Server, free_port, redis_server_path
 
 NAME = "main"
 DOWN_AFTER = 1.0  # seconds of silence, then a master counts as down
+_HELD = 5_000  # milliseconds that writers wait at most for replicas
 _WITHIN = 30.0  # seconds for anything on a busy machine
 
 
@@ -29,6 +31,19 @@ def until(what: Callable[[], object], why: str, within: float = _WITHIN) -> None
                 return
         assert time.monotonic() < deadline, why
         time.sleep(0.02)
+
+
+def let_replicas_catch_up(client: redis.Redis) -> None:
+    """Of a master that is about to be lost. Its writers wait meanwhile: on a busy machine a replica is seconds behind,
+    and what it lacks is lost with the master, whoever writes. (Losses have tests of their own.)"""
+    client.execute_command("CLIENT", "PAUSE", _HELD, "WRITE")
+    offset = client.info("replication")["master_repl_offset"]
+
+    def has_all(told: dict[str, Any]) -> bool:
+        replicas = [told[f"slave{n}"] for n in range(told["connected_slaves"])]
+        return all(one["offset"] >= offset for one in replicas if one["state"] == "online")
+
+    until(lambda: has_all(client.info("replication")), "the replicas do not keep up", _HELD / 1000)
 
 
 class Sentinels:
@@ -86,11 +101,18 @@ class Sentinels:
     # -- what happens to them -----------------------------------------------------------------------------------
 
     def kill(self, port: int) -> None:
-        """SIGKILL."""
+        """SIGKILL, when its replicas have all that it has."""
+        if port not in self.sentinels:
+            with self.client(port) as client:
+                let_replicas_catch_up(client)
         self._processes[port].kill()
         self._processes[port].wait()
 
     def freeze(self, port: int) -> None:
+        """SIGSTOP, likewise."""
+        if port not in self.sentinels:
+            with self.client(port) as client:
+                let_replicas_catch_up(client)
         self._processes[port].send_signal(signal.SIGSTOP)
 
     def thaw(self, port: int) -> None:
