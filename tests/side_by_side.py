@@ -1,6 +1,7 @@
 """All tests, some folders at a time, each in a pytest of its own: `python -m tests.side_by_side`, as scripts/test does.
 
-`--spark`: only what knows of Spark, for a Python that has another one; `--short`: some minutes of it.
+`--spark`: only what knows of Spark, for a Python that has another one; `--short`: some minutes of it. `--both`: the
+tests of BY_TURNS on both servers each, as with `--spark`, and not on one of them.
 
 Most of them wait, for Spark above all. A pytest has servers, a Spark and a temporary folder of its own, so that nothing
 is shared. What it says is shown whole when it has ended; the exit code is that of the first folder, in the order in
@@ -31,6 +32,9 @@ SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/conne
 FIRST = [*SPARK, "tests/source", "tests/engine"]
 # Folders that would take longer than all others: each so many legs, which share its files.
 PARTS = {"tests/spark": 3}
+# Tests of how Spark goes with us, of which each costs a query or a Spark: on the engine or redis-server, by turns. How
+# a server goes with us is shown by the other folders, on both.
+BY_TURNS = ["tests/spark", "tests/faults", "tests/connect"]
 # Where scripts/test has set it up: a Python with what Spark Connect needs.
 OF_CONNECT = Path(sys.prefix) / "connect" / "bin" / "python"
 # What depends on Spark, or is told by it how things are; and the part of it that shows most in little time: the side
@@ -55,6 +59,7 @@ class Part(NamedTuple):
     name: str
     folder: str
     paths: tuple[str, ...]
+    options: tuple[str, ...] = ()
 
 
 @dataclass
@@ -72,7 +77,7 @@ class Leg:
         own = ["-o", f"cache_dir={self.home / 'cache'}", f"--basetemp={self.home / 't'}"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [self.python, "-m", "pytest", *own, *self.part.paths],
+                [self.python, "-m", "pytest", *own, *self.part.options, *self.part.paths],
                 cwd=ROOT,
                 env={**environment, "TMPDIR": str(self.home / "tmp")},
                 stdin=subprocess.DEVNULL,
@@ -196,7 +201,10 @@ def wanted(words: list[str]) -> list[Part]:
     """What the command line asks for."""
     if "--short" in words:
         return short_parts()
-    return [part for part in parts() if "--spark" not in words or part.folder in ON_ANOTHER_SPARK]
+    if "--spark" in words:
+        return [part for part in parts() if part.folder in ON_ANOTHER_SPARK]
+    turns = () if "--both" in words else BY_TURNS
+    return [part._replace(options=("--by-turns",)) if part.folder in turns else part for part in parts()]
 
 
 def main() -> int:
