@@ -28,6 +28,8 @@ TESTS = [
     *("tests/source", "tests/sink", "tests/deadletter", "tests/wire", "tests/monitor", "tests/doctor"),
     "tests/spark/test_end_to_end.py",
 ]
+# Queries need what a server that is refused has not.
+OF_SEVERAL = ["tests/redis_cluster", "tests/sentinel"]
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,15 @@ def main(words: list[str]) -> int:
     except ValueError as error:
         print(f"scripts/test --servers: {error}", file=sys.stderr)
         return 2
-    outcomes = [tested(one, words[count:] or TESTS) for one in wanted]
+    outcomes = [tested(one, words[count:] or tests_on(one)) for one in wanted]
     print()
     print_table(outcomes)
     return int(not all(one.is_well for one in outcomes))
+
+
+def tests_on(one: Wanted) -> list[str]:
+    """All that a server of this version can show."""
+    return TESTS if one.is_refused else TESTS + OF_SEVERAL
 
 
 def tested(one: Wanted, tests: list[str]) -> Outcome:
