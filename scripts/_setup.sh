@@ -224,6 +224,8 @@ make_venv() {
 # the environment that is active; without it the tests only take longer.
 quicken_spark() {
   local options
+  # A dozen processes of Python a query import the package: where the environment forbids them to keep what they compile, too.
+  in_root python -m compileall -q spark_streams tests pyspark_rstream.py
   if [ "${1-}" = few ]; then
     in_root python -m spark_streams.spark.compiled_zips
     return
