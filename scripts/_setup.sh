@@ -219,31 +219,27 @@ make_venv() {
 
 # ------------------------------------------------------------------------------------------------------------- quick Sparks
 
-# Lets Java map Spark's classes as they were after a first run, in place of reading and checking them anew: a Spark then starts in
-# half the time; and compile little, and collect garbage with one thread, as suits minutes of life. Spark's Python processes find
-# PySpark compiled (tests/compiled_pyspark.py). For the environment that is active. Without it the tests only take longer.
+# As `rstream quicken` does, in the environment itself: Java maps Spark's classes as they were after a first run, Spark's Python
+# processes find PySpark compiled. And Java compiles little, and collects garbage with one thread, as suits minutes of life. For
+# the environment that is active; without it the tests only take longer.
 quicken_spark() {
-  local archive=$VIRTUAL_ENV/spark.jsa made quiet='-Xlog:disable -Xlog:all=error:stderr'
-  made="$("$JAVA_HOME/bin/java" -version 2>&1 | head -n 1) $(python -c 'import pyspark; print(pyspark.__version__, pyspark.__path__[0])')"
-  made+=" $(cksum <"$root/tests/warm_up.py")"
-  compile_pyspark
-  if [ "$(cat "$archive.made" 2>/dev/null)" != "$made" ] || [ ! -e "$archive" ]; then
-    rm -f "$archive"
-    [ "${1-}" != few ] || return 0
-    step "keeping Spark's classes as Java has them in memory" warm_up "-XX:ArchiveClassesAtExit=$archive $quiet" || return 0
-    printf '%s\n' "$made" >"$archive.made"
+  local options
+  # A dozen processes of Python a query import the package: where the environment forbids them to keep what they compile, too.
+  in_root python -m compileall -q spark_streams tests pyspark_rstream.py
+  if [ "${1-}" = few ]; then
+    in_root python -m spark_streams.spark.compiled_zips
+    return
   fi
-  export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} -XX:SharedArchiveFile=$archive $quiet -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+  step "letting Spark start in half the time" quicken || return 0
+  options=$(quicken 2>/dev/null)
+  export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} $options -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 }
 
-# It looks by itself whether there is anything to do.
-compile_pyspark() (
-  cd "$root" && python -m tests.compiled_pyspark
-)
+quicken() {
+  in_root env XDG_CACHE_HOME="$VIRTUAL_ENV/cache" python -m spark_streams.cli quicken
+}
 
-warm_up() (
-  cd "$root" && SPARK_SUBMIT_OPTS=$1 python -m tests.warm_up
-)
+in_root() (cd "$root" && exec "$@")
 
 # -------------------------------------------------------------------------------------------------------------- other Sparks
 

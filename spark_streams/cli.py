@@ -16,6 +16,7 @@ from spark_streams.commands.doctor import doctor
 from spark_streams.commands.init import init
 from spark_streams.commands.lag import lag
 from spark_streams.commands.pending import pending
+from spark_streams.commands.quicken import quicken
 from spark_streams.commands.report import report
 from spark_streams.commands.run import run
 from spark_streams.commands.serve import serve
@@ -44,13 +45,14 @@ def main() -> None:
       rstream dead list                 what could not be processed
       rstream init etl --stream orders  a job's configuration to begin with
       rstream run etl --config etl.toml a job of Spark, without a program of your own
+      rstream quicken                   Spark starts in half the time from then on
       rstream doctor                    whether a server is fit for streams, and what to set
       rstream url                       where other clients find the bundled engine
       rstream COMMAND --help            more of these
     """
 
 
-for _command in (streams, show, groups, lag, pending, top, report, add, dead, doctor, init, run, url, serve):
+for _command in (streams, show, groups, lag, pending, top, report, add, dead, doctor, init, run, quicken, url, serve):
     main.add_command(_command)
 
 if __name__ == "__main__":

@@ -52,16 +52,6 @@ class Write:
         """The answers to its questions while nothing has changed."""
         return b"+OK\r\n" + b"".join([view.expected() for view in self.views])
 
-    def take_mark_for_known(self) -> None:
-        """Count on its marks being there."""
-        for view in self.views:
-            view.seen.add(self.mark)
-
-    def take_mark_for_unknown(self) -> None:
-        """Whether its marks are there is to be found out."""
-        for view in self.views:
-            view.seen.discard(self.mark)
-
 
 @dataclass(frozen=True)
 class _Left:

@@ -1,10 +1,10 @@
 """Exactly once: each chunk is one transaction with its mark in the ledger (ledger.py).
 
     → WATCH head marks   HMGET head …   HLEN marks   ECHO      is everything as this task knows it?
-    → MULTI   XADD …   XTRIM   HSET marks …                    meanwhile the server queues the chunk
+    → MULTI   XADD …   XTRIM   HSET marks …                    sent while the server carries out the chunk before
+    ← the ids of the chunk before, or nil where head or marks have changed since its WATCH
     ← the answers to the first line
-    → EXEC   ECHO                                              and the next chunk's first two lines behind it
-    ← the ids, or nil where head or marks have changed since WATCH
+    → EXEC   ECHO                                              carried out while the next chunk is made
 
 That is the fast way, for rows that are simply to be written. Whatever does not go that way (marks of a twin, rows that
 an earlier run has written, explicit ids, an error, a lost connection) is resolved, slowly and one chunk at a time
@@ -41,8 +41,8 @@ from spark_streams.wire.session import Session
 _QUEUED = b"+QUEUED\r\n"
 
 
-class _Executed(Enum):
-    """What became of the chunk that was queued, and of the one to be queued behind its EXEC."""
+class _Heard(Enum):
+    """What became of a chunk whose EXEC was sent, and of the one that was sent behind it."""
 
     AS_EXPECTED = "written, and the following one is queued"
     WRITTEN = "written, and nothing is queued"
@@ -62,7 +62,7 @@ class LedgerSender:
         self._limits = limits
         self._resolver = Resolver(session, trimmer, views, limits)
         self._covering = Covering(session, views, self._resolver, replicas)
-        self._queued: dict[Pipe, Write] = {}  # behind MULTI, waiting for its EXEC; one for each server
+        self._executing: dict[Pipe, Write] = {}  # EXEC is sent; one for each server
         self._numbered = 0
 
     def run(self, chunks: Iterable[Chunk]) -> int:
@@ -156,7 +156,7 @@ class LedgerSender:
             self._write_piece(piece)
 
     def _write_piece(self, chunk: Chunk) -> None:
-        """Write a chunk the fast way or the slow one. When this returns it is written, or queued behind MULTI."""
+        """Write a chunk the fast way or the slow one. When this returns it is written, or its EXEC is sent."""
         views = self._views.of(chunk.stream_names())
         if all(view.done for view in views):
             return
@@ -170,14 +170,18 @@ class LedgerSender:
             self._flush()
             self._resolver.resolve(write)
         else:
-            self._finish(self._queue(write))
+            self._finish(self._send(write))
 
     def _flush(self) -> None:
-        """Finish the chunks that wait for their EXEC."""
+        """Hear of the chunks whose EXEC is sent."""
         left: list[Write] = []
-        while self._queued:
-            pipe, write = self._queued.popitem()
-            left += self._execute(pipe, write, None)
+        while self._executing:
+            pipe, write = self._executing.popitem()
+            try:
+                if self._hear(pipe, write, is_followed=False) is _Heard.UNKNOWN:
+                    left.append(write)
+            except ServerUnreachableError as error:
+                left += [write, *self._given_up(error)]
         for write in left:
             self._resolver.resolve(write)
 
@@ -190,55 +194,39 @@ class LedgerSender:
 
     # -- the fast way -------------------------------------------------------------------------------------------
 
-    def _queue(self, write: Write) -> list[Write]:
-        """Queue a chunk behind the one that is queued on its server, which is EXECed. What is to be resolved."""
+    def _send(self, write: Write) -> list[Write]:
+        """Send a chunk behind the one that its server carries out, and EXEC it when that one is written. What is to be
+        resolved: both, where anything is not as expected."""
         try:
             pipe = self._session.pipe_of(write.stream)
-            if pipe not in self._queued:
-                pipe.send(*self._request(pipe, write))
+            pipe.send(*self._request(pipe, write))
         except ServerError as error:
             return [*self._given_up(error), write]
-        if pipe in self._queued:
-            return self._execute(pipe, self._queued.pop(pipe), following=write)
-        self._queued[pipe] = write
+        before = self._executing.pop(pipe, None)
+        behind = [] if before is None else [before]
+        try:
+            heard = _Heard.AS_EXPECTED if before is None else self._hear(pipe, before, is_followed=True)
+            if heard is not _Heard.UNKNOWN:
+                behind = []
+            if heard is not _Heard.AS_EXPECTED:
+                return [*behind, write]
+            if pipe.take() != write.expected():
+                self._discard(pipe)
+                return [write]
+            pipe.send(pack("EXEC"), pipe.mark)
+        except ServerUnreachableError as error:
+            return [*behind, write, *self._given_up(error)]
+        self._executing[pipe] = write
         return []
 
-    def _execute(self, pipe: Pipe, write: Write, following: Write | None) -> list[Write]:
-        """EXEC a chunk that was queued, and queue the following one. What is to be resolved: both, where anything is
-        not as expected."""
-        behind = [] if following is None else [following]
-        try:
-            executed = self._exec_and_queue(pipe, write, following)
-        except ServerUnreachableError as error:
-            write.take_mark_for_unknown()
-            return [write, *behind, *self._given_up(error)]
-        if executed is _Executed.UNKNOWN:
-            return [write, *behind]
-        if executed is _Executed.AS_EXPECTED and following is not None:
-            self._queued[pipe] = following
-            return []
-        return behind
-
-    def _given_up(self, error: ServerError) -> list[Write]:
-        """All connections are made anew: what was queued on any is not written."""
-        self._session.again(error)
-        dropped = list(self._queued.values())
-        self._queued.clear()
-        return dropped
-
-    def _exec_and_queue(self, pipe: Pipe, write: Write, following: Write | None) -> _Executed:
-        """Raises ServerUnreachableError: then nobody knows whether the chunk is written."""
-        if pipe.take() != write.expected():
-            self._discard(pipe)
-            return _Executed.UNKNOWN
-        write.take_mark_for_known()  # the following chunk's questions are answered behind this EXEC
-        pipe.send(pack("EXEC"), pipe.mark, *(self._request(pipe, following) if following is not None else ()))
+    def _hear(self, pipe: Pipe, write: Write, is_followed: bool) -> _Heard:
+        """What EXEC has come to. is_followed: another chunk is sent behind it. Raises ServerUnreachableError: then
+        nobody knows whether it is written, and nothing is queued."""
         replies = pipe.take()
         if _went_well(write, replies):
             self._resolver.written(write, None)
-            return _Executed.AS_EXPECTED
-        write.take_mark_for_unknown()
-        if following is not None:
+            return _Heard.AS_EXPECTED
+        if is_followed:
             pipe.take()  # the answers to its questions
             self._discard(pipe)
         # Nothing is under way any more: rows that were refused can be taken back from the mark.
@@ -246,7 +234,14 @@ class LedgerSender:
             carried_out = self._resolver.is_carried_out(write, write.chunk, None, replies)
         except ReplyError:  # the server has given the transaction up
             carried_out = False
-        return _Executed.WRITTEN if carried_out else _Executed.UNKNOWN
+        return _Heard.WRITTEN if carried_out else _Heard.UNKNOWN
+
+    def _given_up(self, error: ServerError) -> list[Write]:
+        """All connections are made anew: of what was carried out on any nobody knows whether it is written."""
+        self._session.again(error)
+        dropped = list(self._executing.values())
+        self._executing.clear()
+        return dropped
 
     def _discard(self, pipe: Pipe) -> None:
         """Drop what is queued behind MULTI, and its replies."""

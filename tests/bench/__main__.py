@@ -23,6 +23,8 @@ GROUPS = {
     "memory": "Memory",
     "source": "Source on redis-server",
     "sink": "Sink on redis-server",
+    "start": "What a person waits for",
+    "hops": "Latency from stream to stream",
     "scale": "Scale of the source",
 }
 

@@ -11,7 +11,18 @@ from spark_streams.source.recovery.poison_batch import tell_the_sink
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
-from tests.sink.writing import KilledError, batch_of, close, dying, frame, ledger_keys, numbers, options, write
+from tests.sink.writing import (
+    KilledError,
+    batch_of,
+    close,
+    dying,
+    frame,
+    killed_before_chunk,
+    ledger_keys,
+    numbers,
+    options,
+    write,
+)
 
 
 def tell(server: Server, number: int) -> None:
@@ -73,8 +84,7 @@ def test_several_streams_wait_for_their_pieces(server: Server) -> None:
 
 def test_without_a_cut_what_is_missing_is_still_an_error(server: Server) -> None:
     checked = options(server.url, chunkSize="16")
-    with pytest.raises(KilledError):
-        write(dying([frame(range(64))]), checked, batch_of(1))
+    killed_before_chunk(4, [frame(range(64))], checked, batch_of(1))
     tell(server, 0)  # an earlier batch was a piece
     batch = batch_of(1)
     with pytest.raises(LedgerError, match="wrote 16 rows to stream 'out' that this run does not have"):
@@ -85,8 +95,7 @@ def test_rows_that_nobody_claims_are_dropped_from_the_ledger_when_the_cutting_is
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     checked = options(server.url, chunkSize="16")
-    with pytest.raises(KilledError):
-        write(dying([frame(range(64))]), checked, batch_of(0))
+    killed_before_chunk(4, [frame(range(64))], checked, batch_of(0))
     tell(server, 0)
     batch = batch_of(0)
     close(checked, batch, write([frame(range(44))], checked, batch))

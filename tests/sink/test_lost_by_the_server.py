@@ -13,7 +13,7 @@ from spark_streams.sink.batch_commit import pass_over
 from spark_streams.sink.batch_writer import BatchWriter
 from tests.servers import Server
 from tests.sink.keeping import Copy
-from tests.sink.writing import KilledError, batch_of, close, dying, frame, ledger_keys, numbers, options, write
+from tests.sink.writing import batch_of, close, frame, killed_before_chunk, ledger_keys, numbers, options, write
 
 ROWS = list(range(100, 160))
 
@@ -32,8 +32,7 @@ def lost_in_the_midst(server: Server) -> None:
     checked = options(server.url, chunkSize="20")
     batch_done(server, batch_of(0), [1, 2, 3])
     batch = batch_of(1)
-    with pytest.raises(KilledError):
-        write(dying([frame(ROWS)]), checked, batch)
+    killed_before_chunk(3, [frame(ROWS)], checked, batch)
     before = Copy(server)
     close(checked, batch, write([frame(ROWS)], checked, batch))
     before.bring_back()
@@ -97,8 +96,7 @@ def test_a_batch_that_was_finished_without_the_ledger_is_none_that_was_lost(serv
     checked = options(server.url, chunkSize="20")
     batch_done(server, batch_of(0), [1, 2])
     killed = batch_of(1)
-    with pytest.raises(KilledError):
-        write(dying([frame(ROWS)]), checked, killed)
+    killed_before_chunk(3, [frame(ROWS)], checked, killed)
     pass_over(checked.address, batch_of(1))
     assert ledger_keys(server) == {"rstream:sink:q"}
     with pytest.raises(LedgerError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,8 +16,9 @@ from spark_streams.sink.batch import Batch
 from spark_streams.sink.batch_commit import TOGETHER, close_batch
 from spark_streams.sink.runs import run_name
 from spark_streams.sink.write import Result, Task, append
+from spark_streams.wire.connection import Connection, pack
 from spark_streams.wire.patience import Patience
-from tests.sending import KilledError
+from tests.sending import KilledError, before_sending
 from tests.servers import Server
 
 HASTY = Patience(first_pause=0.001)
@@ -46,6 +48,21 @@ def dying(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """These batches, then the end of the process."""
     yield from batches
     raise KilledError
+
+
+def killed_before_chunk(number: int, batches: Iterable[pa.RecordBatch], checked: Options, batch: Batch) -> None:
+    """An attempt of a task whose process ends when all chunks before this one are written, the first one is 1."""
+    left = number
+
+    def act(server: Connection, request: bytes) -> None:
+        nonlocal left
+        left -= request.startswith(pack("EXEC"))
+        if not left:
+            raise KilledError
+
+    with before_sending(b"EXEC", act=act), contextlib.suppress(KilledError):
+        write(batches, checked, batch)
+    assert not left
 
 
 def write(batches: Iterable[pa.RecordBatch], checked: Options, batch: Batch, partition: int = 0) -> Result:

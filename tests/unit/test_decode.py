@@ -162,10 +162,11 @@ def test_large_pages_take_the_vectorised_way_and_small_ones_the_exact() -> None:
 
 def test_entries_of_a_few_shapes_take_the_vectorised_way() -> None:
     shapes: list[list[bytes] | None] = [[b"a", b"1"], None, [b"b", b"2"], [b"a", b"1", b"b", b"2\r\n"]]
-    page = decode_entries(resp([(b"%d-0" % i, shapes[i % 4]) for i in range(1, 400)]))
+    page = decode_entries(resp([(b"%d-0" % i, shapes[i % 4]) for i in range(1, 2000)]))
     assert isinstance(page, VectorPage)
-    assert page.field(b"b").to_pylist() == [{0: None, 2: b"2", 3: b"2\r\n"}[i % 4] for i in range(1, 400) if i % 4 != 1]
-    assert page.deleted == 100
+    values = {0: None, 2: b"2", 3: b"2\r\n"}
+    assert page.field(b"b").to_pylist() == [values[i % 4] for i in range(1, 2000) if i % 4 != 1]
+    assert page.deleted == 500
 
 
 def test_entries_of_very_many_shapes_take_the_vectorised_way() -> None:

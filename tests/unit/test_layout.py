@@ -53,6 +53,7 @@ BELOW = {
         "option_tables",
         "option_values",
         "options",
+        "spark",
         "wire",
     },
     "cli": {"_version", "commands"},

@@ -18,6 +18,8 @@ from spark_streams.source.rows.nested_json import is_nested, read_json
 from spark_streams.source.rows.text_forms import Kind, kind_of
 from spark_streams.wire.entries.lines import Index
 
+_FEW = 1000  # values whose bytes are looked at sooner than Arrow has set a cast up, 5 µs
+
 
 def check_castable(schema: pa.Schema, skip: frozenset[str]) -> None:
     """Raises SchemaError for a declared type that values cannot be cast to."""
@@ -78,7 +80,11 @@ def cast_texts(text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | No
 def _texts(values: pa.Array) -> pa.Array:
     """As text; bytes that are not UTF-8 become U+FFFD."""
     try:
-        return values.cast(pa.string())
+        if len(values) > _FEW:
+            return values.cast(pa.string())
+        text = values.view(pa.string())
+        text.validate(full=True)
+        return text
     except pa.ArrowInvalid:
         pieces = halved(_utf8, _not_utf8, 50, values, np.arange(len(values)), pa.string())
         return assemble(list(pieces), len(values), pa.string())

@@ -21,8 +21,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -52,17 +50,19 @@ def _plain_cast(text: pa.Array, to: pa.DataType) -> pa.Array:
     return text.cast(to)
 
 
-def bytes_of(text: pa.Array) -> npt.NDArray[np.uint8]:
+def bytes_of(text: pa.Array) -> memoryview:
     """All characters of the column."""
-    if not len(text) or text.buffers()[2] is None:
-        return np.empty(0, np.uint8)
-    offsets = np.frombuffer(text.buffers()[1], np.int32)[text.offset : text.offset + len(text) + 1]
-    return np.frombuffer(text.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    _, offsets, data = text.buffers()
+    if not len(text) or data is None:
+        return memoryview(b"")
+    bounds = memoryview(offsets).cast("i")
+    return memoryview(data)[bounds[text.offset] : bounds[text.offset + len(text)]]
 
 
 def _refuse(text: pa.Array, character: bytes) -> None:
-    """Raises pa.ArrowInvalid where the column has this character in either case."""
-    if ((bytes_of(text) | 0x20) == (character[0] | 0x20)).any():
+    """Raises pa.ArrowInvalid where the column has this character, in either case if it has one."""
+    held = bytes_of(text).tobytes()
+    if character in held or character.upper() in held:
         raise pa.ArrowInvalid("not of the usual form")
 
 

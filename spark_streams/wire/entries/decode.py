@@ -15,7 +15,7 @@ from spark_streams.wire.entries.vector_page import VectorPage
 
 __all__ = ["EntryPage", "decode_entries", "decode_replies"]
 
-_SMALL = 4 << 10  # bytes of a reply that the exact way reads sooner
+_SMALL = 32 << 10  # bytes of replies that the exact way reads sooner: some 300 small entries
 _MOST_BYTES = 2**31 - 1  # of a page: Arrow's offsets are 32 bits wide
 
 

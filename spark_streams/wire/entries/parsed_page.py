@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import hiredis
 import numpy as np
@@ -52,7 +53,16 @@ class ExactPage(EntryPage):
     def milliseconds(self) -> UInt64s:
         return np.array([StreamId.parse(entry).ms for entry in self._ids], np.uint64)
 
+    @cached_property
+    def _shape(self) -> Sequence[bytes]:
+        """The names of every entry, in their order; none where they differ."""
+        names = self._fields[0][0::2] if self._fields else []
+        return names if all(fields[0::2] == names for fields in self._fields) else []
+
     def field(self, name: bytes) -> pa.Array:
+        if name in self._shape:
+            at = 2 * (len(self._shape) - self._shape[::-1].index(name)) - 1  # the last one of that name
+            return pa.array([fields[at] for fields in self._fields], pa.binary())
         if self._dicts is None:
             self._dicts = [dict(zip(fields[0::2], fields[1::2], strict=True)) for fields in self._fields]
         return pa.array([fields.get(name) for fields in self._dicts], pa.binary())

@@ -1,6 +1,6 @@
-"""A short life of a Spark that does a bit of what tests do: `python -m tests.warm_up`.
+"""A short life of a Spark that does a bit of what queries and jobs do: `python -m spark_streams.spark.warm_up`.
 
-scripts/_setup.sh lets Java keep the classes that it has loaded.
+Java keeps the classes that it has loaded (quick_start.py). The stream stands in an engine of its own.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.conftest import JAVA_OPTIONS
+
+def _count(rows: DataFrame, _number: int) -> None:
+    rows.count()
 
 
 def main() -> None:
@@ -20,7 +22,7 @@ def main() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    spark = builder.config("spark.driver.extraJavaOptions", JAVA_OPTIONS).getOrCreate()
+    spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         os.environ["XDG_RUNTIME_DIR"] = home
         options = {"url": f"embedded://{home}/engine?idle=20"}
@@ -33,7 +35,7 @@ def main() -> None:
         entries = source.options(**options, streams="s", group="g", startingOffsets="earliest").load()
         files = entries.writeStream.format("parquet").option("path", f"{home}/entries")
         counts = entries.groupBy("key").count().writeStream.format("noop").outputMode("complete")
-        each = entries.writeStream.foreachBatch(lambda rows, number: rows.count())
+        each = entries.writeStream.foreachBatch(_count)
         for name, writer in {"files": files, "counts": counts, "each": each}.items():
             to = writer.option("checkpointLocation", f"{home}/{name}.checkpoint")
             to.trigger(availableNow=True).start().awaitTermination()
