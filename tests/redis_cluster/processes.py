@@ -40,6 +40,14 @@ class RedisCluster:
         self.ports: list[int] = []
         self._bus: dict[int, int] = {}
         self._tls: dict[int, int] = {}
+        try:
+            self._begin()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _begin(self) -> None:
+        """Three masters that have all slots, and a replica of each."""
         for _ in range(MASTERS + REPLICAS):
             self.join()
         first, *others = self.ports
@@ -48,7 +56,13 @@ class RedisCluster:
         share = -(-SLOTS // MASTERS)
         for n in range(MASTERS):
             self.command(self.ports[n], "CLUSTER", "ADDSLOTSRANGE", n * share, min((n + 1) * share, SLOTS) - 1)
-        until(lambda: all(len(self.nodes(port)) == len(self.ports) for port in self.ports), "the nodes did not meet")
+        # A node that another one has only heard of stands in its list under a name that is no node's.
+        ids = {self.id_of(port) for port in self.ports}
+
+        def have_met(port: int) -> bool:
+            return ids <= {name for name, _, _ in self.nodes(port).values()}
+
+        until(lambda: all(map(have_met, self.ports)), "the nodes did not meet")
         for n in range(REPLICAS):
             self.command(self.ports[MASTERS + n], "CLUSTER", "REPLICATE", self.id_of(self.ports[n]))
         self.healthy()
