@@ -83,7 +83,8 @@ def _disputed(facts: ClusterFacts, bare: list[int]) -> list[Finding]:
 
 
 def _half_moved(facts: ClusterFacts) -> list[Finding]:
-    moving = [one for one in facts.members if one.table is not None and one.table.half_moved]
+    # Replicas of Valkey 8 say it, too.
+    moving = [one for one in facts.masters if one.table is not None and one.table.half_moved]
     slots = sorted({slot for one in moving if one.table is not None for slot in one.table.half_moved})
     if not slots:
         return []
