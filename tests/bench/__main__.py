@@ -1,4 +1,4 @@
-"""`scripts/bench [engine|latency|memory|source|sink|scale] [--json] [--rounds N]`."""
+"""`scripts/bench [engine|latency|memory|source|sink|start|hops|scale] [--json] [--rounds N]`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 from rich.console import Console
 
+from tests.bench import curves
 from tests.bench.row import Row, run_in_turns
 from tests.bench.servers import have_redis
 from tests.bench.table import show
@@ -36,6 +38,7 @@ def main() -> int:
     parser.add_argument("groups", nargs="*", metavar="group", help=f"{', '.join(GROUPS)}; all if none is given")
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how often each row is measured (default 5)")
+    parser.add_argument("--draw", metavar="FILE", help="measure curves of the source, and draw them (.svg or .png)")
     parser.add_argument("--only", metavar="ROW", help="only rows whose number or measure holds this")
     chosen = parser.parse_args()
     unknown = [name for name in chosen.groups if name not in GROUPS]
@@ -49,6 +52,12 @@ def main() -> int:
         return 1
     printed: list[Row] = []
     told = Console(stderr=True)
+    if chosen.draw:
+        with told.status("curves") as status:
+            measured = curves.measure(status.update)
+        curves.draw(measured, Path(chosen.draw))
+        print(*[curve.told() for curve in measured], sep="\n")
+        return 0
     for name in chosen.groups or GROUPS:
         with contextlib.ExitStack() as stack, told.status(name) as status:
             rows: list[Row] = importlib.import_module(f"tests.bench.{name}").rows(stack)
