@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.carrying import QUICK, ROOT, SUBMIT, Carrying, carried, feed, pending, submit_environment
 from tests.cluster.conftest import Pythons
 from tests.cluster.pythons import pack
-from tests.cluster.standalone import PATIENCE, Cluster
+from tests.cluster.standalone import PATIENCE, Cluster, wait_until
 from tests.jobs.work import sample
 from tests.servers import Server
 
@@ -54,8 +54,9 @@ def send_letters_back(server: Server, folder: Path) -> None:
     assert json.loads((folder / "sent.json").read_text())["moved"] == MANY // UNREADABLE
 
 
-def test_a_job_by_spark_submit(cluster: Cluster, pythons: Pythons, real: Server, tmp_path: Path) -> None:
-    """jobs/etl.py: a stream to Parquet and dead letters, counted."""
+@pytest.mark.parametrize("loses", [False, True], ids=["", "a worker is killed"])
+def test_a_job_by_spark_submit(cluster: Cluster, pythons: Pythons, real: Server, tmp_path: Path, loses: bool) -> None:
+    """jobs/etl.py: a stream to Parquet and dead letters, counted; also where one of two workers is killed between."""
     rows = sample()
     with real.client() as client:
         entries = client.pipeline(transaction=False)
@@ -66,9 +67,16 @@ def test_a_job_by_spark_submit(cluster: Cluster, pythons: Pythons, real: Server,
     words += ["--config", str(ROOT / "conf" / "etl.toml"), "--summary", str(tmp_path / "etl.json")]
     for setting in (f"parquet.path={tmp_path}/flights", f"job.checkpoint={tmp_path}/checkpoint"):
         words += ["--set", setting]
+    words += ["--set", "source.maxEntriesPerTrigger=150", "--set", "source.entriesPerPartition=75"] if loses else []
     environment = submit_environment(str(pythons.bare), RSTREAM_URL=real.url)
-    ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE)
-    assert ended.returncode == 0, f"{ended.stdout}{ended.stderr}\n{cluster.said()}"
+    with (tmp_path / "said").open("wb") as said:
+        job = subprocess.Popen(words, env=environment, stdout=said, stderr=said)
+    if loses:
+        wait_until(lambda: job.poll() is not None or (tmp_path / "checkpoint" / "commits" / "1").exists(), "a batch")
+        assert job.poll() is None, (tmp_path / "said").read_text()
+        cluster.workers[cluster.executors()[0].worker].end()
+    code = job.wait(PATIENCE)
+    assert code == 0, f"{(tmp_path / 'said').read_text()}\n{cluster.said()}"
     departed = sum(row["dep_time"] != "NA" for row in rows)
     told = json.loads((tmp_path / "etl.json").read_text())
     assert (told["parquet"], told["dead"]) == (departed, len(rows) - departed)
