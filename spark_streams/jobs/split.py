@@ -68,14 +68,16 @@ class Split:
             raise ConfigError(f"{self._columns.where} or [[rule]]: {first_line(error)}") from error
 
     def judge(self, entries: DataFrame) -> DataFrame:
-        """The typed columns under their names, their texts in `_raw`, `_reason`: null for a good row; and `_fields`."""
+        """The typed columns under their names; `_reason`: null for a good row; the entry's `_fields`, of a bad row only:
+        what is kept of each row while a batch is written is large enough without them."""
         texts = F.struct(*[F.col(f"`{name}`") for name in self._columns.types]).alias("_raw")
         if self.by_source:
             typed = [F.col(f"`{name}`") for name in self._columns.types]
         else:
             typed = [F.expr(f"try_cast(`{name}` AS {kind})").alias(name) for name, kind in self._columns.types.items()]
         rows = entries.select("_stream", "_id", "_fields", "_at", texts, *typed)
-        return rows.withColumn("_reason", F.coalesce(*self._reasons(), F.lit(None).cast("string")))
+        rows = rows.withColumn("_reason", F.coalesce(*self._reasons(), F.lit(None).cast("string")))
+        return rows.withColumn("_fields", F.when(F.col("_reason").isNotNull(), F.col("_fields"))).drop("_raw")
 
     def _reasons(self) -> list[Column]:
         """Per check, the reason where it fails; the first that fails counts."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy as copying
-import ctypes
 import gc
-import random
 import sys
 
 from spark_streams.engine.client import Client
@@ -104,6 +102,8 @@ def touch(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("randomkey", 1, "readonly")
 def randomkey(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """RANDOMKEY"""
+    import random  # not at the start, for which people wait
+
     names = list(client.db.keys())
     return bulk(random.choice(names)) if names else NIL
 
@@ -193,6 +193,8 @@ def memory_stats(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("memory|purge", 2)
 def memory_purge(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """MEMORY PURGE: collect garbage, and give free memory back where the C library can."""
+    import ctypes  # not at the start, for which people wait
+
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -6,8 +6,6 @@ FLUSH of scripts and functions is OK, because there are none left after it.
 
 from __future__ import annotations
 
-import hashlib
-
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import COMMANDS, REFUSED, command, every_command
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
@@ -129,6 +127,8 @@ def acl_users(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("acl|list", 2, "loading")
 def acl_list(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """ACL LIST: the default user, who may do everything; its password as a hash."""
+    import hashlib  # loads OpenSSL
+
     password = engine.config.text("requirepass")
     how = "#" + hashlib.sha256(password.encode()).hexdigest() if password else "nopass"
     return Array([bulk(f"user default on {how} ~* &* +@all".encode())])
