@@ -68,7 +68,7 @@ class Split:
             raise ConfigError(f"{self._columns.where} or [[rule]]: {first_line(error)}") from error
 
     def judge(self, entries: DataFrame) -> DataFrame:
-        """The typed columns under their names; `_reason`: null for a good row; the entry's `_fields`, of a bad row only:
+        """The typed columns under their names; `_reason`: null for a good row; the entry's `_fields`, of bad rows only:
         what is kept of each row while a batch is written is large enough without them."""
         texts = F.struct(*[F.col(f"`{name}`") for name in self._columns.types]).alias("_raw")
         if self.by_source:
