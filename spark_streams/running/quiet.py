@@ -101,9 +101,11 @@ def quieten_python() -> None:
 def _turned_off_here() -> list[Callable[[], object]]:
     # By PySpark: a logger that it did not make itself does not take what PySpark tells it, for as long as Python runs.
     loggers = [*[PySparkLogger.getLogger(name) for name in _OF_PYSPARK], logging.getLogger(_OF_PY4J)]
-    give_back: list[Callable[[], object]] = [partial(one.setLevel, one.level) for one in loggers]
+    # Not by a level: then all loggers forget which levels they have, and py4j's, which is asked for the last time when
+    # Python has taken its modules apart, finds none (a TypeError on the screen, behind everything else).
+    give_back: list[Callable[[], object]] = [partial(setattr, one, "disabled", one.disabled) for one in loggers]
     for one in loggers:
-        one.setLevel(logging.CRITICAL + 1)
+        one.disabled = True
     root = logging.getLogger()
     root.addFilter(_is_no_interrupt)
     return [*give_back, partial(root.removeFilter, _is_no_interrupt)]

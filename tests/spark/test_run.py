@@ -183,7 +183,7 @@ def levels(spark: SparkSession) -> dict[str, Any]:
     loggers = spark._jvm.org.apache.logging.log4j.LogManager.getContext(False).getConfiguration().getLoggers()
     of_java = {name: loggers.get(name) for name in quiet.REPEATING}  # asked once each: they may be given back meanwhile
     of_java = {name: one and one.getLevel().toString() for name, one in of_java.items()}
-    return {**of_java, "py4j": logging.getLogger("py4j.clientserver").level, "root": logging.getLogger().filters}
+    return {**of_java, "py4j": logging.getLogger("py4j.clientserver").disabled, "root": logging.getLogger().filters}
 
 
 def test_a_query_that_ends_is_given_back_and_nothing_has_changed(

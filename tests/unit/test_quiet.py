@@ -21,3 +21,25 @@ def test_pyspark_may_log_its_errors_afterwards() -> None:
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("told") == 2
+
+
+AT_THE_END = """
+import logging
+from spark_streams.running import quiet
+
+log = logging.getLogger("py4j.clientserver")
+log.info("opening")
+{calls}
+taken = {{name: vars(logging)[name] for name in ("_lock", "_acquireLock") if name in vars(logging)}}
+vars(logging).update(dict.fromkeys(taken))  # as Python does at its end, module by module
+log.info("closing")  # as py4j does when a connection is collected
+vars(logging).update(taken)
+"""
+
+
+def test_nothing_is_said_when_python_takes_itself_apart() -> None:
+    """py4j's connections are closed that late, and log it: where logging has forgotten its levels, that fails."""
+    for calls in ("[give_back() for give_back in quiet._turned_off_here()]", "quiet.quieten_python()"):
+        program = AT_THE_END.format(calls=calls)
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stderr) == (0, "")
