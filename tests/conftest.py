@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import os
 import random
-import zlib
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.servers import Server, redis_server_path, running_engine, running_redis, skip_without_redis
+from tests.servers import (
+    KINDS,
+    Server,
+    kind_of_turn,
+    redis_server_path,
+    running_engine,
+    running_redis,
+    skip_without_redis,
+)
 
 # How long an example takes says how busy the machine is. What once failed is a test of its own, not a file on one disk.
 settings.register_profile("tests", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
-KINDS = ["engine", "redis"]
+_TURN = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,26 +35,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_TURN] = int(os.environ.get("RSTREAM_SEED") or random.randrange(2))
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """What repeats this choice."""
+    return f"by turns: RSTREAM_SEED={config.stash[_TURN]}" if config.getoption("--by-turns") else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """--by-turns, where this machine has both."""
     if not config.getoption("--by-turns") or redis_server_path() is None:
         return
-    turn = int(os.environ.get("RSTREAM_SEED") or random.randrange(2))
-    left = [item for item in items if not _has_turn(item, turn)]
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if item not in set(left)]
+    has_turn = {item: _has_turn(item, config.stash[_TURN]) for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if not has_turn[item]])
+    items[:] = [item for item in items if has_turn[item]]
 
 
-def _has_turn(item: pytest.Item, turn: int) -> bool:
-    kind = (
-        item.callspec.params.get("server") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
-    )
+def _has_turn(item: pytest.Item, seed: int) -> bool:
+    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    kind = given.get("server")
     if kind not in KINDS:
         return True
-    name = "-".join(part for part in item.nodeid.split("[")[-1].rstrip("]").split("-") if part not in KINDS)
-    chosen = turn + zlib.crc32(f"{item.nodeid.split('[')[0]} {name}".encode())
-    return KINDS[chosen % len(KINDS)] == kind
+    test, _, parameters = item.nodeid.partition("[")
+    others = [part for part in parameters.rstrip("]").split("-") if part not in KINDS]
+    return kind_of_turn(f"{test} {'-'.join(others)}", seed) == kind
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,15 @@ def free_port() -> int:
 def redis_server_path() -> str | None:
     """Where redis-server is installed, or None."""
     return shutil.which("redis-server")
+
+
+KINDS = ["engine", "redis"]
+
+
+def kind_of_turn(test: str, seed: int) -> str:
+    """The server that a test has where it runs on one: an even seed's is the other one than an odd seed's."""
+    kinds = KINDS if redis_server_path() else KINDS[:1]
+    return kinds[(seed + zlib.crc32(test.encode())) % len(kinds)]
 
 
 # For a test that takes a minute a server, and does to both the same: what it does to the engine is a matter of

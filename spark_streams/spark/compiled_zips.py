@@ -24,9 +24,18 @@ def is_compiled(archive: Path) -> bool:
 
 
 def compile_within(archive: Path) -> None:
-    """The archive is put in place whole, or stays as it was; the sources stay in it. Raises OSError where its folder
-    may not be written to."""
-    made = archive.with_suffix(".compiled")
+    """The sources stay in it. Raises OSError where its folder may not be written to."""
+    _rewrite(archive, compiled=True)
+
+
+def drop_compiled(archive: Path) -> None:
+    """As it was before. Raises OSError."""
+    _rewrite(archive, compiled=False)
+
+
+def _rewrite(archive: Path, compiled: bool) -> None:
+    """The archive is put in place whole, or stays as it was."""
+    made = archive.with_suffix(".made")
     try:
         with zipfile.ZipFile(archive) as old, zipfile.ZipFile(made, "w") as new:
             for one in old.infolist():
@@ -34,22 +43,8 @@ def compile_within(archive: Path) -> None:
                     continue
                 content = old.read(one)
                 new.writestr(one, content)
-                if one.filename.endswith(".py") and "/tests/" not in one.filename:
+                if compiled and one.filename.endswith(".py") and "/tests/" not in one.filename:
                     new.writestr(f"{one.filename}c", _compiled(one.filename, content))
-        made.chmod(archive.stat().st_mode)
-        made.replace(archive)
-    finally:
-        made.unlink(missing_ok=True)
-
-
-def drop_compiled(archive: Path) -> None:
-    """As it was before. Raises OSError."""
-    made = archive.with_suffix(".plain")
-    try:
-        with zipfile.ZipFile(archive) as old, zipfile.ZipFile(made, "w") as new:
-            for one in old.infolist():
-                if not one.filename.endswith(".pyc"):
-                    new.writestr(one, old.read(one))
         made.chmod(archive.stat().st_mode)
         made.replace(archive)
     finally:

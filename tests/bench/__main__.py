@@ -13,7 +13,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.bench import curves
 from tests.bench.row import Row, run_in_turns
 from tests.bench.servers import have_redis
 from tests.bench.table import show
@@ -44,6 +43,8 @@ def main() -> int:
     unknown = [name for name in chosen.groups if name not in GROUPS]
     if unknown:
         parser.error(f"no group {unknown[0]}: there are {', '.join(GROUPS)}")
+    if chosen.draw and (chosen.groups or chosen.json or chosen.only):
+        parser.error("--draw measures curves alone: leave out the groups, --json and --only")
     if not have_redis():
         print(
             "bench: redis-server and redis-benchmark are not installed: there is nothing to compare with",
@@ -53,6 +54,8 @@ def main() -> int:
     printed: list[Row] = []
     told = Console(stderr=True)
     if chosen.draw:
+        from tests.bench import curves
+
         with told.status("curves") as status:
             measured = curves.measure(status.update)
         curves.draw(measured, Path(chosen.draw))

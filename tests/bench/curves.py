@@ -1,4 +1,4 @@
-"""Curves of the source: `scripts/bench scale --draw docs/performance.svg`.
+"""Curves of the source: `scripts/bench --draw curves.svg`.
 
 Entries per second against backlog, streams, queries of one group, what is pending for others, and batch size; memory
 against batch size. A point is one run: what several batches of 100,000 entries take, behind a first one.
@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.bench import scale
-from tests.bench.servers import Running, running
+from tests.bench.servers import running
 from tests.bench.spark import entries, load, rate_of_batches, started, stream
 from tests.bench.spark import running as running_query
 
@@ -56,7 +56,7 @@ def measure(tell: Callable[[str], None]) -> list[Curve]:
             pending.points.append((count, scale.rate(server, "long", count)))
         for count in (1_000, 10_000, 30_000, 100_000, 300_000, 1_000_000):
             tell(f"batches of {count:,}")
-            size.points.append((count, _rate_of(server, count)))
+            size.points.append((count, scale.rate(server, "long", batch=count)))
         for count in (10_000, 100_000, 1_000_000, 5_000_000):
             tell(f"the memory of batches of {count:,}")
             found = scale.memory(server, count, max(2, min(20, 5_000_000 // count)))
@@ -68,16 +68,6 @@ def measure(tell: Callable[[str], None]) -> list[Curve]:
             backlog.points.append((count, scale.rate(server, "long")))
     streams, queries = _of_many_streams(tell), _of_many_queries(tell)
     return [backlog, streams, queries, pending, size, memory]
-
-
-def _rate_of(server: Running, batch: int) -> float:
-    client = server.client()
-    client.call("XGROUP", "CREATE", "long", "g", "0")
-    try:
-        return rate_of_batches(stream(server, "long", maxEntriesPerTrigger=batch), _BATCHES)
-    finally:
-        client.call("XGROUP", "DESTROY", "long", "g")
-        client.close()
 
 
 def _of_many_streams(tell: Callable[[str], None]) -> Curve:

@@ -109,16 +109,9 @@ def _wide_row(what: str, reply: bytes, entries: int, schema: pa.Schema) -> Row:
     names = [name.encode() for name in schema.names]
     casts: list[Callable[[str], object]] = [_OF_TEXT.get(str(field.type), json.loads) for field in schema]
     maps = schema.names == ["_fields"]
-    columns = Columns(schema, True, "PERMISSIVE")
-
-    def ours() -> object:
-        page = decode_entries(memoryview(reply))
-        return columns.batch(page, page.count, "s")
 
     def peer() -> object:
-        reader = hiredis.Reader()
-        reader.feed(reply)
-        found: Any = parse_stream_list(reader.gets())  # type: ignore[no-untyped-call]
+        found = _by_redis_py(reply)
         if maps:
             return [{name.decode(): value.decode() for name, value in fields.items()} for _, fields in found]
         return [
@@ -127,7 +120,14 @@ def _wide_row(what: str, reply: bytes, entries: int, schema: pa.Schema) -> Row:
 
     ran = f"{entries:,} entries, {len(reply):,} bytes of XRANGE's reply → RecordBatch; peer → ids, dicts, rows"
     return Row(
-        "P23", what, ran, "/s", 8, lambda: _rate(ours, entries), lambda: _rate(peer, entries), peer_name="redis-py"
+        "P23",
+        what,
+        ran,
+        "/s",
+        8,
+        lambda: _rate(_batch_of(reply, schema), entries),
+        lambda: _rate(peer, entries),
+        peer_name="redis-py",
     )
 
 
@@ -149,6 +149,24 @@ def _with(make: Callable[[int], tuple[bytes, pa.Schema]], entries: int) -> tuple
     return reply, entries, schema
 
 
+def _batch_of(reply: bytes, schema: pa.Schema) -> Callable[[], object]:
+    """Our way from the reply to a batch."""
+    columns = Columns(schema, True, "PERMISSIVE")
+
+    def work() -> object:
+        page = decode_entries(memoryview(reply))
+        return columns.batch(page, page.count, "s")
+
+    return work
+
+
+def _by_redis_py(reply: bytes) -> Any:
+    """Its way to ids and dicts."""
+    reader = hiredis.Reader()
+    reader.feed(reply)
+    return parse_stream_list(reader.gets())  # type: ignore[no-untyped-call]
+
+
 def _rate(work: Callable[[], object], entries: int) -> float:
     """Entries per second."""
     done = 0
@@ -160,22 +178,13 @@ def _rate(work: Callable[[], object], entries: int) -> float:
 
 
 def _row(what: str, reply: bytes, entries: int, schema: pa.Schema, target: float | None) -> Row:
-    columns = Columns(schema, True, "PERMISSIVE")
-
-    def ours() -> object:
-        page = decode_entries(memoryview(reply))
-        return columns.batch(page, page.count, "s")
-
-    def peer() -> object:
-        reader = hiredis.Reader()
-        reader.feed(reply)
-        return parse_stream_list(reader.gets())  # type: ignore[no-untyped-call]
 
     types = ", ".join(str(field.type) for field in schema)
     ran = f"{entries:,} entries, {len(reply):,} bytes of XRANGE's reply → RecordBatch of {types}; peer → ids, dicts"
     return Row(
         "P4", f"decode {what}", ran, "/s", target,
-        lambda: _rate(ours, entries), lambda: _rate(peer, entries), peer_name="redis-py",
+        lambda: _rate(_batch_of(reply, schema), entries), lambda: _rate(lambda: _by_redis_py(reply), entries),
+        peer_name="redis-py",
     )  # fmt: skip
 
 

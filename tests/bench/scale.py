@@ -31,7 +31,7 @@ _SMALL_BATCHES = 20
 _MIB = 1 << 20
 
 
-def rate(server: Running, name: str, foreign: int = 0) -> float:
+def rate(server: Running, name: str, foreign: int = 0, batch: int = _BATCH) -> float:
     """Entries per second of a few batches from the start of a stream; foreign: pending for another consumer first."""
     client = server.client()
     client.call("XGROUP", "CREATE", name, "g", "0")
@@ -41,7 +41,7 @@ def rate(server: Running, name: str, foreign: int = 0) -> float:
         client.socket.sendall(request("CLIENT", "REPLY", "SKIP") + read)
     client.call("PING")
     try:
-        return rate_of_batches(stream(server, name, maxEntriesPerTrigger=_BATCH), _BATCHES)
+        return rate_of_batches(stream(server, name, maxEntriesPerTrigger=batch), _BATCHES)
     finally:
         client.call("XGROUP", "DESTROY", name, "g")
         client.close()

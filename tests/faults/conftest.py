@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.chaos.query import SINKS
 from tests.chaos.scene import Scene
-from tests.servers import Server, redis_server_path
+from tests.servers import Server, kind_of_turn, redis_server_path
 
 _CHOSEN = pytest.StashKey[dict[str, str]]()
 
@@ -64,8 +63,7 @@ def sink(request: pytest.FixtureRequest, seed: int) -> str:
 @pytest.fixture
 def server_by_turns(request: pytest.FixtureRequest, seed: int) -> Server:
     """An empty server, for a scene that is too slow for both: an even seed's is the other one than an odd seed's."""
-    kinds = ["engine", "redis"] if redis_server_path() else ["engine"]
-    kind = kinds[(seed + zlib.crc32(request.node.nodeid.encode())) % len(kinds)]
+    kind = kind_of_turn(request.node.nodeid, seed)
     say(request.config, request.node.nodeid, f"on {kind}", seed)
     server: Server = request.getfixturevalue(f"{kind}_server")
     with server.client() as client:

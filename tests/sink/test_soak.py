@@ -28,7 +28,7 @@ from tests.sink.keeping import Copy
 from tests.sink.standing import Standing, watched
 from tests.sink.writing import KilledError, close, dying, frame, ledger_keys, numbers, options, write
 
-FIRST, RUNS = int(os.environ.get("RSTREAM_SEED", "0")), int(os.environ.get("RSTREAM_RUNS", "12"))
+FIRST, RUNS = int(os.environ.get("RSTREAM_SEED", "0")), int(os.environ.get("RSTREAM_RUNS", "25"))
 BATCHES = 6
 STREAMS = ("a", "b", "{b}c", "d}")
 Row = tuple[int, str]
