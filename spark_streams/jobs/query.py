@@ -147,7 +147,7 @@ class Query:
                 look()
 
             query, has_ended = to_the_end(writer.start(), writer.start, job.stop, both)
-            if not has_ended and not end_between_batches(query, self._patience):
+            if not has_ended and not end_between_batches(query, self._patience, job.stop):
                 job.say(cut=True)
             count(query)
         return Ran(total, bar.rate)

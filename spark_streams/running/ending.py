@@ -25,27 +25,29 @@ def wait_for_end(query: StreamingQuery, stop: Stop, look: Callable[[], None] = l
 
     Whether it has ended. Raises what ended it (StreamingQueryException).
     """
-    has_ended = _Awaiting(query).has_ended if is_of_connect(query) else query.awaitTermination
-    while not has_ended(_LOOK):  # type: ignore[arg-type]  # it takes fractions of a second
-        look()
-        if stop.asked:
-            return False
+    # Over Spark Connect one question that waits for the end, in place of one every moment, all of which its server
+    # logs. So a signal is heard at once, too, while the client looks for a server that is away.
+    has_ended = _Calling(query.awaitTermination).has_ended if is_of_connect(query) else query.awaitTermination
+    with stop.checked():
+        while not has_ended(_LOOK):  # type: ignore[arg-type]  # it takes fractions of a second
+            look()
+            if stop.asked:
+                return False
     return True
 
 
-class _Awaiting(threading.Thread):
-    """Over Spark Connect: one question that waits for the end, in place of one every moment, all of which its server
-    logs. So a signal is heard at once, too, while the client looks for a server that is away."""
+class _Calling(threading.Thread):
+    """A call that may take long, in a thread of its own."""
 
-    def __init__(self, query: StreamingQuery) -> None:
+    def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(daemon=True)
-        self._query = query
+        self._call = call
         self._error: BaseException | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            self._query.awaitTermination()
+            self._call()
         except Exception as error:  # noqa: BLE001 - it is raised where the end is waited for
             self._error = error
 
@@ -57,12 +59,18 @@ class _Awaiting(threading.Thread):
         return not self.is_alive()
 
 
-def end_between_batches(query: StreamingQuery, patience: float) -> bool:
+def end_between_batches(query: StreamingQuery, patience: float, stop: Stop) -> bool:
     """Let the batch in flight finish, and end the query. patience: so many seconds may that take; then the batch is
     cut, and run again next time.
 
-    Whether it was not cut. Raises what ended the query before (StreamingQueryException).
+    Whether it was not cut. Raises what ended the query before (StreamingQueryException), and KeyboardInterrupt, behind
+    which the query goes on, when the program is to end at once.
     """
+    with stop.checked():
+        return _end_between_batches(query, patience, stop.check)
+
+
+def _end_between_batches(query: StreamingQuery, patience: float, check: Callable[[], None]) -> bool:
     deadline = time.monotonic() + patience
     before = _last(query)
     in_flight = False
@@ -71,10 +79,13 @@ def end_between_batches(query: StreamingQuery, patience: float) -> bool:
         if time.monotonic() > deadline:
             cut(query)
             return False
+        check()
         time.sleep(_GLANCE)
     if in_flight or _last(query) != before:
-        _wait_for_next_trigger(query, deadline)
-    query.stop()
+        _wait_for_next_trigger(query, deadline, check)
+    stopping = _Calling(query.stop)  # it waits for a batch that has just begun
+    while not stopping.has_ended(_LOOK):
+        check()
     error = query.exception()
     if error is not None:
         raise error
@@ -126,7 +137,7 @@ class _Uncaught:
         implements = ["java.lang.Thread$UncaughtExceptionHandler"]
 
 
-def _wait_for_next_trigger(query: StreamingQuery, deadline: float) -> None:
+def _wait_for_next_trigger(query: StreamingQuery, deadline: float, check: Callable[[], None]) -> None:
     """Until the trigger after a batch that has ended has looked for entries: it acknowledges what the batch has read
     (docs/facts.md, S4). It follows at once, or not before we would wait no more.
 
@@ -146,6 +157,7 @@ def _wait_for_next_trigger(query: StreamingQuery, deadline: float) -> None:
         is_over = is_over or not is_batch
         if time.monotonic() > moment and (is_batch or not is_active):
             return
+        check()
         time.sleep(_GLANCE)
 
 

@@ -49,7 +49,7 @@ def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: b
             if not has_ended:
                 say(f"stopping; the batch in flight is finished first ({stop_within} at most; Ctrl-C again: at once)")
                 a_little_longer()
-                if not end_between_batches(running, patience):
+                if not end_between_batches(running, patience, stop):
                     say(f"the batch in flight took longer than {stop_within}: it is cut, and run again next time")
         except KeyboardInterrupt:
             cut(running)

@@ -5,15 +5,17 @@ terminal tells both, and `python program.py` is told itself. A JVM that gets SIG
 program with it; so the JVM's handler is replaced by one that only tells Python. The program then ends by itself.
 
 PySpark's own handler of SIGINT cancels all of Spark's tasks, from within whatever call to the JVM Python is waiting
-for, which breaks that call's connection (py4j): it is replaced, too.
+for, which breaks that call's connection (py4j): it is replaced, too. For the same reason a second Ctrl-C, while a query
+is waited for, is only noted, and raised between two calls.
 """
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -25,12 +27,14 @@ _TWICE = 1.0  # seconds: `timeout` and some supervisors tell the process and its
 
 
 class Stop:
-    """Whether the program has been asked to stop. A second signal to Python itself, a second
-    later or more, ends it at once."""
+    """Whether the program has been asked to stop. A second signal to Python itself, a second later or more, ends it at
+    once: by KeyboardInterrupt where it stands, or, where it waits for a query, at the next `check`."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
-        self._here: float | None = None  # when the first signal came to this process
+        self._last: float | None = None  # when the signal that counts came to this process
+        self._checks = False
+        self._at_once = False
         self._then: list[Callable[[], None]] = []
         self._give_back: list[Callable[[], object]] = []
 
@@ -38,6 +42,21 @@ class Stop:
     def asked(self) -> bool:
         """Whether to come to an end."""
         return self._asked.is_set()
+
+    @contextlib.contextmanager
+    def checked(self) -> Iterator[None]:
+        """Within, the program calls `check` again and again, between its calls to the JVM: what cuts one of those in
+        two may leave its reply to the next one. A third signal does not wait for that."""
+        self._checks = True
+        try:
+            yield
+        finally:
+            self._checks = False
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt where the program is to end at once."""
+        if self._at_once:
+            raise KeyboardInterrupt
 
     def then(self, call: Callable[[], None]) -> None:
         """Call this when the program is asked: from a signal handler, or another thread."""
@@ -62,11 +81,14 @@ class Stop:
             self._give_back.pop()()
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        if self._here is None:
-            self._here = time.monotonic()
+        now = time.monotonic()
+        if self._last is None:
+            self._last = now
             self._ask()
-        elif time.monotonic() - self._here > _TWICE:
-            raise KeyboardInterrupt
+        elif now - self._last > _TWICE:
+            if not self._checks or self._at_once:
+                raise KeyboardInterrupt
+            self._last, self._at_once = now, True
 
     def _ask(self) -> None:
         if not self._asked.is_set():

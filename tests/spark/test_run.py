@@ -150,7 +150,7 @@ def test_a_query_that_is_told_to_stop_finishes_its_batch(
     program.wait_for(program.says("stopping"))
     time.sleep(1.2)  # two within a second are one request
     program.interrupt()
-    assert program.process.wait(PATIENCE) == -signal.SIGINT
+    assert program.process.wait(PATIENCE) == -signal.SIGINT, program.said[-3000:]
     finished = [stopping.format("10m"), "# batch of 1 finished", "# pending 0"]
     was_cut = "own_program.py: the batch in flight took longer than 500ms: it is cut, and run again next time"
     cut = [stopping.format("500ms"), was_cut, "# pending 1"]

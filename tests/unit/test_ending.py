@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_streams.running import stopping
 from spark_streams.running.ending import end_between_batches
+from spark_streams.running.stopping import Stop
 
 BATCH, LOOKING, WAITING = "Processing new data", "Getting offsets from RStream", "Waiting for data to arrive"
 
@@ -51,16 +56,56 @@ IS_TOLD = [(1, True, BATCH)] * 2 + [(2, True, BATCH)] * 30  # its trigger takes 
 )
 def test_the_trigger_after_the_batch_has_looked(script: list[tuple[int, bool, str]]) -> None:
     query = Query([*script, (3, False, "nobody asks any more")])
-    assert end_between_batches(cast(StreamingQuery, query), 60)
+    assert end_between_batches(cast(StreamingQuery, query), 60, Stop())
     assert len(query.script) == 1, "it has asked until then"
     assert not query.isActive
 
 
 def test_a_trigger_that_comes_later_is_not_waited_for() -> None:
     query = Query([(1, True, BATCH), (2, True, BATCH), (2, False, BATCH)])
-    assert end_between_batches(cast(StreamingQuery, query), 60)
+    assert end_between_batches(cast(StreamingQuery, query), 60, Stop())
 
 
 def test_nothing_in_flight_is_not_waited_for() -> None:
     query = Query([(1, False, BATCH)])
-    assert end_between_batches(cast(StreamingQuery, query), 0)
+    assert end_between_batches(cast(StreamingQuery, query), 0, Stop())
+
+
+@pytest.fixture
+def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
+    """The signals are its own; no moment is too short for a second one."""
+    monkeypatch.setattr(stopping, "_TWICE", -1.0)
+    one = Stop()
+    one.listen()
+    yield one
+    one.give_back()
+
+
+class Interrupted(Query):
+    """Ctrl-C is pressed in the midst of each of its calls."""
+
+    whole = 0
+
+    @property
+    def status(self) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGINT)
+        self.whole += 1
+        return super().status
+
+
+def test_ctrl_c_cuts_no_call_in_two(stop: Stop) -> None:
+    """A reply that nobody has read would be taken for that of the next call."""
+    query = Interrupted([(1, True, BATCH)])
+    with pytest.raises(KeyboardInterrupt):
+        end_between_batches(cast(StreamingQuery, query), 60, stop)
+    assert (query.whole, query.isActive, stop.asked) == (2, True, True)
+
+
+def test_a_third_one_does_not_wait_for_a_call(stop: Stop) -> None:
+    with stop.checked():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        stop.check()
