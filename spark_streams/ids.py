@@ -38,10 +38,12 @@ class StreamId(NamedTuple):
 
         Raises InvalidStreamId.
         """
+        if isinstance(text, bytes):
+            first, _, second = text.partition(b"-")
+            if first.isdigit() and second.isdigit() and len(first) < 20 > len(second):
+                return cls(int(first), int(second))  # nearly all of them; nothing of so few digits is too large
         plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         ms, dash, seq = plain.partition("-")
-        if ms.isdigit() and seq.isdigit() and len(ms) < 20 > len(seq) and plain.isascii():
-            return cls(int(ms), int(seq))  # nearly all of them; nothing of so few digits is too large
         return cls(_u64(ms, plain), _u64(seq, plain) if dash else missing_seq)
 
     def next(self) -> StreamId:

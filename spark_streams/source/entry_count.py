@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(NamedTuple):
     """read, added: as above; missed: how much `read` is ahead of what the server says that the group has read, for it
     knows of no loss; shared: others read from the group, so nobody but the server can tell what was read; ahead: the
     group stands above all that the stream has had so far, and what is added below it is none of ours."""
@@ -32,6 +30,8 @@ class Count:
 
     def to_json(self) -> dict[str, Any]:
         """`missed`, `shared` and `ahead` only where there is something to say."""
-        told: dict[str, Any] = {"read": self.read, "added": self.added}
-        told |= {"missed": self.missed} if self.missed else {}
-        return told | {name: True for name in ("shared", "ahead") if getattr(self, name)}
+        read, added, *others = self
+        told: dict[str, Any] = {"read": read, "added": added}
+        if any(others):
+            told |= {name: value for name, value in zip(("missed", "shared", "ahead"), others, strict=True) if value}
+        return told

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.wire.connection import Reply, ReplyError
@@ -18,8 +18,7 @@ from spark_streams.wire.server import Server
 Entry = tuple[StreamId, Sequence[bytes]]  # its id; name, value, name, value …
 
 
-@dataclass(frozen=True)
-class StreamState:
+class StreamState(NamedTuple):
     """last: the id of the last entry ever added (0-0: none); length: entries now; added: entries ever added, and
     first: the oldest entry's id, None before Redis 7; exists: whether there is such a key."""
 
@@ -39,8 +38,7 @@ class StreamEnds:
     length: int
 
 
-@dataclass(frozen=True)
-class GroupInfo:
+class GroupInfo(NamedTuple):
     """consumers: how many; pending: entries that are given and not acknowledged; last_delivered: the group's position;
     entries_read, lag: Redis' own counts, None where it cannot tell, as it never can before Redis 7."""
 
@@ -52,8 +50,7 @@ class GroupInfo:
     lag: int | None
 
 
-@dataclass(frozen=True)
-class ConsumerInfo:
+class ConsumerInfo(NamedTuple):
     """pending: entries that it has not acknowledged; idle: milliseconds since it last asked for anything."""
 
     name: bytes

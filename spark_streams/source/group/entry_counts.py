@@ -16,7 +16,6 @@ group has come to the end.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from spark_streams.ids import StreamId
 from spark_streams.source.entry_count import Count
@@ -64,20 +63,20 @@ class Counts:
         if position > jumped_at:
             del self._jumps[stream]
             if known is not None:
-                self.of[stream] = replace(known, missed=0)
+                self.of[stream] = known._replace(missed=0)
 
     def took(self, ranges: Iterable[EntryRange]) -> None:
         """These were delivered."""
         for entries in ranges:
             known = self.of.get(entries.stream)
             if known is not None:
-                self.of[entries.stream] = replace(known, read=known.read + entries.count)
+                self.of[entries.stream] = known._replace(read=known.read + entries.count)
 
     def share(self, stream: str) -> None:
         """Others read from its group, too."""
         known = self.of.get(stream)
         if known is not None:
-            self.of[stream] = replace(known, shared=True)
+            self.of[stream] = known._replace(shared=True)
 
     def forget(self, stream: str) -> Count | None:
         """Nothing is known of it any more; what was."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from spark_streams.errors import DataLossError
 from spark_streams.ids import MIN_ID, StreamId
@@ -162,7 +161,7 @@ class GroupReconciler:
             if is_elsewhere and kept[stream] <= head.last and not is_another(head, kept[stream], known):
                 back[stream] = Start(kept[stream], None if known is None else known.read)
                 read = back[stream].read
-                groups[stream] = replace(state, last_delivered=kept[stream], entries_read=read, lag=None)
+                groups[stream] = state._replace(last_delivered=kept[stream], entries_read=read, lag=None)
         set_groups_to(server, self._member, back)
         return groups
 

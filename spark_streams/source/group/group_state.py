@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_streams.errors import DataLossError, GroupMissingError, GroupSharedError
 from spark_streams.ids import StreamId
@@ -18,16 +19,14 @@ _MOMENTS = 5  # how often a stream and its group are looked for at one moment
 NOTED = "~noted~"  # behind our name in that of a consumer that reads nothing (source.note_receipts)
 
 
-@dataclass(frozen=True)
-class OtherConsumer:
+class OtherConsumer(NamedTuple):
     """Another consumer of the group and how many entries are pending for it."""
 
     name: str
     pending: int
 
 
-@dataclass(frozen=True)
-class GroupState:
+class GroupState(NamedTuple):
     """One stream's group at one moment.
 
     last_delivered: the group's position; entries_read, lag: Redis' own counts, None where it cannot tell;
@@ -99,7 +98,7 @@ def _look_at_one_moment(
         states[stream] = state = _read_group_state(server, member, stream, groups, consumers)
         if state is not None and state.entries_read is None and state.lag is not None and head.added is not None:
             is_quiet = head.added == heads[stream].added
-            states[stream] = replace(state, entries_read=head.added - state.lag) if is_quiet else state
+            states[stream] = state._replace(entries_read=head.added - state.lag) if is_quiet else state
 
 
 def _is_as_before(head: StreamState, length: Reply, state: GroupState) -> bool:

@@ -7,7 +7,6 @@ by an earlier run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from spark_streams.ids import StreamId
 from spark_streams.source.entry_count import Count
@@ -55,7 +54,7 @@ class LossAccount:
             if known is not None and lost and self._alone:
                 set_groups_to(server, self._subscription.member, {stream: Start(state.last_delivered, known.read)})
             if known is not None and (state.entries_read is None or (lost and self._alone)):
-                states[stream] = replace(state, entries_read=known.read)
+                states[stream] = state._replace(entries_read=known.read)
 
     def forget(self, streams: Sequence[str]) -> None:
         """What was read of these up to where their groups stand is not known."""
@@ -65,7 +64,7 @@ class LossAccount:
     def at_checkpoint(self, remaining: Mapping[str, int]) -> dict[str, Count]:
         """What is known, for the checkpoint. remaining: how many entries of each stream are reserved above it."""
         return {
-            stream: replace(known, read=known.read - remaining.get(stream, 0))
+            stream: known._replace(read=known.read - remaining.get(stream, 0))
             for stream, known in self.counts.of.items()
         }
 
@@ -88,7 +87,7 @@ class LossAccount:
             return
         if added > known.read:
             self._lost(stream, added - known.read, above)
-        self.counts.of[stream] = replace(known, read=added, missed=known.missed + max(0, added - known.read))
+        self.counts.of[stream] = known._replace(read=added, missed=known.missed + max(0, added - known.read))
 
     def _lost(self, stream: str, lost: int, above: StreamId) -> None:
         self._losses.report(
@@ -128,7 +127,7 @@ class LossAccount:
         elif above is not None:
             logged = begin.counts.get(stream, known)
             if not logged.shared:
-                known = replace(logged, read=logged.read + above.get(stream, 0))
+                known = logged._replace(read=logged.read + above.get(stream, 0))
             self.counts.of[stream] = known
 
     def _first_count(
@@ -164,7 +163,7 @@ class LossAccount:
         if position > head.last or held_above(head, position) is None:
             read = count_read(server, stream, head, position)
             if read is not None:
-                self.counts.of[stream] = replace(known, read=read)
+                self.counts.of[stream] = known._replace(read=read)
 
     def _made_amid(self, stream: str, position: StreamId) -> bool:
         made = self._subscription.made.get(stream)
