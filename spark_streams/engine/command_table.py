@@ -6,7 +6,6 @@ Arity counts the command's name; negative means "at least". Source: Redis' `COMM
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from spark_streams.engine.resp.replies import CommandError, Reply
@@ -16,24 +15,25 @@ Handler: TypeAlias = Callable[..., Reply | None]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 
-@dataclass(eq=False)
 class Command:
-    """One command or subcommand (`xgroup|create`). A handler that answers None has blocked its client."""
+    """One command or subcommand (`xgroup|create`). A handler that answers None has blocked its client.
 
-    name: str
-    arity: int
-    flags: frozenset[str]  # Redis' own words, as far as something here depends on them; and `effect`, see `verbatim`
-    keys: tuple[int, int, int]  # first, last, step
-    handler: Handler | None
-    subcommands: dict[bytes, Command] = field(default_factory=dict)
-    calls: int = 0
-    rejected: int = 0
-    failed: int = 0
-    nanoseconds: int = 0
-    verbatim: bool = False  # what it changes is written down as it came, or as `journal` says for its name
+    flags: Redis' own words, as far as something here depends on them; and `effect`, see `verbatim`; keys: first, last,
+    step.
+    """
 
-    def __post_init__(self) -> None:
-        self.verbatim = "write" in self.flags and "effect" not in self.flags
+    def __init__(
+        self, name: str, arity: int, flags: frozenset[str], keys: tuple[int, int, int], handler: Handler | None
+    ) -> None:
+        self.name = name
+        self.arity = arity
+        self.flags = flags
+        self.keys = keys
+        self.handler = handler
+        self.subcommands: dict[bytes, Command] = {}
+        # What it changes is written down as it came, or as `journal` says for its name.
+        self.verbatim = "write" in flags and "effect" not in flags
+        self.calls = self.rejected = self.failed = self.nanoseconds = 0
 
     def check_arity(self, count: int) -> None:
         """Raises Redis' arity error when `count` arguments, the name included, are wrong."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spark_streams.engine.commands.arguments import BAD_ID, entry_id, integer_of, syntax_error
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import CommandError
@@ -16,7 +14,6 @@ POLICIES = {policy.value.encode(): policy for policy in Policy}
 _IDMP = "ERR syntax error, IDMP/IDMPAUTO "
 
 
-@dataclass
 class AddOptions:
     """What an XADD or XTRIM asks for besides fields and values."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
@@ -115,12 +114,13 @@ def _extended(
     return Pieces(total, pieces)
 
 
-@dataclass
 class _Claim:
     """Options of XCLAIM."""
 
-    min_idle: int
-    time: int
+    def __init__(self, min_idle: int, time: int) -> None:
+        self.min_idle = min_idle
+        self.time = time
+
     deliveries: int = -1
     force: bool = False
     just_id: bool = False

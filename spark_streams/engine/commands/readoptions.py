@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.store.node_list import Slice
 
 
-@dataclass
 class ReadOptions:
     """What an XREAD or XREADGROUP asks for."""
 
-    keys: list[bytes] = field(default_factory=list)
-    ids: list[bytes] = field(default_factory=list)
+    keys: Sequence[bytes] = ()
+    ids: Sequence[bytes] = ()
     count: int | None = None
     max_count: int | None = None
     max_size: int | None = None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from spark_streams.engine.resp.inline import split_quoted
 from spark_streams.engine.settings.config import Config
@@ -31,8 +31,7 @@ which redis-cli loads (BGREWRITEAOF first makes it short):
 _INCLUDES = 16  # deep
 
 
-@dataclass
-class Chosen:
+class Chosen(NamedTuple):
     """What the command line says beyond the settings."""
 
     idle: float | None

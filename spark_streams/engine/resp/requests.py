@@ -7,7 +7,6 @@ for an unfinished request (client-query-buffer-limit); and next to nothing befor
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from spark_streams.engine.resp.xadd_batch import XaddBatch
@@ -26,14 +25,20 @@ class TooLongError(ProtocolError):
     """An unfinished request is longer than client-query-buffer-limit: close without a word, as Redis does."""
 
 
-@dataclass
 class RequestLimits:
-    """What one connection may ask for."""
+    """What one connection may ask for. bulk: bytes of an argument; held: bytes of an unfinished request."""
 
-    bulk: int = 512 * 1024 * 1024  # bytes of an argument
-    held: int = 1 << 30  # bytes of an unfinished request
-    arguments: int = MAX_ARGUMENTS
-    unauthenticated: bool = False
+    def __init__(
+        self,
+        bulk: int = 512 * 1024 * 1024,
+        held: int = 1 << 30,
+        arguments: int = MAX_ARGUMENTS,
+        unauthenticated: bool = False,
+    ) -> None:
+        self.bulk = bulk
+        self.held = held
+        self.arguments = arguments
+        self.unauthenticated = unauthenticated
 
 
 BEFORE_AUTH = RequestLimits(bulk=16384, arguments=10, unauthenticated=True)

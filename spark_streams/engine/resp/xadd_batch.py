@@ -21,7 +21,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import hiredis
@@ -54,15 +53,18 @@ def _any_short_value() -> bytes:
 _SHORT_VALUE = _any_short_value()
 
 
-@dataclass(eq=False)
 class Shape:
-    """What all commands of a batch have in common."""
+    """What all commands of a batch have in common. keep: MAXLEN ~ keep; pattern: prefix and section; the section is its
+    group."""
 
-    prefix: bytes
-    key: bytes
-    keep: int | None  # MAXLEN ~ keep
-    names: list[bytes]
-    pattern: re.Pattern[bytes]  # prefix and section; the section is its group
+    def __init__(
+        self, prefix: bytes, key: bytes, keep: int | None, names: list[bytes], pattern: re.Pattern[bytes]
+    ) -> None:
+        self.prefix = prefix
+        self.key = key
+        self.keep = keep
+        self.names = names
+        self.pattern = pattern
 
 
 class XaddBatch:

@@ -7,10 +7,9 @@ import errno
 import os
 import socket as sockets
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from spark_streams.engine.settings.config import Config
 
@@ -38,8 +37,7 @@ class Channel(Protocol):
         ...
 
 
-@dataclass
-class Listener:
+class Listener(NamedTuple):
     """A socket to accept from, and how its connections are dressed."""
 
     accepts: socket

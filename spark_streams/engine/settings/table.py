@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_streams.engine.store.idempotence import MAX_DURATION, MAX_SIZE
 
@@ -23,8 +23,7 @@ class SettingError(ValueError):
     """A value that an option cannot have; the text says why, in Redis' words where it has any."""
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """How an option's text is read, and shown again."""
 
     read: Callable[[str], object]
@@ -84,8 +83,7 @@ def _read_mode(text: str) -> int:
     return int(text, 8)
 
 
-@dataclass(frozen=True)
-class OutputLimit:
+class OutputLimit(NamedTuple):
     """Unsent bytes above which a client is closed: at once, or when it stays so for some seconds; 0 is no limit."""
 
     hard: int = 0
@@ -134,8 +132,7 @@ MODE = Kind(_read_mode, lambda value: f"{value:o}")
 LIMITS = Kind(_read_limits, _show_limits)
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One setting. `help` empty: only shown by CONFIG GET, and not to be changed to anything else."""
 
     name: str

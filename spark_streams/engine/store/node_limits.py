@@ -9,8 +9,6 @@ be split and its rest joined to the next node, but never moves over a border tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import hiredis
 
 from spark_streams.engine.store.cold_nodes import Shelf
@@ -18,15 +16,15 @@ from spark_streams.engine.store.listpack_size import NodeSize
 from spark_streams.engine.store.node import Node
 
 
-@dataclass
 class NodeLimits:
     """The settings of streams. One object, shared by all of them."""
 
-    entries: int = 100  # stream-node-max-entries; 0 is no limit
-    bytes: int = 4096  # stream-node-max-bytes; 0 is no limit
-    idmp_duration: int = 100  # stream-idmp-duration, in seconds: of streams made from now on
-    idmp_maxsize: int = 100  # stream-idmp-maxsize
-    shelf: Shelf = field(default_factory=Shelf)  # sealed nodes that are not packed
+    def __init__(self, entries: int = 100, bytes: int = 4096) -> None:
+        self.entries = entries  # stream-node-max-entries; 0 is no limit
+        self.bytes = bytes  # stream-node-max-bytes; 0 is no limit
+        self.idmp_duration = 100  # stream-idmp-duration, in seconds: of streams made from now on
+        self.idmp_maxsize = 100  # stream-idmp-maxsize
+        self.shelf = Shelf()  # sealed nodes that are not packed
 
 
 def cut_head(nodes: list[Node], limits: NodeLimits) -> tuple[list[Node], NodeSize | None]:
