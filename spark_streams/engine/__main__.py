@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import signal
 import sys
 from pathlib import Path
 
+from spark_streams.engine import garbage
 from spark_streams.engine.core import Engine
 from spark_streams.engine.launch.assembly import new_engine
 from spark_streams.engine.launch.commandline import configure
@@ -55,10 +55,7 @@ def _serve(engine: Engine, server: Server, where: str, log: logging.Logger) -> i
 
     def get_ready() -> None:
         engine.persistence.start()
-        gc.collect()
-        gc.freeze()
-        # Short collections only, a millisecond or so: commands leave next to no cycles, idle moments see to the rest.
-        gc.set_threshold(5_000, 5, 10_000)
+        garbage.begin()
         log.info("ready on %s", where)
 
     try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy as copying
-import gc
 import sys
 
+from spark_streams.engine import garbage
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import help_lines, integer_of, syntax_error
@@ -195,7 +195,7 @@ def memory_purge(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """MEMORY PURGE: collect garbage, and give free memory back where the C library can."""
     import ctypes  # not at the start, for which people wait
 
-    gc.collect()
+    garbage.sweep()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

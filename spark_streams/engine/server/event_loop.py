@@ -7,13 +7,13 @@ what is left to be sent; once a second see to what is due. While nobody asks for
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import selectors
 import time
 from collections.abc import Callable
 
+from spark_streams.engine import garbage
 from spark_streams.engine.core import Engine
 from spark_streams.engine.server.acceptor import Acceptor
 from spark_streams.engine.server.connection import Connection
@@ -46,10 +46,7 @@ class _Tidying:
             return
         if not self._swept:
             self._swept = True
-            # What is left is left out the next time.
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
+            garbage.sweep()
         self._shelf.pack(0.005)
         self.unfinished = bool(self._shelf)
 
