@@ -163,8 +163,8 @@ def memory_usage(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def memory_doctor(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """MEMORY DOCTOR: the counted bytes beside those of the process, in a sentence."""
     used, rss = engine.memory.used(), resident()
-    text = f"{used} bytes are used, {rss} are resident. "
-    if rss > 2 * used:
+    text = f"{used} bytes are used besides the interpreter, {rss} are resident. "
+    if rss > 2 * (engine.memory.base + used):
         text += "What was freed has not gone back to the system yet: MEMORY PURGE may help."
     else:
         text += "That is as it should be."
@@ -180,7 +180,7 @@ def memory_stats(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     fields = {
         "peak.allocated": peak(),
         "total.allocated": used,
-        "startup.allocated": gauge.base,
+        "startup.allocated": 0,
         "clients.normal": gauge.buffers(),
         "keys.count": keys,
         "keys.bytes-per-key": dataset // keys if keys else 0,

@@ -71,13 +71,13 @@ def _memory(engine: Engine) -> dict[str, object]:
         "used_memory_rss_human": human(rss),
         "used_memory_peak": peak(),
         "used_memory_peak_human": human(peak()),
-        "used_memory_startup": engine.memory.base,
+        "used_memory_startup": 0,  # the interpreter is in none of these but rss and peak
         "used_memory_dataset": engine.memory.dataset(),
         "mem_clients_normal": engine.memory.buffers(),
         "maxmemory": limit,
         "maxmemory_human": human(limit),
         "maxmemory_policy": "noeviction",
-        "mem_fragmentation_ratio": f"{rss / used:.2f}",
+        "mem_fragmentation_ratio": f"{rss / (engine.memory.base + used):.2f}",
         "mem_allocator": "python",
     }
 

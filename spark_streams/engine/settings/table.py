@@ -182,7 +182,7 @@ OPTIONS: dict[str, Option] = _table(
            while_running=True),
     Option("tcp-keepalive", number(0, _INT_MAX), "300", ACCESS, "ask silent peers whether they live; 0: never",
            "SECONDS", while_running=True),
-    Option("maxmemory", memory(), "0", LIMITED, "refuse writes above this (nothing is evicted); 0: never", "BYTES",
+    Option("maxmemory", memory(), "0", LIMITED, "refuse writes above this much data (nothing is evicted); 0: never", "BYTES",
            while_running=True),
     Option("client-output-buffer-limit", LIMITS, "normal 0 0 0", LIMITED,
            "close clients with so many bytes unread: at once, or after some seconds", "CLASS HARD SOFT SECONDS",

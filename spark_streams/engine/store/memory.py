@@ -3,10 +3,12 @@
 The resident size of a Python process says little about that: what DEL frees stays with the allocator for a while. So
 the data is counted, node by node and value by value, and as seldom as will do:
 
-    |<---- base ---->|<------ counted ------>|<-- since -->|           |
-    the process       values, buffers, when   bytes of the   room       maxmemory
-    before any data   last counted            writes since
+    |<------ counted ------>|<-- since -->|           |
+    values, buffers, when    bytes of the   room       maxmemory
+    last counted             writes since
 
+The process before any data (`base`: the interpreter and this package) is not in it: `--maxmemory 10mb` is room for that
+much.
 `since` is an upper bound, so nothing needs counting while it stays below maxmemory. Where it does not, the data is
 counted again, but never for more than a small part of the time; between two counts the bound decides.
 """
@@ -34,7 +36,7 @@ class MemoryGauge:
         self.buffers: Callable[[], int] = lambda: 0
         self.base = resident()
         self.limit = 0  # maxmemory; 0: none
-        self._counted = self.base
+        self._counted = 0
         self._since = 0
         self._next = 0.0  # before this moment it is not counted again
 
@@ -50,9 +52,9 @@ class MemoryGauge:
         return sum(_size_of_all(db.values) + 100 * len(db.expires) for db in self._databases)
 
     def used(self) -> int:
-        """The process before any data, the data, and what waits in connections. Counts."""
+        """The data, and what waits in connections. Counts."""
         begun = time.perf_counter()
-        self._counted = self.base + self.dataset() + self.buffers()
+        self._counted = self.dataset() + self.buffers()
         self._since = 0
         ended = time.perf_counter()
         self._next = ended + _SHARE * (ended - begun)
