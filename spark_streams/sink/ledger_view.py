@@ -6,6 +6,7 @@ from then on each transaction asks again whether head and marks are still as the
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from spark_streams.sink.fingerprint import Hashes, Multiset
 from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, Role, read_mark
 from spark_streams.wire.connection import Reply, ReplyError
 
+_PROLONG = 3600.0  # seconds; what a job leaves on the server lives 168 times as long (JOB_SECONDS)
 # One round trip: commands in, replies out.
 Ask = Callable[[Sequence[Command]], list[Reply]]
 
@@ -43,6 +45,7 @@ class LedgerView:
     marked: bool = False  # this attempt has made a mark
     opened: bool = False
     kind: bytes = b"none"  # what the server says that the stream's key holds
+    prolonged: float = field(default_factory=time.monotonic)  # when head and parts were told to live on
 
     @property
     def shown(self) -> str:
@@ -58,6 +61,14 @@ class LedgerView:
     def is_plain(self) -> bool:
         """Whether nobody but this attempt has written rows of its partition."""
         return not self.recovers and len(self.seen) == len(self.mine)
+
+    def is_to_be_prolonged(self) -> bool:
+        """Whether it is time to tell head and parts that the job goes on."""
+        now = time.monotonic()
+        if now - self.prolonged < _PROLONG:
+            return False
+        self.prolonged = now
+        return True
 
     def watched(self) -> list[bytes]:
         """The keys whose change must stop a transaction."""
