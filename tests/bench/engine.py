@@ -100,7 +100,7 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
         made += _reading(engine, fake, "fakeredis", 10_000)
     else:
         made.append(Row("P20", "all of P13 … P16", "", "/s", 10, lambda: 0.0, skipped="fakeredis is not installed"))
-    made.append(Row("P21", "start to first PONG", "python -m spark_streams.engine, PING every 2 ms", "ms", 150,
+    made.append(Row("P21", "start to first PONG", "python -m spark_streams.engine, PING every 2 ms", "ms", 60,
                     lambda: first_pong("engine"), at_least=False))  # fmt: skip
     return made
 
@@ -111,7 +111,7 @@ def _adding(number: str, engine: Running, peer: Running, name: str, kept: bool =
         ("P13", "XADD, ten clients", "-P 100 -c 10", ["xadd", "s", "*", *_SMALL], 1.0),
         ("P13", "XADD MAXLEN ~", "-P 100 -c 1", ["xadd", "s", "maxlen", "~", "100000", "*", *_SMALL], 1.0),
         ("P13", "XADD, ten fields", "-P 100 -c 1", ["xadd", "s", "*", *_WIDE], 0.8),
-        ("P14", "XADD, unpipelined", "-P 1 -c 50", ["xadd", "s", "*", *_SMALL], 0.85),
+        ("P14", "XADD, unpipelined", "-P 1 -c 50", ["xadd", "s", "*", *_SMALL], 0.9),
     ]
     if kept:
         variants = [("P13", "XADD, fsync everysec", "-P 100 -c 1", ["xadd", "s", "*", *_SMALL], 0.7)]

@@ -186,18 +186,18 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
     four = f"reserve, XRANGE, XPENDING, XACK sent raw, nothing decoded, {_PEER:,} entries"
     many, one = [f"m{at}" for at in range(_MANY)], ["m"]
     return [
-        Row("P1", "drain, acknowledged", f"{spark}; peer: {redis_py}", "/s", 1.75, on(drain),
+        Row("P1", "drain, acknowledged", f"{spark}; peer: {redis_py}", "/s", 2.2, on(drain),
             on(drain_with_redis_py), "redis-py"),
-        Row("P2", "drain, acknowledged", f"{spark}; peer: {four}", "/s", 0.75, on(drain),
+        Row("P2", "drain, acknowledged", f"{spark}; peer: {four}", "/s", 0.95, on(drain),
             on(lambda _: raw().rate()), "raw commands"),
-        Row("P3", "drain, noAck", f"{spark}; peer: {redis_py}", "/s", 4, on(lambda it: drain(it, noAck="true")),
+        Row("P3", "drain, noAck", f"{spark}; peer: {redis_py}", "/s", 5, on(lambda it: drain(it, noAck="true")),
             on(drain_with_redis_py), "redis-py"),
         *decode.rows(stack),
-        Row("P5", "a trigger of 100 entries", "trigger every second, triggerExecution, median of 7", "ms", 1.15,
+        Row("P5", "a trigger of 100 entries", "trigger every second, triggerExecution, median of 7", "ms", None,
             on(small_trigger), on(rate_source), "rate source", at_least=False, rounds=3),
-        Row("P5", "beside Python's own part", "the same; peer: 100 constant rows from Python", "ms", None,
+        Row("P5", "beside Python's own part", "the same; peer: 100 constant rows from Python", "ms", 1.03,
             on(small_trigger), on(constant_source), "Python source", at_least=False, rounds=3),
-        Row("P6", f"a trigger over {_MANY:,} streams", "10,000 new entries, triggerExecution, median of 7", "ms", 2,
+        Row("P6", f"a trigger over {_MANY:,} streams", "10,000 new entries, triggerExecution, median of 7", "ms", 1.3,
             on(lambda it: trigger_of(it, many)), on(lambda it: trigger_of(it, one)), "one stream", at_least=False,
             rounds=3),
     ]  # fmt: skip
