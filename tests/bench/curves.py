@@ -129,6 +129,7 @@ def draw(curves: Sequence[Curve], to: Path) -> None:
 
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "curves"  # the same picture from the same figures
+    mpl.rcParams["svg.fonttype"] = "none"  # words as words
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(2, 3, figsize=(12, 6.4), layout="constrained")
