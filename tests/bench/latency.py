@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from tests.bench.client import RawClient, request
 from tests.bench.engine import filled
+from tests.bench.memory import wait_until_steady
 from tests.bench.row import Row
 from tests.bench.servers import Running, running
 
@@ -105,6 +106,8 @@ class _Side:
         self.worst = max(found, default=0.0)
         self.seen += found
         self.held.append(held)
+        if self.server.kind == "engine":
+            wait_until_steady(self.server)  # what it packs now would compete with the next measure
         return 100 * sum(one <= 2 for one in found) / max(len(found), 1)
 
     def histogram(self) -> str:

@@ -28,7 +28,7 @@ class _Measured:
             filled(server, ENTRIES)
             self.hot = (self._used(server) - before) / ENTRIES
             if self._kind == "engine":
-                _wait_until_steady(server)
+                wait_until_steady(server)
             self.cold = (self._used(server) - before) / ENTRIES
             after = self._allocated(server)
             client = server.client()
@@ -37,7 +37,7 @@ class _Measured:
                 client.bytes_of(request("XREADGROUP", "GROUP", "g", "c", "COUNT", PAGE, "STREAMS", "s", ">"))
             client.close()
             if self._kind == "engine":
-                _wait_until_steady(server)
+                wait_until_steady(server)
             self.pending = (self._allocated(server) - after) / ENTRIES
 
     def _used(self, server: Running) -> float:
@@ -58,7 +58,8 @@ class _Measured:
         return float(info.split(b"used_memory:")[1].split(b"\r\n")[0])
 
 
-def _wait_until_steady(server: Running) -> None:
+def wait_until_steady(server: Running) -> None:
+    """Until an engine has packed what is cold."""
     deadline = time.monotonic() + _IDLE
     last = server.resident()
     same = 0
