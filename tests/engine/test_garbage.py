@@ -27,6 +27,8 @@ def path(tmp_path: Path) -> Iterator[str]:
     thread = threading.Thread(target=server.serve)
     thread.start()
     yield where
+    with redis.Redis(unix_socket_path=where) as client:
+        client.config_resetstat()  # what a process counts of its commands, others read here
     server.stop_soon()
     thread.join()
 
