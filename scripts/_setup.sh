@@ -235,6 +235,12 @@ quicken_spark() {
   export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} $options -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 }
 
+# The same for programs that start Sparks by themselves: they find it in the environment's cache.
+start_quickly() {
+  export XDG_CACHE_HOME="$venv/cache"
+  [ -d "$XDG_CACHE_HOME/rstream" ] || step "letting Spark start in half the time" quicken || true
+}
+
 quicken() {
   in_root env XDG_CACHE_HOME="$VIRTUAL_ENV/cache" python -m spark_streams.cli quicken
 }

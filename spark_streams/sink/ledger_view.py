@@ -62,13 +62,14 @@ class LedgerView:
         """Whether nobody but this attempt has written rows of its partition."""
         return not self.recovers and len(self.seen) == len(self.mine)
 
-    def is_to_be_prolonged(self) -> bool:
-        """Whether it is time to tell head and parts that the job goes on."""
+    def prolong(self) -> list[bytes]:
+        """Once an hour, head and parts, which are to be told that the job goes on: other tasks WATCH the head, and with
+        each chunk it would stop theirs."""
         now = time.monotonic()
         if now - self.prolonged < _PROLONG:
-            return False
+            return []
         self.prolonged = now
-        return True
+        return [self.keys.head, self.keys.parts]
 
     def watched(self) -> list[bytes]:
         """The keys whose change must stop a transaction."""

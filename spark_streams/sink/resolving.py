@@ -234,10 +234,7 @@ class Resolver:
             if not view.marked or len(claims):
                 commands.append(("SADD", view.keys.parts, *[name[len(view.keys.head) + 1 :] for name in names]))
                 names.append(view.keys.parts)
-            # Other tasks WATCH the head: with each chunk it would stop theirs.
-            if view.is_to_be_prolonged():
-                names += [view.keys.head, view.keys.parts]
-            commands += expiry(self._views.batch, *names)
+            commands += expiry(self._views.batch, *names, *view.prolong())
         return commands
 
     def finished(self, write: Write) -> None:

@@ -117,14 +117,14 @@ def _extended(
 class _Claim:
     """Options of XCLAIM."""
 
-    def __init__(self, min_idle: int, time: int) -> None:
-        self.min_idle = min_idle
-        self.time = time
-
     deliveries: int = -1
     force: bool = False
     just_id: bool = False
     last_id: int = 0
+
+    def __init__(self, min_idle: int, time: int) -> None:
+        self.min_idle = min_idle
+        self.time = time
 
 
 @command("xclaim", -6, "write fast effect", (1, 1, 1))
