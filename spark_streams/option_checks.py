@@ -6,9 +6,10 @@ import difflib
 from collections.abc import Collection
 from typing import Any
 
+from spark_streams.by_stream import ByStream
 from spark_streams.errors import InvalidOptionError
 from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.option_values import Positions
+from spark_streams.redis_pattern import is_pattern
 
 # Of each of these at most one may be given.
 _ONE_OF_THESE = (
@@ -44,6 +45,17 @@ _NEEDS = (
 )
 
 
+# Options that may name streams, or patterns of them.
+_BY_STREAM = (
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "maxEntriesPerTrigger",
+    "streamWeights",
+)
+
+
 def check_together(given: Collection[str], values: dict[str, Any]) -> None:
     """Options that must fit each other; given: the names that the user typed. Raises InvalidOptionError."""
     for group in _ONE_OF_THESE:
@@ -76,20 +88,13 @@ def _check_source(given: Collection[str], values: dict[str, Any]) -> None:
     names = values["streams"]
     if names is None and values["streamsPattern"] is None:
         raise InvalidOptionError("source option streams is missing (or streamsPattern): say which streams to read")
-    for which in ("startingOffsets", "endingOffsets"):
-        for stream in values[which].per_stream if names is not None and which in values else ():
-            if stream not in names:
-                near = difflib.get_close_matches(stream.lower(), {name.lower(): name for name in names}, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise InvalidOptionError(f"{which} names stream {stream!r}, which is not among streams{hint}")
+    if names is not None:
+        _check_named(names, values)
     for moment_option, offsets in (("startingTimestamp", "startingOffsets"), ("endingTimestamp", "endingOffsets")):
-        if values.get(moment_option) is not None:
-            # The first id of that millisecond is the first one read, or the first one not read any more.
-            first = StreamId(values[moment_option], 0)
-            values[offsets] = Positions(str(first.previous() if first > MIN_ID else MIN_ID), {})
-    most, least = values.get("maxEntriesPerTrigger"), values.get("minEntriesPerTrigger")
-    if most is not None and least is not None and least > most:
-        raise InvalidOptionError(f"minEntriesPerTrigger={least} is more than maxEntriesPerTrigger={most}")
+        times: ByStream[int | None] | None = values.get(moment_option)
+        if times is not None:
+            values[offsets] = _offsets_of(times, values[offsets].otherwise)
+    _check_limits(given, values)
     letters = values.get("deadLetterStream")
     if letters is None and values["mode"] == "DEADLETTER":
         raise InvalidOptionError("mode=DEADLETTER needs option deadLetterStream: where the entries go")
@@ -101,6 +106,49 @@ def _check_source(given: Collection[str], values: dict[str, Any]) -> None:
         raise InvalidOptionError(f"deadLetterStream={letters!r} is among the streams that are read: name another one")
     if "columnNameOfCorruptRecord" in given and values["mode"] != "PERMISSIVE":
         raise InvalidOptionError(f"columnNameOfCorruptRecord has no meaning in mode={values['mode']}: drop it")
+
+
+def _check_named(names: tuple[str, ...], values: dict[str, Any]) -> None:
+    """Raises InvalidOptionError where an option by stream names one that is not read."""
+    for which in _BY_STREAM:
+        given: ByStream[Any] | None = values.get(which)
+        for stream in () if given is None else given.unmeant(names):
+            near = difflib.get_close_matches(stream.lower(), {name.lower(): name for name in names}, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            what = f"stream {stream!r}, which is not" if not is_pattern(stream) else f"{stream!r}, which matches none"
+            raise InvalidOptionError(f"{which} names {what} among streams{hint}")
+
+
+def _offsets_of(times: ByStream[int | None], otherwise: str) -> ByStream[str]:
+    """The offsets that times stand for: the first id of that millisecond is the first one read, or the first one not
+    read any more. otherwise: of streams without a time."""
+
+    def before(milliseconds: int | None) -> str:
+        if milliseconds is None:
+            return otherwise
+        first = StreamId(milliseconds, 0)
+        return str(first.previous() if first > MIN_ID else MIN_ID)
+
+    return times.map(before, before(times.otherwise))
+
+
+def _check_limits(given: Collection[str], values: dict[str, Any]) -> None:
+    """What holds between the limits of a micro-batch. Raises InvalidOptionError."""
+    if "minEntriesPerTrigger" not in values:
+        return
+    most: ByStream[int | None] = values["maxEntriesPerTrigger"]
+    least = values["minEntriesPerTrigger"]
+    if least is not None:
+        limits = [most.otherwise] if not most.named else [most.of(stream) for stream in values["streams"] or ()]
+        known = [limit for limit in limits if limit is not None]
+        if known and len(known) == len(limits) and least > sum(known):
+            raise InvalidOptionError(f"minEntriesPerTrigger={least} is more than maxEntriesPerTrigger={sum(known)}")
+    is_shared = most.otherwise is not None or values["maxBytesPerTrigger"] is not None
+    if "streamWeights" in given and not is_shared:
+        raise InvalidOptionError(
+            "option streamWeights needs option maxEntriesPerTrigger (one number for all streams) or "
+            "maxBytesPerTrigger: without a limit every stream is read to its end"
+        )
 
 
 def _check_trimming(given: Collection[str], values: dict[str, Any]) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from spark_streams.by_stream import ByStream
 from spark_streams.ids import U64_MAX
 from spark_streams.option_values import (
-    Positions,
+    by_stream,
     count,
     duration,
     entry_id,
@@ -23,8 +24,10 @@ from spark_streams.option_values import (
     one_of,
     positions,
     query_id,
+    size,
     streams,
     text,
+    weights,
 )
 from spark_streams.wire.address import Address, default_url
 
@@ -95,18 +98,20 @@ _PATTERN = Option("streamsPattern", glob, None, "", "")
 _STARTING = Option(
     "startingOffsets",
     positions("$", "earliest", "latest"),
-    Positions("$", {}),
+    ByStream("$", {}),
     "`latest`",
-    "Where a new group starts: `earliest`, `latest`, after an id, or JSON of these per stream. "
+    "Where a new group starts: `earliest`, `latest`, after an id, or JSON of these by stream or Redis pattern "
+    '(`{"orders": "earliest", "audit:*": "1700000000000-0"}`); streams that it does not name start at `latest`. '
     "A group that exists goes on where it is.",
 )
+_BY_TIME = by_stream(moment, "a time", None)
 _STARTING_TIME = Option(
     "startingTimestamp",
-    moment,
+    _BY_TIME,
     None,
     "",
     "Instead of `startingOffsets`: a new group starts with the first entry at or after this time "
-    "(ISO-8601, or milliseconds since the epoch).",
+    "(ISO-8601, or milliseconds since the epoch), or JSON of these by stream or pattern.",
 )
 _PER_PARTITION = Option("entriesPerPartition", count, 100_000, "`100000`", "About how many entries one task reads.")
 _MIN_PARTITIONS = Option(
@@ -157,7 +162,30 @@ SOURCE: tuple[Option, ...] = (
     ),
     _STARTING,
     _STARTING_TIME,
-    Option("maxEntriesPerTrigger", count, None, "all", "The most entries in a micro-batch, shared between streams."),
+    Option(
+        "maxEntriesPerTrigger",
+        by_stream(count, "a whole number above 0", None),
+        ByStream(None, {}),
+        "all",
+        "The most entries in a micro-batch, shared between streams; or JSON of the most of each stream, by stream or "
+        'pattern (`{"orders": 10000, "audit:*": 500}`), where streams that it does not name have no limit.',
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        size,
+        None,
+        "all",
+        "The most bytes of fields and values in a micro-batch (`64mb`), and one entry at least. The driver measures "
+        "entries before it takes them, which reads them once more.",
+    ),
+    Option(
+        "streamWeights",
+        weights,
+        ByStream(1, {}),
+        "all alike",
+        'How a limit is shared, as JSON by stream or pattern: `{"orders": 3}` has three times the room of a stream '
+        "that is not named, while both have more.",
+    ),
     Option(
         "minEntriesPerTrigger",
         count,
@@ -243,20 +271,24 @@ BATCH_SOURCE: tuple[Option, ...] = (
     replace(
         _STARTING,
         parse=positions("0", "earliest"),
-        default=Positions("0", {}),
+        default=ByStream("0", {}),
         shown="`earliest`",
-        doc="Where to start: `earliest`, after an id, or JSON of these per stream.",
+        doc="Where to start: `earliest`, after an id, or JSON of these by stream or Redis pattern.",
     ),
     replace(_STARTING_TIME, doc="Instead of `startingOffsets`: start with the first entry at or after this time."),
     Option(
         "endingOffsets",
         positions("$", "latest", missing_seq=U64_MAX),
-        Positions("$", {}),
+        ByStream("$", {}),
         "`latest`",
-        "Where to end: `latest`, up to and including an id, or JSON of these per stream.",
+        "Where to end: `latest`, up to and including an id, or JSON of these by stream or Redis pattern.",
     ),
     Option(
-        "endingTimestamp", moment, None, "", "Instead of `endingOffsets`: end with the last entry before this time."
+        "endingTimestamp",
+        _BY_TIME,
+        None,
+        "",
+        "Instead of `endingOffsets`: end with the last entry before this time, or JSON of times by stream or pattern.",
     ),
     _PER_PARTITION,
     _MIN_PARTITIONS,

@@ -9,10 +9,14 @@ import datetime
 import json
 import re
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import TypeVar
 
+from spark_streams.by_stream import ByStream
 from spark_streams.ids import U64_MAX, InvalidStreamId, StreamId
+
+T = TypeVar("T")
+MOST_WEIGHT = 100  # of a stream beside the others
 
 
 def text(value: str) -> str:
@@ -134,41 +138,80 @@ def glob(value: str) -> str:
     return value
 
 
-@dataclass(frozen=True)
-class Positions:
-    """A position per stream: `$` (latest), or an entry id as text; `per_stream` overrides `everywhere`."""
+def by_stream(one: Callable[[str], T], what: str, otherwise: T, numbers: bool = True) -> Callable[[str], ByStream[T]]:
+    """What `one` reads, for every stream, or a JSON object of these by stream or pattern. what: `one` in words;
+    otherwise: for streams that the JSON does not name; numbers: whether JSON may give them as numbers."""
 
-    everywhere: str
-    per_stream: Mapping[str, str]
-
-    def of(self, stream: str) -> str:
-        """Where this stream's position is."""
-        return self.per_stream.get(stream, self.everywhere)
-
-
-def positions(otherwise: str, *words: str, missing_seq: int = 0) -> Callable[[str], Positions]:
-    """One of these words (earliest, latest), an id, or JSON of these per stream. otherwise: for streams that the JSON
-    does not name; missing_seq: the sequence number of an id that is given without."""
-    known = {word: {"latest": "$", "earliest": "0"}[word] for word in words}
-    how = f"must be {', '.join(words)}, an id, or JSON of these per stream"
-
-    def position(given: object) -> str:
-        if isinstance(given, str) and given in known:
-            return known[given]
-        if not isinstance(given, str):
-            raise ValueError(how)
+    def member(stream: str, given: object) -> T:
+        if isinstance(given, bool) or not isinstance(given, str | int if numbers else str):
+            raise ValueError(f"of {stream!r} must be {what}")
         try:
-            return str(StreamId.parse(given, missing_seq))
-        except InvalidStreamId as error:
-            raise ValueError(f"{how} ({error})") from None
+            return one(str(given))
+        except ValueError as error:
+            raise ValueError(f"of {stream!r} {error}") from None
 
-    def parse(value: str) -> Positions:
+    def parse(value: str) -> ByStream[T]:
         if not value.lstrip().startswith("{"):
-            return Positions(position(value.strip()), {})
+            return ByStream(one(value), {})
         try:
-            named = json.loads(value)
+            named = json.loads(value, object_pairs_hook=_once)
         except json.JSONDecodeError as error:
             raise ValueError(f"is not JSON ({error})") from None
-        return Positions(otherwise, {stream: position(one) for stream, one in named.items()})
+        if not named:
+            raise ValueError("names no stream")
+        return ByStream(otherwise, {stream: member(stream, given) for stream, given in named.items()})
 
     return parse
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object of JSON whose names differ: of two that are alike only one would be heard."""
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        raise ValueError("names a stream twice")
+    return named
+
+
+def weight(value: str) -> int:
+    """From 1 to 100."""
+    given = count(value)
+    if given > MOST_WEIGHT:
+        raise ValueError(f"must be a whole number from 1 to {MOST_WEIGHT}")
+    return given
+
+
+def weights(value: str) -> ByStream[int]:
+    """JSON of weights by stream or pattern."""
+    if not value.lstrip().startswith("{"):
+        raise ValueError('must be JSON of weights by stream or pattern, such as {"orders": 3, "audit:*": 1}')
+    return by_stream(weight, f"a whole number from 1 to {MOST_WEIGHT}", 1)(value)
+
+
+_SIZES = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
+
+
+def size(value: str) -> int:
+    """`64mb`, `512kb`, `2gb` or a number of bytes; as Redis counts, 1 kb is 1,024 bytes."""
+    found = re.fullmatch(r"([0-9]{1,15}) *(b|kb|mb|gb|)", value.strip().lower())
+    if found is None or int(found[1]) == 0:
+        raise ValueError("must be a size above 0, such as 64mb, 512kb, 2gb or a number of bytes")
+    return int(found[1]) * _SIZES[found[2]]
+
+
+def positions(otherwise: str, *words: str, missing_seq: int = 0) -> Callable[[str], ByStream[str]]:
+    """One of these words (earliest, latest), an id, or JSON of these by stream or pattern: `$` (latest) or an entry id
+    as text. otherwise: for streams that the JSON does not name; missing_seq: the sequence number of an id that is given
+    without."""
+    known = {word: {"latest": "$", "earliest": "0"}[word] for word in words}
+    one = f"{', '.join(words)} or an id"
+
+    def position(given: str) -> str:
+        plain = given.strip()
+        if plain in known:
+            return known[plain]
+        try:
+            return str(StreamId.parse(plain, missing_seq))
+        except InvalidStreamId as error:
+            raise ValueError(f"must be {one}, or JSON of these by stream ({error})") from None
+
+    return by_stream(position, one, otherwise, numbers=False)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping
 
 from spark_streams.errors import ConfigError
 from spark_streams.options import Options
+from spark_streams.redis_pattern import matches
 
 
 def check_ways_back(source: Options, written: Mapping[str, Options]) -> None:
@@ -19,7 +19,7 @@ def check_ways_back(source: Options, written: Mapping[str, Options]) -> None:
             continue
         if stream in (source["streams"] or ()):
             read = "source.streams names"
-        elif pattern is not None and fnmatch.fnmatchcase(stream, pattern.replace("[^", "[!")):
+        elif pattern is not None and matches(pattern, stream):
             read = f"source.streamsPattern {pattern!r} finds"
         else:
             continue

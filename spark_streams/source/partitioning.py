@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from spark_streams.source.entry_range import EntryRange
@@ -96,19 +97,26 @@ def _alike(before: EntryRange, entries: EntryRange) -> bool:
     ) and bool(before.ids) == bool(entries.ids)
 
 
-def share(limit: int, backlog: Mapping[str, int], turn: int = 0) -> dict[str, int]:
+def share(
+    limit: int, backlog: Mapping[str, int], turn: int = 0, weight: Callable[[str], int] = lambda stream: 1
+) -> dict[str, int]:
     """Divide `limit` entries between streams: nobody gets more than its backlog, the small ones are served whole, and
-    what is left is divided evenly. Where there are more streams than entries they take turns (turn: counts triggers),
-    so that no stream starves.
+    what is left is divided by weight (1, 2 …). Where there are more streams than entries they take turns (turn: counts
+    triggers), the heavy ones more often, so that no stream starves.
     """
     names = sorted(stream for stream, wanted in backlog.items() if wanted > 0)
     if limit < len(names):
-        first = turn * limit
-        return {names[(first + at) % len(names)]: 1 for at in range(limit)}
+        wheel = [name for name in names for _ in range(weight(name))]
+        drawn = Counter(wheel[(turn * limit + at) % len(wheel)] for at in range(limit))
+        return {name: min(times, backlog[name]) for name, times in drawn.items()}
+    weights = {name: weight(name) for name in names}
+    waiting = sorted(names, key=lambda stream: (backlog[stream] / weights[stream], stream))
     shares: dict[str, int] = {}
-    left = limit
-    waiting = sorted(names, key=lambda stream: (backlog[stream], stream))
+    left, left_weight = limit, sum(weights.values())
     for position, stream in enumerate(waiting):
-        shares[stream] = min(backlog[stream], -(-left // (len(waiting) - position)))
+        after = len(waiting) - position - 1  # streams, each of which gets one
+        part = min(-(-left * weights[stream] // left_weight), left - after)
+        shares[stream] = min(backlog[stream], part)
         left -= shares[stream]
+        left_weight -= weights[stream]
     return shares

@@ -118,7 +118,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         return self._prepared().first().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._options["maxEntriesPerTrigger"] or UNLIMITED)
+        return ReadMaxRows(self._options["maxEntriesPerTrigger"].otherwise or UNLIMITED)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """A server that does not answer is left to the next call, which tells whether the query has a checkpoint."""

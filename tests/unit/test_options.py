@@ -15,13 +15,13 @@ def test_defaults_are_filled_in() -> None:
     assert options["streams"] == ("a", "b")
     assert options["consumer"] == "spark"
     assert options["failOnDataLoss"] is True
-    assert options["maxEntriesPerTrigger"] is None
+    assert options["maxEntriesPerTrigger"].of("a") is None
     assert options["startingOffsets"].of("a") == "$"
 
 
 def test_names_match_without_regard_to_case_and_sparks_own_are_passed_over() -> None:
     options = parse_options({**GOOD, "MAXENTRIESPERTRIGGER": "5", "checkpointlocation": "/x"}, SOURCE, "source")
-    assert options["maxEntriesPerTrigger"] == 5
+    assert options["maxEntriesPerTrigger"].of("a") == 5
 
 
 def test_an_unknown_option_names_the_nearest() -> None:
@@ -240,7 +240,7 @@ def test_a_batch_ends_at_the_last_id_below_its_ending_time() -> None:
     assert options["startingOffsets"].of("a") == "3-1"
     with pytest.raises(InvalidOptionError, match="'group' is one of spark.readStream, not of spark.read"):
         parse_options({**given, "group": "g"}, BATCH_SOURCE, "source")
-    with pytest.raises(InvalidOptionError, match="must be earliest, an id"):
+    with pytest.raises(InvalidOptionError, match="must be earliest or an id"):
         parse_options({**given, "startingOffsets": "latest"}, BATCH_SOURCE, "source")
     with pytest.raises(InvalidOptionError, match="streams is missing \\(or streamsPattern\\)"):
         parse_options({"url": GOOD["url"]}, BATCH_SOURCE, "source")
@@ -274,3 +274,37 @@ def test_sink_options_by_default_and_given() -> None:
     acked = {"url": GOOD["url"], "trim": "acked", "retention": "2d", "trimLimit": "9"}
     given = parse_options(acked, SINK, "sink")
     assert (given["stream"], given["retention"], given["trimLimit"]) == (None, 172_800_000, 9)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [
+        ("maxEntriesPerTrigger", '{"a": 0}', "of 'a' must be a whole number above 0"),
+        ("maxEntriesPerTrigger", '{"a": true}', "of 'a' must be a whole number above 0"),
+        ("maxEntriesPerTrigger", '{"a": 1, "a": 2}', "names a stream twice"),
+        ("maxEntriesPerTrigger", "{}", "names no stream"),
+        ("maxEntriesPerTrigger", '{"aa": 4}', "names stream 'aa', which is not among streams; did you mean 'a'"),
+        ("maxEntriesPerTrigger", '{"z*": 4}', "names 'z[*]', which matches none among streams"),
+        ("maxBytesPerTrigger", "64 megabytes", "must be a size above 0, such as 64mb"),
+        ("maxBytesPerTrigger", "0", "must be a size above 0"),
+        ("streamWeights", "3", "must be JSON of weights"),
+        ("streamWeights", '{"a": 101}', "from 1 to 100"),
+        ("streamWeights", '{"a": 2}', "needs option maxEntriesPerTrigger"),
+        ("startingTimestamp", '{"a": {}}', "of 'a' must be a time"),
+        ("startingTimestamp", '{"a": "soon"}', "of 'a' must be a time"),
+    ],
+)
+def test_what_is_given_by_stream_is_checked_stream_by_stream(option: str, value: str, problem: str) -> None:
+    with pytest.raises(InvalidOptionError, match=problem):
+        parse_options({**GOOD, option: value}, SOURCE, "source")
+
+
+def test_a_name_goes_before_a_pattern_and_patterns_in_their_order() -> None:
+    given = {**GOOD, "streams": "a,a*,b:1,b:2", "maxEntriesPerTrigger": '{"a*": 1, "b:*": 3, "b:2": 4, "?": 5}'}
+    most = parse_options(given, SOURCE, "source")["maxEntriesPerTrigger"]
+    assert [most.of(stream) for stream in ("a*", "a", "b:1", "b:2", "c", "other")] == [1, 1, 3, 4, 5, None]
+
+
+def test_sizes_count_as_redis_does() -> None:
+    given = {**GOOD, "maxBytesPerTrigger": "3 MB", "streamWeights": '{"a": 3}'}
+    assert parse_options(given, SOURCE, "source")["maxBytesPerTrigger"] == 3 << 20

@@ -7,9 +7,9 @@ import itertools
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
-from spark_streams.engine.commands.keys import glob
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import NIL, OK, Array, CommandError, Map, Reply, bulk, bulks, integer
+from spark_streams.redis_pattern import compiled
 
 
 def _hash(client: Client, key: bytes) -> dict[bytes, bytes]:
@@ -93,7 +93,7 @@ def hscan(engine: Engine, client: Client, args: list[bytes]) -> Reply:
         if count < 1:
             raise syntax_error()
     fields = _hash(client, args[1])
-    matches = glob(pattern).fullmatch
+    matches = compiled(pattern).fullmatch
     page = list(itertools.islice(fields.items(), cursor, cursor + count))
     following = cursor + count if cursor + count < len(fields) else 0
     shown = [part for name, value in page if matches(name) for part in ((name, value) if with_values else (name,))]

@@ -11,6 +11,7 @@ from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulk, bulks, integer, simple
 from spark_streams.engine.store.keyspace import TYPE_NAMES, Value, existing
 from spark_streams.engine.store.stream import Stream
+from spark_streams.redis_pattern import compiled
 
 
 @command("exists", -2, "readonly fast", (1, -1, 1))
@@ -47,44 +48,10 @@ def type_(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return simple("none" if value is None else TYPE_NAMES[type(value)])
 
 
-def glob(pattern: bytes) -> re.Pattern[bytes]:
-    """A Redis glob (`* ? [a-c] [^a] \\x`) as a regular expression for `fullmatch`."""
-    segments = [out := bytearray()]  # what stands between the stars
-    at = 0
-    while at < len(pattern):
-        byte = pattern[at : at + 1]
-        if byte == b"*":
-            segments.append(out := bytearray())
-        elif byte == b"?":
-            out += b"."
-        elif byte == b"\\" and at + 1 < len(pattern):
-            at += 1
-            out += re.escape(pattern[at : at + 1])
-        elif byte == b"[" and (end := pattern.find(b"]", at + 1)) > 0:
-            inner = pattern[at + 1 : end]
-            negated = inner[:1] == b"^"
-            body = inner[1:] if negated else inner
-            safe = re.sub(rb"([\[\]\\^&|~])", rb"\\\1", body)
-            out += (b"[^" if negated else b"[") + safe + b"]" if body else b"(?!)"
-            at = end
-        else:
-            out += re.escape(byte)
-        at += 1
-    # The first place where a segment fits is as good as any later one: never looked for twice (`(?>`), so that a
-    # pattern of many stars costs no more than a long one.
-    whole = bytes(segments[0])
-    if len(segments) > 1:
-        whole += b"".join(b"(?>.*?%b)" % bytes(part) for part in segments[1:-1] if part) + b".*" + bytes(segments[-1])
-    try:
-        return re.compile(whole, re.DOTALL)
-    except re.error:
-        return re.compile(re.escape(pattern))
-
-
 @command("keys", 2, "readonly")
 def keys(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """KEYS pattern"""
-    matches = glob(args[1]).fullmatch
+    matches = compiled(args[1]).fullmatch
     return Array(bulks(key for key in list(client.db.keys()) if matches(key)))
 
 
@@ -110,7 +77,7 @@ def scan(engine: Engine, client: Client, args: list[bytes]) -> Reply:
                 raise syntax_error()
     names = list(client.db.keys())
     page = names[cursor : cursor + count]
-    matches = glob(pattern).fullmatch
+    matches = compiled(pattern).fullmatch
     shown = [
         key for key in page if matches(key) and (not kind or TYPE_NAMES[type(client.db.values[key])].encode() == kind)
     ]

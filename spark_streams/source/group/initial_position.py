@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from spark_streams.by_stream import ByStream
 from spark_streams.ids import StreamId
 from spark_streams.keys import key_beside
-from spark_streams.option_values import Positions
 from spark_streams.source.group.count_entries import count_read
 from spark_streams.source.group.group_admin import Start, create_groups_at, streams_without_group
 from spark_streams.source.group.group_state import fetch_state, missing
@@ -16,7 +16,7 @@ from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import stream_states
 
-FIRST = Positions("0", {})  # before a stream's first entry
+FIRST = ByStream("0", {})  # before a stream's first entry
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class InitialPositionKeys:
         return key_beside(stream, self.kind, self.member.group, self.member.consumer)
 
 
-def create_groups(server: Server, member: Membership, streams: Sequence[str], starting: Positions) -> dict[str, Start]:
+def create_groups(
+    server: Server, member: Membership, streams: Sequence[str], starting: ByStream[str]
+) -> dict[str, Start]:
     """Make sure that these streams have the group; a stream that does not exist is made. Where groups were made. Raises
     WrongKeyTypeError."""
     starts = resolve(server, streams_without_group(server, member, streams), starting)
@@ -40,7 +42,7 @@ def create_groups(server: Server, member: Membership, streams: Sequence[str], st
     return starts
 
 
-def resolve(server: Server, streams: Sequence[str], starting: Positions) -> dict[str, Start]:
+def resolve(server: Server, streams: Sequence[str], starting: ByStream[str]) -> dict[str, Start]:
     """Where a new group of these streams starts; `latest` is the newest entry of this moment. Raises
     WrongKeyTypeError."""
     starts = {}

@@ -4,11 +4,11 @@ what is new; else a piece as the last resort."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spark_streams.ids import MAX_ID
 from spark_streams.options import Options
-from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState
@@ -18,12 +18,12 @@ from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.prefetch import Reserving
 from spark_streams.source.microbatch.query_state import QueryState
 from spark_streams.source.offset import Claimed
-from spark_streams.source.partitioning import share
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import Rules, take_over
 from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.poison_batch import PoisonBatch
 from spark_streams.source.recovery.taken_entries import Taken
+from spark_streams.source.room import Room
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.wire.server import Server
 
@@ -75,8 +75,8 @@ class ContentsChooser:
         self._poison.forget()
         self._taken.forget()
 
-    def choose(self, server: Server, state: QueryState, token: str, most: int | None) -> BatchContents:
-        """At most `most` entries (None: any number), for a batch named `token`; empty where there is nothing to read.
+    def choose(self, server: Server, state: QueryState, token: str, room: Room) -> BatchContents:
+        """What there is room for, for a batch named `token`; empty where there is nothing to read.
 
         Raises DataLossError where entries are gone and that is not allowed, ServerError and kin.
         """
@@ -84,24 +84,24 @@ class ContentsChooser:
         piece = self._poison.next_piece(server, self._subscription.member, state.groups, state.logged)
         if piece:
             return BatchContents(piece)
-        contents = self._claimed_left_and_new(server, state, token, most)
+        contents = self._claimed_left_and_new(server, state, token, room)
         return contents or BatchContents(self._poison.last_resort(server, state.logged), new=contents.new)
 
-    def _claimed_left_and_new(self, server: Server, state: QueryState, token: str, most: int | None) -> BatchContents:
+    def _claimed_left_and_new(self, server: Server, state: QueryState, token: str, room: Room) -> BatchContents:
         """What is claimed comes first; the room that it leaves goes to what a crash left, else to what is new."""
-        claimed = self._claim(server, state, token, most)
-        room = None if most is None else most - sum(one.count for some in claimed.values() for one in some)
+        claimed = self._claim(server, state, token, room)
+        room = room.without({stream: sum(one.count for one in some) for stream, some in claimed.items()})
         if state.prefetch is not None:
             ranges = state.prefetch.ranges
+            room = replace(room, budget=state.prefetch.room.budget)  # it was told of them
         else:
             ranges = self._left_by_a_crash(server, state, room)
             if ranges:
                 return BatchContents(claimed, ranges)
-        room = None if room is None else room - sum(entries.count for entries in ranges)
-        new = self._new(server, state.groups, room, hurry=bool(claimed or ranges))
+        new = self._new(server, state.groups, room.without(per_stream(ranges)), hurry=bool(claimed or ranges))
         return BatchContents(claimed, ranges + new, new)
 
-    def _claim(self, server: Server, state: QueryState, token: str, most: int | None) -> dict[str, list[Claimed]]:
+    def _claim(self, server: Server, state: QueryState, token: str, room: Room) -> dict[str, list[Claimed]]:
         """Entries of dead consumers, and claims of a run that died before an offset named them."""
         options = self._options
         rules = Rules(
@@ -113,31 +113,32 @@ class ContentsChooser:
             self._subscription.live,
             self._limits,
         )
-        claimed = take_over(server, self._subscription.member, state.groups, state.begin, token, rules, most)
+        claimed = take_over(server, self._subscription.member, state.groups, state.begin, token, rules, room)
         for stream, some in claimed.items():
             self._counters.claimed[stream] += sum(one.count for one in some)
         return claimed
 
-    def _left_by_a_crash(self, server: Server, state: QueryState, most: int | None) -> list[EntryRange]:
+    def _left_by_a_crash(self, server: Server, state: QueryState, room: Room) -> list[EntryRange]:
         """Entries that a crashed run reserved and did not log: pending for us above what is acknowledged."""
         known = state.unacknowledged
         backlog = {s: group.ours for s, group in state.groups.items() if group.ours > known.get(s, 0)}
-        if not backlog:
+        if not backlog or room.is_full:
             return []
-        allowed = backlog if most is None else share(most, backlog, self.turn)
+        allowed = room.shares(backlog, self.turn)
         asked = [PendingRange(s, MAX_ID, state.begin[s], most=entries) for s, entries in allowed.items()]
         size = self._admission.size(list(allowed.values()))
-        return pending_ranges(server, self._subscription.member, asked, size, limits=self._limits)
+        ranges = pending_ranges(server, self._subscription.member, asked, size, limits=self._limits)
+        return ranges if room.budget is None else room.budget.first_of(ranges)
 
-    def _new(self, server: Server, groups: Mapping[str, GroupState], most: int | None, hurry: bool) -> list[EntryRange]:
+    def _new(self, server: Server, groups: Mapping[str, GroupState], room: Room, hurry: bool) -> list[EntryRange]:
         """hurry: there is a batch anyway, so what is new need not wait for more to come."""
         backlog = self._admission.backlog(self._groups.heads, groups)
         hurry |= self._poison.holds_some
-        if not backlog or most == 0 or (not hurry and self._admission.should_wait(sum(backlog.values()))):
+        if not backlog or room.is_full or (not hurry and self._admission.should_wait(sum(backlog.values()))):
             return []
-        most = self._poison.share_of(sum(backlog.values()), most)
+        room = room.at_most(self._poison.share_of(sum(backlog.values()), room.entries))
         while backlog:
-            reserved = self.reserving.new_entries(server, self._groups.heads, groups, backlog, most, self.turn)
+            reserved = self.reserving.new_entries(server, self._groups.heads, groups, backlog, room, self.turn)
             self._groups.account.took(self._groups.heads, groups, reserved)
             if reserved.ranges or not reserved.states:
                 return reserved.ranges

@@ -20,7 +20,7 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.reserve import Wanted, reserve
-from spark_streams.source.partitioning import share
+from spark_streams.source.room import Room
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState
 
@@ -40,19 +40,27 @@ class Reserving:
         heads: Mapping[str, StreamState],
         states: Mapping[str, GroupState],
         backlog: Mapping[str, int],
-        most: int | None,
+        room: Room,
         turn: int,
     ) -> Reserved:
-        """Reserve up to `most` entries of what each stream's backlog has. Raises as `reserve` does."""
-        allowed = backlog if most is None else share(most, backlog, turn)
+        """Reserve of each stream's backlog what there is room for. Raises as `reserve` does."""
+        allowed = room.shares(backlog, turn)
+        if room.budget is not None:
+            ends = {stream: self.admission.end_of(stream, heads).last for stream in allowed}
+            waiting = {
+                stream: EntryRange(stream, states[stream].last_delivered, ends[stream], count, owned=True)
+                for stream, count in allowed.items()
+                if count
+            }
+            allowed = room.budget.share(waiting, room.weights.of, turn)
         wanted = {s: Wanted(n, self.admission.end_of(s, heads).last) for s, n in allowed.items() if n > 0}
         step = min(self.limits.reserve_step, self.admission.size(list(allowed.values())))
         return reserve(server, self.member, wanted, states, step, self.no_ack, self.limits)
 
-    def is_worth_it(self, backlog: Mapping[str, int], most: int | None) -> bool:
-        """Whether the next batch, of up to `most` entries of what is left, takes a while to reserve."""
-        left = sum(backlog.values())
-        taken = left if most is None else min(left, most)
+    def is_worth_it(self, backlog: Mapping[str, int], room: Room) -> bool:
+        """Whether the next batch, with so much room for what is left, takes a while to reserve."""
+        left, there = sum(backlog.values()), sum(room.open_to(backlog).values())
+        taken = there if room.entries is None else min(there, room.entries)
         return taken >= self.limits.worth_ahead and not self.admission.is_too_little(left)
 
 
@@ -62,7 +70,7 @@ class Prefetch:
 
     reserving: Reserving
     streams: Sequence[str]
-    most: int | None
+    room: Room
     turn: int
     known: Mapping[str, StreamState]
     ranges: list[EntryRange] = field(default_factory=list)
@@ -74,8 +82,8 @@ class Prefetch:
         if len(states) < len(found) or any(_is_trimmed(heads[s], state) for s, state in states.items()):
             return
         backlog = self.reserving.admission.backlog(heads, states)
-        if self.reserving.is_worth_it(backlog, self.most):
-            self.ranges = self.reserving.new_entries(server, heads, states, backlog, self.most, self.turn).ranges
+        if self.reserving.is_worth_it(backlog, self.room):
+            self.ranges = self.reserving.new_entries(server, heads, states, backlog, self.room, self.turn).ranges
 
     def pending(self) -> Counter[str]:
         """How many entries are pending for it, per stream."""

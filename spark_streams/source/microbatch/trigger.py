@@ -26,6 +26,7 @@ from spark_streams.source.microbatch.query_state import QueryState, RunMemory
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges, pending_ranges
 from spark_streams.source.recovery.taken_entries import missing_from
+from spark_streams.source.room import Rooms
 from spark_streams.wire.server import Server
 
 
@@ -41,6 +42,7 @@ class Trigger:
         contents: ContentsChooser,
         acknowledging: Acknowledging,
         admission: Admission,
+        rooms: Rooms,
         losses: DataLoss,
         limits: Limits,
     ) -> None:
@@ -51,6 +53,7 @@ class Trigger:
         self._contents = contents
         self._acknowledging = acknowledging
         self._admission = admission
+        self._rooms = rooms
         self._losses = losses
         self._limits = limits
 
@@ -59,7 +62,7 @@ class Trigger:
         before this returns, else in the background. begin: it is in Spark's commit log (docs/facts.md, S4)."""
         state = self._memory.state_at(server, begin)
         token = secrets.token_hex(6)
-        contents = self._contents.choose(server, state, token, most)
+        contents = self._contents.choose(server, state, token, self._rooms.of(most))
         self._memory.remember(state.groups, contents.new or [])
         if not contents:
             if not self._acknowledging.is_done(state.begin):
@@ -123,7 +126,7 @@ class Trigger:
             return
         left = Counter(self._admission.backlog(self._groups.heads, groups))
         left.subtract(per_stream(new))
-        reserving = self._contents.reserving
-        if reserving.is_worth_it(left, most):
+        reserving, room = self._contents.reserving, self._rooms.of(most)
+        if reserving.is_worth_it(left, room):
             turn = self._contents.turn + 1
-            self._memory.expect(Prefetch(reserving, list(groups), most, turn, self._groups.heads))
+            self._memory.expect(Prefetch(reserving, list(groups), room, turn, self._groups.heads))

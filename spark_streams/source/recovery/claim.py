@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.ids import MAX_ID, MIN_ID
+from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.data_loss import GO_ON
 from spark_streams.source.group.group_state import GroupState, OtherConsumer
 from spark_streams.source.limits import Limits
@@ -30,6 +31,7 @@ from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.taken_entries import Taken, forget, remember, take
+from spark_streams.source.room import Room
 from spark_streams.wire.connection import Argument, ReplyError, pack
 from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, decode_pending, texts_of
 from spark_streams.wire.server import Server
@@ -68,27 +70,29 @@ def take_over(
     begin: Offset,
     token: str,
     rules: Rules,
-    limit: int | None,
+    room: Room,
 ) -> dict[str, list[Claimed]]:
-    """Claim up to `limit` entries (None: all); per stream the consumers that now hold some.
+    """Claim what there is room for; per stream the consumers that now hold some.
 
-    begin: the offset before this batch, whose own claims are left alone.
+    begin: the offset before this batch, whose own claims are left alone; the room is told of their bytes alone.
     """
     _require_all(server, member, states, begin, rules)
     claimed = _left_by_a_crash(member, states, begin)
-    left = limit if limit is None else limit - sum(claim.count for claims in claimed.values() for claim in claims)
-    if rules.idle is None or (left is not None and left <= 0):
+    if room.budget is not None:
+        for stream, claims in claimed.items():
+            for claim in claims:
+                room.budget.note(EntryRange(stream, MIN_ID, MAX_ID, claim.count, False, claim.consumer))
+    room = room.without({stream: sum(claim.count for claim in claims) for stream, claims in claimed.items()})
+    if rules.idle is None or room.is_full:
         return claimed
     ours = claim_consumer(member.consumer, token)
     for stream, dead in _dead_consumers(server, member, states, rules).items():
         asked: list[bytes] = []
         taken = 0
         for consumer in dead:
-            room = None if left is None else left - taken
-            if room is None or room > 0:
-                ids, count = _claim(server, member, stream, consumer, ours, rules, room)
-                asked += ids
-                taken += count
+            ids, count = _claim(server, member, stream, consumer, ours, rules, room.without({stream: taken}))
+            asked += ids
+            taken += count
         if taken:
             # Others may have acknowledged or claimed in between: what counts is what is pending for it now.
             held = _held_by(server, member, stream, ours)
@@ -97,7 +101,7 @@ def take_over(
                 claimed.setdefault(stream, []).append(Claimed(ours, held))
             else:
                 delete_claim_consumers(server, member, {stream: [Claimed(ours, 0)]})
-            left = None if left is None else left - held
+            room = room.without({stream: held})
             gone = _gone(server, member, stream, ours, asked, rules.limits) if held < taken else 0
             if gone:
                 problem = (
@@ -179,14 +183,15 @@ def _dead_consumers(
 
 
 def _claim(
-    server: Server, member: Membership, stream: str, consumer: str, to: str, rules: Rules, limit: int | None
+    server: Server, member: Membership, stream: str, consumer: str, to: str, rules: Rules, room: Room
 ) -> tuple[list[bytes], int]:
     """Claim from one consumer, a page at a time; the entries that were asked for (as `PendingPage.ids`), how many."""
     assert rules.idle is not None
     ids: list[bytes] = []
+    limit = room.of(stream)
     counts = OF_A_QUERY.search(consumer) is None
     asked, start, most = 0, MIN_ID, rules.limits.claim_page
-    while limit is None or asked < limit:
+    while (limit is None or asked < limit) and not (room.budget and room.budget.is_spent):
         count = most if limit is None else min(most, limit - asked)
         question = ("XPENDING", stream, member.group, "IDLE", rules.idle, bytes(start), "+", count, consumer)
         there = server.of(stream)
@@ -197,11 +202,18 @@ def _claim(
         if page.last is None:
             break
         left, packed = _dead_letter(stream, consumer, page, rules) if counts else (page.count, page.ids)
+        is_all = True
+        if left and room.budget is not None:
+            found = EntryRange(stream, start, page.last, left, owned=False, ids=packed)
+            weighed = room.budget.take(found)
+            is_all = weighed.is_all
+            if not is_all:
+                left, packed = weighed.count, b"".join(arguments_of(packed)[: weighed.count].to_pylist())
         if left:
             send_claim(server, member, stream, to, rules.idle, left, packed, counts)
             ids.append(packed)
             asked += left
-        if page.count < count or page.last == MAX_ID:
+        if page.count < count or page.last == MAX_ID or not is_all:
             break
         start = page.last.next()
     if asked and not counts:

@@ -1,0 +1,233 @@
+"""maxEntriesPerTrigger by stream, maxBytesPerTrigger, streamWeights, and where streams begin, by stream or pattern."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+import redis
+
+from spark_streams.source.stream_reader import StreamReader
+from tests.servers import Server
+from tests.source.driving import (
+    ALL,
+    NEVER_AHEAD,
+    SMALL,
+    add,
+    another_reader,
+    drain,
+    forget_all,
+    pending_count,
+    reader,
+    rows,
+)
+
+WIDE = pa.schema([("n", pa.int64()), ("text", pa.string()), ("_stream", pa.string())])
+LIMITS = (SMALL, NEVER_AHEAD)
+
+
+@pytest.fixture(autouse=True)
+def _ended() -> Iterator[None]:
+    yield
+    forget_all()
+
+
+def batches(one: StreamReader) -> list[list[dict[str, object]]]:
+    """All batches, committed one after the other."""
+    found, at = [], one.initialOffset()
+    while (end := one.latestOffset(at, ALL)) != at:
+        found.append(rows(one, at, end))
+        one.commit(end)
+        at = end
+    return found
+
+
+def counted(batch: list[dict[str, object]]) -> Counter[object]:
+    return Counter(row["_stream"] for row in batch)
+
+
+def wide(client: redis.Redis, sizes: list[int], stream: str = "s") -> None:
+    """Entries whose names and values have so many bytes: `n` and `text` are 5, a number of three digits another 3."""
+    pipe = client.pipeline(transaction=False)
+    for n, size in enumerate(sizes, 100):
+        pipe.xadd(stream, {"n": n, "text": "x" * (size - 8)})
+    pipe.execute()
+
+
+def bytes_of(batch: list[dict[str, object]]) -> int:
+    return sum(8 + len(str(row["text"])) for row in batch)
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])
+def test_each_stream_has_a_limit_of_its_own_and_others_have_none(server: Server, limits: object) -> None:
+    with server.client() as client:
+        for stream in ("orders", "audit:a", "audit:b", "rest"):
+            add(client, 100, stream)
+    most = json.dumps({"orders": 40, "audit:*": 15})
+    one = reader(server, limits=limits, streams="orders,audit:a,audit:b,rest", maxEntriesPerTrigger=most)  # type: ignore[arg-type]
+    found = [counted(batch) for batch in batches(one)]
+    assert found[0] == {"orders": 40, "audit:a": 15, "audit:b": 15, "rest": 100}
+    assert found[2] == {"orders": 20, "audit:a": 15, "audit:b": 15}
+    assert len(found) == 7
+    assert sum(found, Counter()) == dict.fromkeys(("orders", "audit:a", "audit:b", "rest"), 100)
+
+
+def test_streams_that_a_pattern_finds_later_have_its_limit(server: Server) -> None:
+    with server.client() as client:
+        add(client, 30, "o:1")
+        one = reader(
+            server,
+            limits=replace(NEVER_AHEAD, look_every=0.0),
+            streamsPattern="o:*",
+            maxEntriesPerTrigger='{"o:2": 5, "o:*": 20}',
+        )
+        first = one.initialOffset()
+        end = one.latestOffset(first, ALL)
+        assert counted(rows(one, first, end)) == {"o:1": 20}
+        add(client, 30, "o:2")
+        last = one.latestOffset(end, ALL)
+        assert counted(rows(one, end, last)) == {"o:1": 10, "o:2": 5}
+
+
+def test_what_a_crash_left_and_what_is_claimed_count_against_a_streams_limit(server: Server) -> None:
+    with server.client() as client:
+        add(client, 60, "a")
+        add(client, 60, "b")
+        one = reader(server, limits=NEVER_AHEAD, streams="a,b")
+        one.latestOffset(one.initialOffset(), ALL)  # and dies: 120 pending, nothing logged
+        again = reader(server, limits=NEVER_AHEAD, streams="a,b", maxEntriesPerTrigger='{"a": 25}')
+        found = [counted(batch) for batch in batches(again)]
+        assert found == [{"a": 25, "b": 60}, {"a": 25}, {"a": 10}]
+        add(client, 50, "a")
+        client.xreadgroup("g", "dead", {"a": ">"}, count=40)
+        options = {"maxEntriesPerTrigger": '{"a": 25}', "claimIdle": "1ms", "consumer": "heir"}
+        third = another_reader(server, limits=NEVER_AHEAD, streams="a,b", **options)
+        at = third.initialOffset()
+        end = third.latestOffset(at, ALL)
+        assert counted(rows(third, at, end)) == {"a": 25}
+        last = third.latestOffset(end, ALL)
+        assert counted(rows(third, end, last)) == {"a": 25}  # 15 that were claimed, and the 10 that are new
+
+
+def test_weights_share_a_limit(server: Server) -> None:
+    with server.client() as client:
+        for stream in ("vip", "a", "b"):
+            add(client, 300, stream)
+    one = reader(server, limits=NEVER_AHEAD, streams="vip,a,b", streamWeights='{"vip": 3}', maxEntriesPerTrigger="100")
+    at, found = one.initialOffset(), []
+    for _ in range(3):
+        end = one.latestOffset(at, one.getDefaultReadLimit())
+        found.append(counted(rows(one, at, end)))
+        at = end
+    assert found == [{"vip": 60, "a": 20, "b": 20}] * 3
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])
+@pytest.mark.parametrize(
+    "options", [{}, {"noAck": "true"}, {"delivery": "at-most-once"}], ids=["acked", "noAck", "once"]
+)
+def test_a_batch_has_no_more_bytes_than_asked_for(server: Server, options: dict[str, str], limits: object) -> None:
+    sizes = [10] * 300 + [2_000] * 5 + [9_000] + [100] * 50 + [12_000] + [10] * 20
+    with server.client() as client:
+        wide(client, sizes)
+    one = reader(server, WIDE, limits=limits, maxBytesPerTrigger="10000", **options)  # type: ignore[arg-type]
+    found = batches(one)
+    assert [row["n"] for batch in found for row in batch] == list(range(100, 100 + len(sizes)))
+    assert [len(batch) for batch in found if bytes_of(batch) > 10_000] == [1]  # the one that is larger than that
+    # No batch could have had the next entry, too.
+    ends = list(itertools.accumulate(len(batch) for batch in found))[:-1]
+    assert all(bytes_of(batch) + sizes[end] > 10_000 for batch, end in zip(found, ends, strict=False))
+
+
+def test_bytes_are_shared_between_streams_by_weight_and_nobody_starves(server: Server) -> None:
+    with server.client() as client:
+        wide(client, [1_000] * 60, "small")
+        wide(client, [1_000] * 60, "vip")
+        wide(client, [30_000] * 4, "large")  # each of these larger than the whole limit
+    one = reader(
+        server,
+        WIDE,
+        limits=NEVER_AHEAD,
+        streams="small,vip,large",
+        maxBytesPerTrigger="20kb",
+        streamWeights='{"vip": 3}',
+    )
+    found = batches(one)
+    assert sum(map(counted, found), Counter()) == {"small": 60, "vip": 60, "large": 4}
+    assert all(bytes_of(batch) <= 20 << 10 or counted(batch)["large"] == 1 for batch in found)
+    both = next(batch for batch in found if not counted(batch)["large"])
+    assert counted(both)["vip"] > 2 * counted(both)["small"] > 0
+    assert any(counted(batch)["large"] for batch in found[:3])
+
+
+def test_what_a_crash_left_is_cut_by_bytes_too_and_read_once(server: Server) -> None:
+    with server.client() as client:
+        wide(client, [1_000] * 50, "a")
+        wide(client, [1_000] * 50, "b")
+        one = reader(server, WIDE, limits=NEVER_AHEAD, streams="a,b")
+        one.latestOffset(one.initialOffset(), ALL)
+        again = reader(server, WIDE, limits=NEVER_AHEAD, streams="a,b", maxBytesPerTrigger="30000")
+        found = batches(again)
+        assert sum(map(counted, found), Counter()) == {"a": 50, "b": 50}
+        assert max(map(bytes_of, found)) <= 30_000
+        assert len(found) == 4
+        assert pending_count(client, "a") == pending_count(client, "b") == 0
+
+
+def test_what_is_claimed_is_cut_by_bytes_too(server: Server) -> None:
+    with server.client() as client:
+        wide(client, [1_000] * 50)
+        client.xgroup_create("s", "g", "0")
+        client.xreadgroup("g", "dead", {"s": ">"})
+        one = reader(server, WIDE, limits=NEVER_AHEAD, maxBytesPerTrigger="15000", claimIdle="1ms")
+        found = batches(one)
+        assert [len(batch) for batch in found] == [15, 15, 15, 5]
+        assert pending_count(client) == 0
+
+
+def test_in_a_group_that_others_read_from_bytes_are_those_of_our_entries(server: Server) -> None:
+    with server.client() as client:
+        wide(client, [1_000] * 40)
+        one = reader(server, WIDE, limits=NEVER_AHEAD, maxBytesPerTrigger="10000")
+        at = one.initialOffset()
+        client.xreadgroup("g", "bob", {"s": ">"}, count=5)
+        end = one.latestOffset(at, ALL)
+        assert [row["n"] for row in rows(one, at, end)] == list(range(105, 115))
+
+
+def test_deleted_entries_weigh_nothing_and_are_told(server: Server) -> None:
+    with server.client() as client:
+        wide(client, [1_000] * 20)
+        for entry, _ in client.xrange("s", count=20):
+            client.xdel("s", entry)
+        one = reader(server, WIDE, limits=NEVER_AHEAD, maxBytesPerTrigger="5000", failOnDataLoss="false")
+        at = one.initialOffset()
+        end = one.latestOffset(at, ALL)
+        assert rows(one, at, end) == []
+        wide(client, [1_000] * 7)
+        last = one.latestOffset(end, ALL)
+        assert len(rows(one, end, last)) == 5
+
+
+def _ids(client: redis.Redis, stream: str) -> list[str]:
+    add(client, 10, stream)
+    return [entry.decode() for entry, _ in client.xrange(stream)]
+
+
+def test_groups_begin_where_their_stream_or_pattern_says(server: Server) -> None:
+    with server.client() as client:
+        ids = {stream: _ids(client, stream) for stream in ("a", "b:1", "b:2", "c")}
+        offsets = json.dumps({"b:2": ids["b:2"][6], "b:*": "earliest", "a": "latest"})
+        one = reader(server, limits=NEVER_AHEAD, streams="a,b:1,b:2,c", startingOffsets=offsets)
+        found = drain(one)
+        assert sorted(found[0]) == sorted([*range(10), 7, 8, 9])
+        times = json.dumps({"a": int(ids["a"][0].split("-")[0]), "b:1": "2100-01-01", "*": 0})
+        late = reader(server, limits=NEVER_AHEAD, streams="a,b:1,b:2", group="late", startingTimestamp=times)
+        at = late.initialOffset()
+        end = late.latestOffset(at, ALL)
+        assert counted(rows(late, at, end)) == {"a": 10, "b:2": 10}
