@@ -6,6 +6,7 @@ stand still there; then the whole job gets SIGKILL. The second job finds the che
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -121,6 +122,11 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random,
         "maxEntriesPerTrigger": str(random_.randint(40, 90)),
         "entriesPerPartition": str(random_.choice([15, 40, 1000])),
     }
+    if random_.random() < 0.3:
+        options["maxBytesPerTrigger"] = random_.choice(["1kb", "3kb", "1mb"])
+        options["streamWeights"] = '{"*:0": 5}'
+    elif random_.random() < 0.3:
+        options["maxEntriesPerTrigger"] = json.dumps({"*": random_.randint(30, 60)})
     claims = point == "logged with claims"
     if claims:
         options["claimIdle"] = "1ms"

@@ -5,6 +5,7 @@ A run has only a few kinds of powers, often one, sometimes all: so single causes
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -122,7 +123,21 @@ def options(chance: random.Random, streams: int, powers: Collection[str]) -> dic
         given |= {"maxDeliveries": chance.choice(["1", "2", "3"]), "deadLetterStream": DEAD}
     if chance.random() < 0.4:
         given["failOnDataLoss"] = "false"
-    return given
+    return given | _other_limits(given)
+
+
+def _other_limits(given: Mapping[str, str]) -> dict[str, str]:
+    """Limits of bytes and by stream, now and then. Drawn apart, so that a seed's other choices are what they were."""
+    chance = random.Random(repr(given))
+    most = given.get("maxEntriesPerTrigger")
+    found: dict[str, str] = {}
+    if chance.random() < 0.2:
+        found["maxBytesPerTrigger"] = chance.choice(["1", "20", "60", "300"])
+    if most is not None and chance.random() < 0.2:
+        found["maxEntriesPerTrigger"] = json.dumps({"*": int(most)})
+    elif (most or found) and chance.random() < 0.3:
+        found["streamWeights"] = json.dumps({"*": chance.choice([1, 3, 100])})
+    return found
 
 
 def _powers(chance: random.Random) -> dict[str, Mapping[str, int]]:
