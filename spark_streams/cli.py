@@ -20,6 +20,7 @@ from spark_streams.commands.quicken import quicken
 from spark_streams.commands.report import report
 from spark_streams.commands.run import run
 from spark_streams.commands.serve import serve
+from spark_streams.commands.shards import shards
 from spark_streams.commands.shared import Group
 from spark_streams.commands.show import show
 from spark_streams.commands.streams import groups, streams
@@ -52,7 +53,24 @@ def main() -> None:
     """
 
 
-for _command in (streams, show, groups, lag, pending, top, report, add, dead, doctor, init, run, quicken, url, serve):
+for _command in (
+    streams,
+    shards,
+    show,
+    groups,
+    lag,
+    pending,
+    top,
+    report,
+    add,
+    dead,
+    doctor,
+    init,
+    run,
+    quicken,
+    url,
+    serve,
+):
     main.add_command(_command)
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@
     │   │   ├── ConsumerTakenError      another running query has this group and consumer
     │   │   └── RedriveTakenError       another process moves or purges its dead letters
     │   ├── GroupSharedError            noAck wants a group of its own, and others read from it
+    │   ├── ShardsError                 a stream is in other shards than is wanted, or in none, or its shards are lost
     │   ├── LedgerError                 rows that were written before are not those of this attempt, or are lost
     │   └── OffsetError                 a checkpoint's offset cannot be read
     ├── TransformError                  a function that was to repair dead letters
@@ -198,6 +199,12 @@ class GroupSharedError(StreamStateError):
     """A query with noAck must have its group for itself, and another consumer reads from it."""
 
     condition = "RSTREAM_GROUP_SHARED"
+
+
+class ShardsError(StreamStateError):
+    """A stream is in other shards than is wanted, in none, or by another column; or what says so is lost."""
+
+    condition = "RSTREAM_SHARDS"
 
 
 class LedgerError(StreamStateError):

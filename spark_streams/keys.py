@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import binascii
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import quote
 
@@ -48,6 +49,11 @@ def witness_key(query: str, number: int) -> str:
     return f"rstream:witness:{{{number}}}:{query}"
 
 
+def shards_key(stream: str) -> bytes:
+    """What is known of a stream in shards as a whole, beside its name."""
+    return key_beside(stream, "shards")
+
+
 @lru_cache(maxsize=4096)
 def slot_of(key: bytes) -> int:
     """Which of a cluster's 16,384 slots a key stands in. Source: Redis Cluster's specification."""
@@ -60,16 +66,24 @@ def hash_tag(stream: bytes) -> bytes:
     found = _TAG.match(stream)
     if found is not None:
         return found[1]
-    return stream if b"}" not in stream else _tag_of_slot(crc16(stream) % SLOTS)
+    return stream if b"}" not in stream else tag_of_slot(crc16(stream) % SLOTS)
 
 
-@lru_cache(maxsize=1024)
-def _tag_of_slot(slot: int) -> bytes:
-    """A tag for a name that cannot be one itself, because it holds a closing brace."""
+@lru_cache(maxsize=4096)
+def tag_of_slot(slot: int) -> bytes:
+    """The smallest number whose digits, in braces, put a key into this slot."""
+    return b"%d" % _tags()[slot]
+
+
+@lru_cache(maxsize=1)
+def _tags() -> Mapping[int, int]:
+    """That number for each slot. Finding all of them takes a tenth of a second; the largest one is 109,757."""
+    found: dict[int, int] = {}
     number = 0
-    while crc16(b"%d" % number) % SLOTS != slot:
+    while len(found) < SLOTS:
+        found.setdefault(crc16(b"%d" % number) % SLOTS, number)
         number += 1
-    return b"%d" % number
+    return found
 
 
 def crc16(data: bytes) -> int:

@@ -10,6 +10,7 @@ from spark_streams.by_stream import ByStream
 from spark_streams.errors import InvalidOptionError
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.redis_pattern import is_pattern
+from spark_streams.shards.names import Shard, may_be_in_shards
 
 # Of each of these at most one may be given.
 _ONE_OF_THESE = (
@@ -23,6 +24,9 @@ _ONE_OF_THESE = (
 _CONTRADICTIONS: tuple[tuple[tuple[str, Any], tuple[str, Any], str], ...] = (
     (("username", None), ("credentialProvider", None), "the provider names the user"),
     (("streamsPattern", None), ("createStreams", None), "a pattern reads what is there"),
+    (("streamsPattern", None), ("shards", None), "a pattern finds shards by their own names"),
+    (("createStreams", False), ("shards", None), "shards are made where they are not there"),
+    (("streamColumn", None), ("shards", None), "the key's column says which stream a row goes to"),
     (("ordered", True), ("minPartitions", None), "an ordered stream is read by one task"),
     (("ordered", True), ("entriesPerPartition", None), "an ordered stream is read by one task"),
     (("noAck", True), ("delivery", "at-most-once"), "noAck leaves nothing to acknowledge, the checkpoint protects"),
@@ -40,6 +44,8 @@ _NEEDS = (
     ("transactionBatch", "transaction", "it says which micro-batch the named write is a part of"),
     ("transactionBatch", "transactionQuery", "batches of all queries have the same numbers"),
     ("transactionQuery", "transactionBatch", "a query has many micro-batches"),
+    ("shards", "shardBy", "rows with the same value in that column go to the same shard"),
+    ("shardBy", "shards", "it says how many streams the rows go to by that column"),
     ("maxTriggerDelay", "minEntriesPerTrigger", "it says how long that may wait"),
     ("maxDeliveries", "deadLetterStream", "entries that were delivered too often move there"),
 )
@@ -81,6 +87,26 @@ def check_together(given: Collection[str], values: dict[str, Any]) -> None:
             f"options streamColumn and idColumn contradict each other: column {column!r} cannot hold the name of a "
             "stream and an entry's id"
         )
+    if values.get("shards") is not None:
+        _check_shards(values)
+
+
+def _check_shards(values: dict[str, Any]) -> None:
+    """What is to be in shards. Raises InvalidOptionError."""
+    is_source = "streams" in values
+    if not is_source and values["stream"] is None:
+        raise InvalidOptionError("option shards needs option stream: what the shards are called after")
+    for stream in (values["streams"] or ()) if is_source else (values["stream"],):
+        if not may_be_in_shards(stream):
+            raise InvalidOptionError(
+                f"options shards and {'streams' if is_source else 'stream'} contradict each other: {stream!r} has "
+                "braces, which say in which slot of a cluster all its shards would stand; take a name without"
+            )
+    if not is_source and values["shardBy"] == values["idColumn"]:
+        raise InvalidOptionError(
+            f"options shardBy and idColumn contradict each other: column {values['shardBy']!r} cannot hold a key, "
+            "which is a field, and an entry's id"
+        )
 
 
 def _check_source(given: Collection[str], values: dict[str, Any]) -> None:
@@ -113,6 +139,9 @@ def _check_named(names: tuple[str, ...], values: dict[str, Any]) -> None:
     for which in _BY_STREAM:
         given: ByStream[Any] | None = values.get(which)
         for stream in () if given is None else given.unmeant(names):
+            shard = Shard.named(stream)
+            if shard is not None and shard.stream in names:
+                continue
             near = difflib.get_close_matches(stream.lower(), {name.lower(): name for name in names}, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             what = f"stream {stream!r}, which is not" if not is_pattern(stream) else f"{stream!r}, which matches none"

@@ -24,6 +24,7 @@ from spark_streams.option_values import (
     one_of,
     positions,
     query_id,
+    shards,
     size,
     streams,
     text,
@@ -117,7 +118,13 @@ _PER_PARTITION = Option("entriesPerPartition", count, 100_000, "`100000`", "Abou
 _MIN_PARTITIONS = Option(
     "minPartitions", count, None, "", "At least so many tasks, by smaller ones, where there are entries enough."
 )
-_ORDERED = Option("ordered", flag, False, "`false`", "One task for each stream, so that its rows come in stream order.")
+_ORDERED = Option(
+    "ordered",
+    flag,
+    False,
+    "`false`",
+    "One task for each stream, or shard, so that its rows come in stream order.",
+)
 _CORRUPT = Option(
     "columnNameOfCorruptRecord",
     text,
@@ -144,6 +151,15 @@ SOURCE: tuple[Option, ...] = (
         "Whether a stream of `streams` that does not exist yet is made, empty, and waited for. `false`: a query that "
         "starts with one is refused, and nothing is made; what its checkpoint knows is a loss where it is gone "
         "(`failOnDataLoss`).",
+    ),
+    Option(
+        "shards",
+        shards,
+        None,
+        "as the server knows it",
+        "Each of `streams` is in so many [shards](shards.md), which are made where they are not there: for a query "
+        "that may begin before the first sink. A stream that is in shards is read from all of them without this "
+        "option.",
     ),
     Option(
         "group",
@@ -199,8 +215,8 @@ SOURCE: tuple[Option, ...] = (
     _MIN_PARTITIONS,
     replace(
         _ORDERED,
-        doc="One task for each stream, so that its rows come in stream order. Entries that `claimIdle` takes over come "
-        "in order with the others of their micro-batch, and after later ones that were read before.",
+        doc="One task for each stream, or shard, so that its rows come in stream order. Entries that `claimIdle` takes "
+        "over come in order with the others of their micro-batch, and after later ones that were read before.",
     ),
     Option(
         "delivery",
@@ -329,6 +345,21 @@ SINK: tuple[Option, ...] = (
         None,
         "none",
         "The STRING column that names the stream of each row. It is not written as a field.",
+    ),
+    Option(
+        "shards",
+        shards,
+        None,
+        "none",
+        "Write `stream` as so many streams ([shards](shards.md)), at most 256: rows of one key go to one of them, in "
+        "their order. The number stays as the first sink or query has it.",
+    ),
+    Option(
+        "shardBy",
+        text,
+        None,
+        "none",
+        "With `shards`: the column with the key. It is a field like others; a null is as an empty key.",
     ),
     Option(
         "idColumn",

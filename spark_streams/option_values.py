@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from spark_streams.by_stream import ByStream
 from spark_streams.ids import U64_MAX, InvalidStreamId, StreamId
+from spark_streams.shards.names import MOST
 
 T = TypeVar("T")
 MOST_WEIGHT = 100  # of a stream beside the others
@@ -38,6 +39,13 @@ def count(value: str) -> int:
 def number(value: str) -> int:
     """A whole number, or 0."""
     return 0 if value.strip() == "0" else count(value)
+
+
+def shards(value: str) -> int:
+    """A number of shards."""
+    if count(value) > MOST:
+        raise ValueError(f"must be at most {MOST}")
+    return count(value)
 
 
 def query_id(value: str) -> str:

@@ -32,15 +32,22 @@ class Options:
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
     @property
     def address(self) -> Address:
         """The server."""
         address: Address = self._values["url"]
         return address
 
+    def but(self, **values: Any) -> Options:
+        """The same, with other values for these."""
+        return Options({**self._values, **values})
+
     def with_patience(self, patience: Patience) -> Options:
         """The same, with another patience with the server."""
-        return Options({**self._values, "url": replace(self.address, patience=patience)})
+        return self.but(url=replace(self.address, patience=patience))
 
 
 def parse_options(given: Mapping[str, str], table: Iterable[Option], side: str) -> Options:

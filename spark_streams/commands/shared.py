@@ -117,11 +117,15 @@ def connect(url: str, starts: bool = False) -> Server:
 
 
 def named_streams(server: Server, names: Sequence[str]) -> Sequence[str | bytes]:
-    """These streams, or all that the server has. Raises StreamStateError where one is not there."""
+    """These streams, in place of those that are in shards the shards; or all that the server has. Raises
+    StreamStateError where one is not there."""
+    from spark_streams.shards.registry import known_shards
     from spark_streams.wire.scan import list_streams
 
     if not names:
         return list_streams(server)
+    sets = known_shards(server, names)
+    names = [name for stream in names for name in (sets[stream].names if stream in sets else (stream,))]
     from spark_streams.wire.reply_errors import is_no_such_key
 
     # XINFO, because a user who may use streams may ask it.

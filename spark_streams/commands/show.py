@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from spark_streams.commands.entry import no_such_entry, parse_id, print_entry
 from spark_streams.commands.shared import connect, json_option, named_streams, print_json, url_option
+
+if TYPE_CHECKING:
+    from spark_streams.wire.server import Server
 
 _LAST = 10  # entries, where nobody says which
 
@@ -23,7 +29,7 @@ def show(stream: str, entry: str | None, first: int | None, last: int | None, ur
     An ID without a sequence (1795163834542) means all entries of that millisecond. Bytes that are no text are shown as
     \\xff. JSON is that of rstream dead export: a value that is no UTF-8 is {"base64": "…"}, and where a field's name is
     none, or comes twice, `fields` is a list of [name, value]. No group is touched. Of dead letters, rstream dead show
-    says more.
+    says more. Those of a stream in shards are of all shards, by their ids.
 
     \b
     Examples:
@@ -34,15 +40,15 @@ def show(stream: str, entry: str | None, first: int | None, last: int | None, ur
     if sum(one is not None for one in (entry, first, last)) > 1:
         raise click.UsageError("give one of ID, --first and --last")
     with connect(url) as server:
-        named_streams(server, [stream])
+        streams = named_streams(server, [stream])
         if entry is not None:
-            found = server.execute("XRANGE", stream, *map(bytes, parse_id(entry)))
+            found = _entries(server, streams, "XRANGE", *map(bytes, parse_id(entry)))
             if not found:
                 raise no_such_entry(server, stream, entry)
         elif first is not None:
-            found = server.execute("XRANGE", stream, "-", "+", "COUNT", first)
+            found = _entries(server, streams, "XRANGE", "-", "+", "COUNT", first)[:first]
         else:
-            found = server.execute("XREVRANGE", stream, "+", "-", "COUNT", last or _LAST)[::-1]
+            found = _entries(server, streams, "XREVRANGE", "+", "-", "COUNT", last or _LAST)[-(last or _LAST) :]
     entries = [(one.decode(), list(zip(fields[0::2], fields[1::2], strict=True))) for one, fields in found]
     if as_json:
         from spark_streams.deadletter.envelope import text
@@ -56,3 +62,13 @@ def show(stream: str, entry: str | None, first: int | None, last: int | None, ur
         print_entry("entry", one, pairs)
     if not entries:
         click.echo(f"{stream} holds no entries")
+
+
+def _entries(server: Server, streams: Sequence[str | bytes], command: str, *words: str | bytes | int) -> list[Any]:
+    """(id, fields) of what the command finds in each of these, oldest first."""
+    from spark_streams.ids import StreamId
+
+    found = [
+        entry for reply in server.execute_all([(command, stream, *words) for stream in streams]) for entry in reply
+    ]
+    return sorted(found, key=lambda entry: StreamId.parse(entry[0]))

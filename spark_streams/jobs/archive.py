@@ -26,6 +26,7 @@ from spark_streams.option_tables import SOURCE
 from spark_streams.option_values import duration
 from spark_streams.options import Options
 from spark_streams.sink.trim import AckedTrimmer, Trimming, clock
+from spark_streams.source.shard_sets import names_of
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.retry import is_transient
@@ -50,6 +51,7 @@ def body(job: Job) -> None:
     table, fields = _table(job)
     query = Query(job, source)
     with connect(source.address) as server:
+        source = source.but(streams=names_of(server, source["streams"]))
         fresh = _groups_to_make(server, source)
     job.plan(
         **query.plan(),
@@ -91,6 +93,8 @@ def _source(job: Job) -> Options:
     if job.get("source.streamsPattern") is not None:
         raise ConfigError("source.streamsPattern has no meaning here: an archive names its streams (source.streams)")
     source = job.check_options("source", SOURCE, "source")
+    if source["shards"] is not None:
+        raise ConfigError("source.shards has no meaning here: an archive begins when who writes has made the shards")
     if source["noAck"] or source["delivery"] == "at-most-once":
         raise ConfigError(
             "source.noAck and source.delivery = at-most-once acknowledge entries before they are archived: drop them"

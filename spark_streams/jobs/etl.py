@@ -81,7 +81,7 @@ def body(job: Job) -> None:
 def _letters_to(job: Job) -> Options:
     """The options of [dead_letters]. Raises ConfigError, OptionError."""
     given = job.check_options("dead_letters", SINK, "sink")
-    for name in ("streamColumn", "idColumn"):
+    for name in ("streamColumn", "idColumn", "shards"):
         if given[name] is not None:
             raise ConfigError(f"dead_letters.{name} has no meaning here: letters go whole to dead_letters.stream")
     return given

@@ -113,6 +113,8 @@ def _check(job: Job, sink: Options, path: str, kind: str) -> None:
     for name in ("streamColumn", "idColumn"):
         if sink[name] is not None:
             raise ConfigError(f"sink.{name} has no meaning here: a load fills one stream, whose server gives the ids")
+    if sink["shards"] is not None:
+        raise ConfigError("sink.shards has no meaning here: a load keeps the order of its files in one stream")
 
 
 def _read(job: Job, file: str | None = None) -> DataFrame:

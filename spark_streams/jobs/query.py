@@ -23,6 +23,8 @@ from spark_streams.option_values import duration
 from spark_streams.options import Options
 from spark_streams.running.ending import end_between_batches
 from spark_streams.running.to_the_end import to_the_end
+from spark_streams.shards.names import Shard
+from spark_streams.source.shard_sets import names_of
 from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
@@ -67,7 +69,7 @@ class Query:
         if source["streams"] is None and source["streamsPattern"] is None:
             raise ConfigError("source.streams is missing (or source.streamsPattern): say which streams to read")
         with connect(source.address) as server:
-            self.streams: list[str] = list(source["streams"] or _inputs(server, source))
+            self.streams: list[str] = list(names_of(server, source["streams"] or ()) or _inputs(server, source))
             views = view_streams(server, self.streams)
             self._expected = self._told_of_absent(server, {view.stream: view for view in views})
         self.waiting: int | None = 0
@@ -84,7 +86,7 @@ class Query:
         wanted = self._job.get("job.trigger", "available-now")
         begun = Path(self._job.get("job.checkpoint").removeprefix("file:")).joinpath("metadata").exists()
         return {
-            "read": f"{', '.join(self.streams) or source['streamsPattern']} at {source.address}",
+            "read": f"{', '.join(source['streams'] or self.streams) or source['streamsPattern']} at {source.address}",
             "as": f"group {source['group']}, consumer {source['consumer']}",
             "waiting": "unknown" if self.waiting is None else f"{self.waiting:,} entries",
             **({"note": "; ".join(self._expected)} if self._expected else {}),
@@ -99,7 +101,8 @@ class Query:
         but = own_dead_letter_streams(self._source["deadLetterStream"])
         if not self.streams:
             return [nothing_matches(server, self._source["streamsPattern"], but)]
-        why = {s: SILENT if s in views else ABSENT for s in self.streams if s not in views or views[s].last == "0-0"}
+        known = {s for s in self.streams if s in views and (views[s].last != "0-0" or Shard.named(s))}
+        why = {s: SILENT if s in views else ABSENT for s in self.streams if s not in known}
         refused = [] if self._source["createStreams"] else [s for s, state in why.items() if state == ABSENT]
         told = [missing(server, stream, CREATE).message for stream in refused]
         return told + lines_of(server, {s: state for s, state in why.items() if s not in refused}, WAITING, but)

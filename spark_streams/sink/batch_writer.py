@@ -45,7 +45,7 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool, of_query: bool = False) -> None:
         """of_query: for a whole micro-batch. Raises UnsupportedError for mode overwrite, or where the server may drop
-        the ledger, SchemaError, InvalidOptionError, ServerError."""
+        the ledger, SchemaError, InvalidOptionError, ShardsError, ServerError."""
         to = Destination.of(options)
         if overwrite:
             raise UnsupportedError(
@@ -65,11 +65,11 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         self._once = options["delivery"] == "exactly-once"
         self._run = self._job = None
         if self._once and (of_query or options["transaction"] is not None):
-            self._run = begin_run(options.address)
+            self._run = begin_run(options.address, to.make_ready)
         elif self._once:
-            self._job = begin_job(options.address)
+            self._job = begin_job(options.address, to.make_ready)
         else:
-            reach(options.address, is_known=of_query)
+            reach(options.address, of_query, to.make_ready)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         name = self._options["transaction"]

@@ -1,6 +1,6 @@
 """Record batches cut into chunks: what is sent, and in a transaction of its own where the ledger keeps count.
 
-A batch is put in the order of its rows' streams, where a column names them, encoded whole, and cut where `chunkSize`
+A batch is put in the order of its rows' streams, where a column says which, encoded whole, and cut where `chunkSize`
 rows or 8 MB are full. A batch so large that its encoding would not fit Arrow's offsets is cut before. Pure: Arrow in,
 bytes out.
 """
@@ -17,8 +17,10 @@ import pyarrow.compute as pc
 
 from spark_streams.errors import EntryIdError, SchemaError
 from spark_streams.keys import slot_of
+from spark_streams.shards.names import shards_of
+from spark_streams.shards.of_keys import shards_of_keys
 from spark_streams.sink.destination import Destination
-from spark_streams.sink.fields import text_columns
+from spark_streams.sink.fields import text_columns, text_of
 from spark_streams.sink.fingerprint import Hashes, Mask, row_hashes
 from spark_streams.wire.entries.encode import Requests, encode_xadd, pack_maps
 
@@ -133,8 +135,8 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _encode(batch: pa.RecordBatch, before: int, to: Destination, nulls: str, fingerprints: bool) -> Chunk:
     rows = np.arange(before, before + len(batch))
     target: bytes | pa.DictionaryArray
-    if to.stream_column is not None:
-        codes, names = _streams(batch.column(to.stream_column), before, to)
+    if to.stream_column is not None or to.shards is not None:
+        codes, names = _shards(batch, to) if to.shards is not None else _streams(batch, before, to)
         order = np.argsort(codes, kind="stable")
         if (np.diff(order) != 1).any():
             batch, rows, codes = batch.take(pa.array(order)), rows[order], codes[order]
@@ -162,8 +164,16 @@ def _encode(batch: pa.RecordBatch, before: int, to: Destination, nulls: str, fin
     return Chunk(requests, names, codes, rows, hashes, ids, to.id_column)
 
 
-def _streams(column: pa.Array, before: int, to: Destination) -> tuple[npt.NDArray[np.int32], list[bytes]]:
+def _shards(batch: pa.RecordBatch, to: Destination) -> tuple[npt.NDArray[np.int32], list[bytes]]:
+    """(per row the number of its shard, the names of all)."""
+    assert to.shards is not None
+    names = [name.encode() for name in shards_of(to.stream or "", to.shards)]
+    return shards_of_keys(text_of(batch.column(to.shard_by)), to.shards), names
+
+
+def _streams(batch: pa.RecordBatch, before: int, to: Destination) -> tuple[npt.NDArray[np.int32], list[bytes]]:
     """(per row the place of its stream among the names, the names). Raises SchemaError where a row names none."""
+    column = batch.column(to.stream_column)
     if column.null_count and to.stream is not None:
         column = pc.fill_null(column, to.stream)
     nameless = pc.or_kleene(pc.is_null(column), pc.equal(column, ""))

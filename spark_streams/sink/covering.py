@@ -33,6 +33,14 @@ class Covering:
         """The task has its first view."""
         self._server = self._server or self._session.get()
 
+    def look(self) -> None:
+        """No EXEC is under way, and something is about to be written: all that was written before it is there, so that
+        rows stay in their order where another master has become the server. Raises LedgerError as `cover` does."""
+        while self._server is not None and (server := self._session.get()) is not self._server:
+            self._look_for_marks()
+            if self._session.get() is server:
+                self._server = server
+
     def add(self, write: Write) -> None:
         """This chunk is going to be written."""
         if self._replicas is not None:
@@ -57,6 +65,7 @@ class Covering:
         """One attempt; False where the connection was made anew in the midst of it."""
         if server is not self._server:
             self._look_for_marks()
+            self._views.forget_all()
             if self._session.get() is not server:
                 return False
             self._server = server
@@ -96,4 +105,3 @@ class Covering:
                 raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(writes))
         for write in writes:
             self._resolver.resolve(write)
-        self._views.forget_all()

@@ -1,7 +1,7 @@
 """Where a row goes, and under which id: to the one stream of an option, or as the columns say that options name.
 
 No column is asked for that because of its name: the source gives `_stream` and `_id` to whoever declares them, and a
-row that went where they say would go back to where it was read. Pure.
+row that went where they say would go back to where it was read. Pure but for `make_ready`.
 """
 
 from __future__ import annotations
@@ -14,22 +14,27 @@ import pyarrow as pa
 
 from spark_streams.errors import InvalidOptionError, SchemaError
 from spark_streams.options import Options
-from spark_streams.sink.fields import WAYS_TO_USE
+from spark_streams.shards.registry import require_plain, settle
+from spark_streams.sink.fields import FIELDS, WAYS_TO_USE
+from spark_streams.wire.server import Server
 
 
 @dataclass(frozen=True)
 class Destination:
     """stream: of rows that name none; stream_column, id_column: the columns of strings that hold a row's stream and its
-    entry's id, and are not among its fields. None: not given."""
+    entry's id, and are not among its fields; shards, shard_by: how many streams `stream` is, and the column, a field
+    like others, by which a row has one of them. None: not given."""
 
     stream: str | None = None
     stream_column: str | None = None
     id_column: str | None = None
+    shards: int | None = None
+    shard_by: str | None = None
 
     @classmethod
     def of(cls, options: Options) -> Self:
         """What a sink's options say."""
-        return cls(options["stream"], options["streamColumn"], options["idColumn"])
+        return cls(*[options[name] for name in ("stream", "streamColumn", "idColumn", "shards", "shardBy")])
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -39,8 +44,18 @@ class Destination:
     @property
     def shown(self) -> str:
         """The streams, for messages."""
+        if self.shards is not None:
+            return f"stream {self.stream!r} in {self.shards} shards"
         named = [] if self.stream_column is None else [f"the streams that column {self.stream_column!r} names"]
         return ", else ".join([*named, *([] if self.stream is None else [f"stream {self.stream!r}"])]) or "it"
+
+    def make_ready(self, server: Server) -> None:
+        """On the driver, before tasks write: the stream is in its shards, or in none. Raises ShardsError, and what
+        making them raises."""
+        if self.stream is not None and self.shards is not None:
+            settle(server, self.stream, self.shards, self.shard_by)
+        elif self.stream is not None:
+            require_plain(server, self.stream)
 
     def check(self, schema: pa.Schema) -> None:
         """Raises InvalidOptionError where nothing says where rows go, or they lack a column that is named, SchemaError
@@ -49,7 +64,9 @@ class Destination:
             raise InvalidOptionError(_nowhere(schema))
         for option, name in (("streamColumn", self.stream_column), ("idColumn", self.id_column)):
             if name is not None:
-                _check_column(option, name, schema)
+                _check_text(option, name, _only_column(option, name, schema))
+        if self.shard_by is not None:
+            _check_key(self.shard_by, _only_column("shardBy", self.shard_by, schema))
 
 
 def _nowhere(schema: pa.Schema) -> str:
@@ -59,7 +76,8 @@ def _nowhere(schema: pa.Schema) -> str:
     return f"{missing}name a stream in option stream, or in streamColumn a column that says it for each row"
 
 
-def _check_column(option: str, name: str, schema: pa.Schema) -> None:
+def _only_column(option: str, name: str, schema: pa.Schema) -> pa.DataType:
+    """The type of the one column of this name. Raises InvalidOptionError, SchemaError."""
     found = schema.get_all_field_indices(name)
     if not found:
         near = difflib.get_close_matches(name.lower(), {one.lower(): one for one in schema.names}, n=1)
@@ -70,6 +88,17 @@ def _check_column(option: str, name: str, schema: pa.Schema) -> None:
         )
     if len(found) > 1:
         raise SchemaError(f"the rows have {len(found)} columns {name!r}, which option {option} names; rename one")
-    kind = schema.field(found[0]).type
+    return schema.field(found[0]).type
+
+
+def _check_key(name: str, kind: pa.DataType) -> None:
+    if name == FIELDS and pa.types.is_map(kind):
+        raise SchemaError(
+            f"column {name!r}, which option shardBy names, holds many fields: take the key out of it, into a column "
+            "of its own"
+        )
+
+
+def _check_text(option: str, name: str, kind: pa.DataType) -> None:
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise SchemaError(f"column {name!r}, which option {option} names, must be a string, not {kind}; cast it")

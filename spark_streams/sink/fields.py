@@ -91,7 +91,7 @@ def text_columns(batch: pa.RecordBatch, nulls: str, apart: Collection[str] = ())
         if field.name == FIELDS:
             first = column
             continue
-        text = _text(column)
+        text = text_of(column)
         if pa.types.is_temporal(field.type) and pc.any(pc.starts_with(text, "<value")).as_py():
             raise SchemaError(f"column {field.name!r} holds a {field.type} beyond what can be written as a date")
         names.append(field.name.encode())
@@ -106,7 +106,8 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _text(column: pa.Array) -> pa.Array:
+def text_of(column: pa.Array) -> pa.Array:
+    """A column as it is written into fields: strings, or binaries as they are."""
     kind = column.type
     if _is_text(kind):
         return column
@@ -116,7 +117,7 @@ def _text(column: pa.Array) -> pa.Array:
         text = pc.replace_substring(text, " ", "T", max_replacements=1)
         return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
     if pa.types.is_nested(kind):
-        return json_text(column, _text)
+        return json_text(column, text_of)
     text = column.cast(pa.string())
     if pa.types.is_decimal(kind) and pc.any(pc.match_substring(text, "E")).as_py():
         # Arrow writes small ones with an exponent.

@@ -48,6 +48,10 @@ class Write:
         """One of its streams: all are on one server."""
         return self.views[0].stream
 
+    def shares_a_stream_with(self, other: Write) -> bool:
+        """Whether there are rows for the same stream in both."""
+        return not {view.stream for view in self.views}.isdisjoint(view.stream for view in other.views)
+
     def expected(self) -> bytes:
         """The answers to its questions while nothing has changed."""
         return b"+OK\r\n" + b"".join([view.expected() for view in self.views])
@@ -73,7 +77,16 @@ def parts_of(chunk: Chunk, views: Sequence[LedgerView]) -> Iterator[tuple[Ledger
 class Resolver:
     """Writes chunks over a session while nothing else is under way on it."""
 
-    def __init__(self, session: Session, trimmer: Trimmer, views: LedgerViews, limits: Limits) -> None:
+    def __init__(
+        self,
+        session: Session,
+        trimmer: Trimmer,
+        views: LedgerViews,
+        limits: Limits,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """look: called before anything is written, also after each new connection."""
+        self._look_first = look
         self._session = session
         self._limits = limits
         self._trimmer = trimmer
@@ -99,6 +112,7 @@ class Resolver:
     def _try(self, write: Write) -> bool:
         """One attempt; whether the chunk is done. Raises a ReplyError or ServerUnreachableError where it may be tried
         again: the mark tells the next attempt what this one has done."""
+        self._look_first()
         tops = self._look(write)
         left = self._left_of(write)
         if not left.wanted.any():

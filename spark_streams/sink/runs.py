@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable
 
 from spark_streams.errors import UnsupportedError
 from spark_streams.keys import RUNS
@@ -31,30 +32,40 @@ def run_name(number: int) -> str:
     return f"r{number:020d}-{secrets.token_hex(4)}"
 
 
-def begin_run(address: Address) -> str:
+Ready = Callable[[Server], object]  # what is to be so before anything is written; may be run again
+
+
+def _as_it_is(_server: Server) -> None:
+    """Nothing."""
+
+
+def begin_run(address: Address, ready: Ready = _as_it_is) -> str:
     """The name of a run of some query's batch that begins now.
 
-    Raises UnsupportedError where the server may drop keys, RetriesExhaustedError, ServerReplyError.
+    Raises UnsupportedError where the server may drop keys, RetriesExhaustedError, ServerReplyError, and what `ready`
+    raises.
     """
     with Session(address, is_known=True) as session:
+        session.run(ready)
         while (number := session.run(_next_number)) is None:
             pass
     return run_name(number)
 
 
-def begin_job(address: Address) -> Batch:
+def begin_job(address: Address, ready: Ready = _as_it_is) -> Batch:
     """A job that begins now: its record is there. Raises what begin_run raises."""
     batch = Batch.of_job(secrets.token_hex(8))
     with Session(address) as session:
+        session.run(ready)
         session.run(lambda server: _make_record(server, batch))
     return batch
 
 
-def reach(address: Address, is_known: bool) -> None:
+def reach(address: Address, is_known: bool, ready: Ready) -> None:
     """Be connected once, on the driver, before tasks are, which wait where the server is away. is_known: as Session's.
     Raises ServerError."""
     with Session(address, is_known=is_known) as session:
-        session.get()
+        session.run(ready)
 
 
 def _make_record(server: Server, batch: Batch) -> None:

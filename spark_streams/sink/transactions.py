@@ -60,7 +60,7 @@ class LedgerSender:
         self._trimmer = trimmer
         self._views = views
         self._limits = limits
-        self._resolver = Resolver(session, trimmer, views, limits)
+        self._resolver = Resolver(session, trimmer, views, limits, self._look)
         self._covering = Covering(session, views, self._resolver, replicas)
         self._executing: dict[Pipe, Write] = {}  # EXEC is sent; one for each server
         self._numbered = 0
@@ -96,6 +96,9 @@ class LedgerSender:
             return
         self._write_all(held.release())
         self._write(left)
+
+    def _look(self) -> None:
+        self._covering.look()
 
     # -- before writing -----------------------------------------------------------------------------------------
 
@@ -163,6 +166,8 @@ class LedgerSender:
         if self._covering.is_due:
             self._flush()
             self._covering.cover()
+        if not self._executing:
+            self._covering.look()
         self._numbered += 1
         write = Write(chunk, f"{self._views.attempt}.{self._numbered}".encode(), views)
         self._covering.add(write)
@@ -199,6 +204,9 @@ class LedgerSender:
         resolved: both, where anything is not as expected."""
         try:
             pipe = self._session.pipe_of(write.stream)
+            if self._has_moved(write, pipe):
+                self._flush()  # its rows stay in their order
+                pipe = self._session.pipe_of(write.stream)
             pipe.send(*self._request(pipe, write))
         except ServerError as error:
             return [*self._given_up(error), write]
@@ -218,6 +226,12 @@ class LedgerSender:
             return [*behind, write, *self._given_up(error)]
         self._executing[pipe] = write
         return []
+
+    def _has_moved(self, write: Write, pipe: Pipe) -> bool:
+        """Whether rows of the same stream are being carried out elsewhere: its slot is on its way."""
+        return any(
+            other is not pipe and before.shares_a_stream_with(write) for other, before in self._executing.items()
+        )
 
     def _hear(self, pipe: Pipe, write: Write, is_followed: bool) -> _Heard:
         """What EXEC has come to. is_followed: another chunk is sent behind it. Raises ServerUnreachableError: then

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 
+_SPREAD_ORDERED = 32  # tasks that a batch of as many streams is spread over where each has a task to itself, likewise
 _SPREAD = 4  # tasks that a smaller batch is spread over, where each has Limits.smallest_task
 
 
@@ -44,10 +45,10 @@ def tasks(
 
     Neighbouring runs of a stream become one, and small ones, of whatever streams, share a task. A run is never cut: its
     inner ids are not known. A batch that would be one task is spread over a few, where it is large enough.
-    ordered: all runs of a stream are in one task.
+    ordered: all runs of a stream are in one task, and few streams share one: no task can be cut.
     """
     held = [entries for entries in ranges if entries.count > 0 or not entries.counted]
-    size = task_size(held, entries_per_task, limits)
+    size = task_size(held, entries_per_task, limits, _SPREAD_ORDERED if ordered else _SPREAD)
     together = _by_stream(held) if ordered else [[entries] for entries in _joined(held, size)]
     found: list[list[EntryRange]] = []
     room = 0
@@ -62,9 +63,11 @@ def tasks(
     return [Task(tuple(task)) for task in found]
 
 
-def task_size(ranges: Iterable[EntryRange], entries_per_task: int, limits: Limits = LIMITS) -> int:
+def task_size(
+    ranges: Iterable[EntryRange], entries_per_task: int, limits: Limits = LIMITS, spread_over: int = _SPREAD
+) -> int:
     """How many entries a task of these ranges gets at most: a batch that would be one task is spread over a few."""
-    spread = -(-sum(entries.count for entries in ranges) // _SPREAD)
+    spread = -(-sum(entries.count for entries in ranges) // spread_over)
     return min(entries_per_task, max(limits.smallest_task, spread))
 
 

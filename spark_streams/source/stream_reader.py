@@ -30,6 +30,7 @@ from spark_streams.source.partitioning import Task
 from spark_streams.source.recovery.poison_batch import tell_the_sink
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
+from spark_streams.source.shard_sets import require_not_in_shards_since, require_shards_of, with_shards
 from spark_streams.source.task.read_partition import read_task
 from spark_streams.source.task_notes import Writer
 from spark_streams.spark.read_limits import (
@@ -94,6 +95,8 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         self._limits = limits
         self._batch = batch
         self._columns = columns
+        self._wanted = options  # with the names of shards
+        self._has_met_checkpoint = False
         self._batches: MicroBatchStream | None = None
         self._known: list[tuple[dict[str, Any], Offset]] = []  # the last offsets
         self._until_now = False  # whether the end of the run is still to be fixed
@@ -107,15 +110,30 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
     @property
     def batches(self) -> MicroBatchStream:
         """The query's batches, made on first use: only the driver's copy of the reader has them."""
+        return self._made(is_known=False)
+
+    def _made(self, is_known: bool) -> MicroBatchStream:
+        """The same. is_known: the server has answered before, and is waited for where it is away."""
         if self._batches is None:
             leave_interrupts_to_the_driver()
+            self._wanted = self._options
+            if self._options["streams"] is not None:
+                with self._looking(is_known) as server:
+                    self._wanted = server.run(lambda there: with_shards(there, self._options, self._options["shards"]))
             self._batches = MicroBatchStream(
-                self._options, self._now, limits=self._limits, first_at_once=self._first_at_once
+                self._wanted, self._now, limits=self._limits, first_at_once=self._first_at_once
             )
         return self._batches
 
+    def _looking(self, is_known: bool) -> Session:
+        return Session(self._options.address, f"looking for the streams of group {self._options['group']!r}", is_known)
+
     def initialOffset(self) -> dict[str, Any]:
-        return self._prepared().first().to_json()
+        first = self._prepared().first().to_json()
+        if self._wanted["streams"] is not None:
+            with self._looking(is_known=True) as server:
+                server.run(lambda there: require_not_in_shards_since(there, self._wanted))
+        return first
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._options["maxEntriesPerTrigger"].otherwise or UNLIMITED)
@@ -164,12 +182,16 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
     def _prepared(self, known: Offset | None = None) -> MicroBatchStream:
         """The batches, and the end of the run fixed. known: a checkpoint speaks of them, so the server has answered
         before, and is waited for where it is away."""
+        batches = self._made(known is not None)
         if known is not None:
-            self.batches.trust_address()
+            batches.trust_address()
+            if not self._has_met_checkpoint:
+                require_shards_of(known.streams, self._options, self._wanted)
+                self._has_met_checkpoint = True
         if self._until_now:
-            self.batches.until_now()
+            batches.until_now()
             self._until_now = False
-        return self.batches
+        return batches
 
     def reportLatestOffset(self) -> dict[str, object]:
         return self.batches.reported()

@@ -34,7 +34,7 @@ FINGERPRINTS = [0x7EA5270645E80733, 0x7EBBFEED6C232B7A, 0x35C8E0131DE6E2D1]
 @pytest.fixture(autouse=True)
 def no_server_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is looked at here is looked at before the server is."""
-    monkeypatch.setattr(batch_writer, "reach", lambda address, is_known: None)
+    monkeypatch.setattr(batch_writer, "reach", lambda address, is_known, ready: None)
 
 
 def whole(rows: pa.RecordBatch, to: Destination) -> Chunk:

@@ -9,11 +9,13 @@ from spark_streams.by_stream import ByStream
 from spark_streams.deadletter.envelope import is_dead_letter
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options import Options
+from spark_streams.shards.names import Shard
 from spark_streams.source.batch.split_points import Look, cut, first_places, further_places
 from spark_streams.source.batch.stream_bounds import Head, Narrowing, run_of
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.partitioning import Task, task_size, tasks
+from spark_streams.source.shard_sets import with_shards
 from spark_streams.wire.absent_streams import SILENT, lines_of, missing, nothing_matches
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.reply_errors import is_no_such_key
@@ -33,8 +35,9 @@ def plan_tasks(server: Server, options: Options, narrowing: Narrowing, limits: L
     """What each task reads, disjoint and together all that the options and the narrowing ask for, up to the newest
     entries of this moment.
 
-    Raises StreamMissingError where a stream that is named does not exist, WrongKeyTypeError.
+    Raises StreamMissingError where a stream that is named does not exist, ShardsError, WrongKeyTypeError.
     """
+    options = with_shards(server, options)
     heads = look_at_inputs(server, options, narrowing)
     bounded = [
         run_of(
@@ -96,6 +99,7 @@ def look_at_heads(server: Server, streams: Sequence[str], must_exist: bool) -> d
             absent.append(stream)
     if must_exist and absent:
         raise missing(server, absent[0], "use streamsPattern to read what is there")
+    silent = {stream: why for stream, why in silent.items() if Shard.named(stream) is None}  # made before it has rows
     for line in lines_of(server, silent if must_exist else {}, "nothing is read of it"):
         _log.warning("%s", line)
     return heads

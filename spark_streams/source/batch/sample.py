@@ -9,6 +9,7 @@ from spark_streams.options import Options
 from spark_streams.source.batch.plan import look_at_inputs
 from spark_streams.source.batch.stream_bounds import Narrowing
 from spark_streams.source.limits import LIMITS, Limits
+from spark_streams.source.shard_sets import with_shards
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.server import Server
 
@@ -20,7 +21,7 @@ def sample(server: Server, options: Options, limits: Limits = LIMITS) -> list[Se
 
     Raises SchemaError where there is none, StreamMissingError where a stream that is named does not exist.
     """
-    heads = look_at_inputs(server, options, Narrowing())
+    heads = look_at_inputs(server, with_shards(server, options), Narrowing())
     held = {stream: head for stream, head in heads.items() if head.length}
     some = dict(list(held.items())[:STREAMS])
     if not some:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from spark_streams.deadletter.inputs import own_dead_letter_streams
 from spark_streams.ids import MIN_ID
 from spark_streams.options import Options
+from spark_streams.shards.names import Shard
 from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import stream_states
@@ -46,7 +47,7 @@ class ExpectedStreams:
         for stream, state in stream_states(server, unknown).items():
             if not state.exists and not self._options["createStreams"]:
                 raise missing(server, stream, CREATE)
-            if state.last == MIN_ID:
+            if state.last == MIN_ID and not (state.exists and Shard.named(stream)):  # those are made before their rows
                 why[stream] = ABSENT if stream in self._absent or not state.exists else SILENT
         for line in lines_of(server, why, WAITING, self._but):
             _log.warning("%s", line)

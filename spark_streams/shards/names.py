@@ -1,0 +1,54 @@
+"""What the shards of a stream are called. Pure; docs/shards.md has the rule for other languages.
+
+Shard i of N of stream `orders` is `orders:<i>/<N>:{<t>}`, with i from 0 on. t is the smallest number whose slot in a
+Redis Cluster is the one in the middle of the i-th of N equal parts of all slots, (2 i + 1) · 8192 // N: so shards are
+spread evenly over the nodes of a cluster, and on one server the name does no harm. N stands in the name, so shards of
+another number are other streams.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from spark_streams.keys import SLOTS, tag_of_slot
+
+MOST = 256  # shards of a stream
+_NAME = re.compile(r"([^{}]+):([0-9]{1,3})/([0-9]{1,3}):\{[0-9]+\}", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of them. stream: the logical name; number: from 0 on; count: how many there are."""
+
+    stream: str
+    number: int
+    count: int
+
+    @property
+    def name(self) -> str:
+        """The stream's name on the server."""
+        tag = tag_of_slot((2 * self.number + 1) * (SLOTS // 2) // self.count).decode()
+        return f"{self.stream}:{self.number}/{self.count}:{{{tag}}}"
+
+    @classmethod
+    def named(cls, name: str) -> Shard | None:
+        """The shard that a stream of this name is; None: it is none."""
+        found = _NAME.fullmatch(name)
+        if found is None:
+            return None
+        shard = cls(found[1], int(found[2]), int(found[3]))
+        is_one = shard.number < shard.count <= MOST and shard.name == name
+        return shard if is_one else None
+
+
+@lru_cache(maxsize=64)
+def shards_of(stream: str, count: int) -> tuple[str, ...]:
+    """The names of all shards, in their order."""
+    return tuple(Shard(stream, number, count).name for number in range(count))
+
+
+def may_be_in_shards(stream: str) -> bool:
+    """Whether a stream of this name can be in shards: braces would say which slot all of them stand in."""
+    return bool(stream) and not {"{", "}"} & set(stream)
