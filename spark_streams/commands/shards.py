@@ -82,7 +82,7 @@ def _delete(server: Server, known: ShardSet, force: bool) -> None:
             g.group for g in view.groups if g.pending or StreamId.parse(g.last_delivered) < StreamId.parse(view.last)
         ]
         if late or (view.length and not view.groups):
-            who = f"group {late[0]!r} has" if late else "no group has"
+            who = f"group {late[0]!r} has not" if late else "no group has"
             raise StreamStateError(
                 f"{who} read all of {view.stream!r} at {server.address}, and nothing is deleted: rstream lag "
                 f"{known.stream} tells who is behind; --force deletes it all the same"

@@ -1,4 +1,4 @@
-"""`scripts/bench [engine|latency|memory|source|sink|start|hops|scale] [--json] [--rounds N]`."""
+"""`scripts/bench [engine|latency|memory|source|sink|shards|start|hops|scale] [--json] [--rounds N]`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ GROUPS = {
     "memory": "Memory",
     "source": "Source on redis-server",
     "sink": "Sink on redis-server",
+    "shards": "Eight shards beside one stream",
     "start": "What a person waits for",
     "hops": "Latency from stream to stream",
     "scale": "Scale of the source",

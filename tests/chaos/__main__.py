@@ -30,6 +30,7 @@ from tests.chaos import (
     endings,
     evicted_keys,
     failed_tasks,
+    keyed,
     killed_driver,
     operators,
     replaced_masters,
@@ -44,6 +45,7 @@ from tests.chaos.job import session
 from tests.chaos.query import SINKS
 from tests.chaos.scene import Outcome, Scene
 from tests.chaos.tally import Tally, Verdict
+from tests.redis_cluster.processes import RedisCluster
 from tests.servers import redis_server_path, running_engine, running_redis
 
 # What needs no process but this one, by the name that the table shows.
@@ -95,6 +97,7 @@ FAULTS = [
     *(EXECUTOR + fault for fault in failed_tasks.EXECUTOR_FAULTS),
     *SCENES,
     *(fault for blows in SEVERAL.values() for fault in blows),
+    keyed.NAME,
 ]
 ONE = ("engine", "redis")
 KINDS = (*ONE, *SEVERAL)
@@ -102,6 +105,8 @@ KINDS = (*ONE, *SEVERAL)
 
 def has(kind: str, fault: str) -> bool:
     """Whether servers of this kind can have it."""
+    if fault == keyed.NAME:
+        return kind in keyed.KINDS
     return fault in SEVERAL[kind] if kind in SEVERAL else not any(fault in blows for blows in SEVERAL.values())
 
 
@@ -122,6 +127,11 @@ class Chaos:
             self._several[kind].healthy()
         with client_of(self.servers[kind]) as client:
             client.flushall()
+        if fault == keyed.NAME:
+            cluster = self._several.get(kind)
+            assert cluster is None or isinstance(cluster, RedisCluster)
+            judged = keyed.run(folder, self.servers[kind], seed, cluster=cluster)
+            return Verdict(wrong=judged.faults(), chosen=str(judged))
         if fault.startswith(DRIVER):
             killed = killed_driver.run(folder, where, seed, [fault.removeprefix(DRIVER)], sink)
             return Verdict.of(killed[f"{fault.removeprefix(DRIVER)}, {kind}"].report)

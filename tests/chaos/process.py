@@ -33,6 +33,7 @@ class Job:
         conf: dict[str, str] | None = None,
         in_turn: bool = False,
         second_host: str | None = None,
+        program: str = "tests.chaos.job",
     ) -> None:
         self.queries = list(queries)
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +52,7 @@ class Job:
             environment["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.job", str(folder / f"plan-{number}.json")],
+                [sys.executable, "-m", program, str(folder / f"plan-{number}.json")],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,76 @@
+"""`rstream` and streams in shards: one name stands for all, and the end of a set takes nothing that is not read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_streams.cli import main
+from spark_streams.shards.names import shards_of
+from tests.servers import Server
+from tests.shards.making import frame, sequence, sharded, shards_there
+from tests.sink.writing import batch_of, close, write
+
+NAMES = shards_of("orders", 4)
+
+
+def rstream(server: Server, *words: str) -> Result:
+    return CliRunner().invoke(main, [*words, "--url", server.url], env={"COLUMNS": "200"})
+
+
+@pytest.fixture(autouse=True)
+def orders(server: Server) -> None:
+    """A hundred rows of stream orders, in four shards."""
+    checked, batch = sharded(server.url), batch_of(0)
+    close(checked, batch, write([frame(sequence(100, 10))], checked, batch))
+
+
+def test_the_names_of_shards(server: Server) -> None:
+    assert rstream(server, "shards", "orders").output.splitlines() == list(NAMES)
+    assert json.loads(rstream(server, "shards", "--json").output) == [{"stream": "orders", "shards": 4, "by": "key"}]
+    told = rstream(server, "shards", "nothing")
+    assert (told.exit_code, "is not in shards" in told.output) == (1, True)
+
+
+def test_the_logical_name_stands_for_all_shards(server: Server) -> None:
+    with server.client() as client:
+        for name in NAMES:
+            client.xgroup_create(name, "g", id="0")
+    lags = json.loads(rstream(server, "lag", "orders", "--json").output)
+    assert {one["stream"] for one in lags} == {name for name, rows in shards_there(server).items() if rows}
+    assert sum(one["lag"] for one in lags) == 100
+    entries = json.loads(rstream(server, "show", "orders", "--last", "5", "--json").output)
+    ids = [tuple(map(int, one["id"].split("-"))) for one in entries]
+    assert len(ids) == 5
+    assert ids == sorted(ids)
+    [one] = json.loads(rstream(server, "show", "orders", "--first", "1", "--json").output)
+    assert one["fields"]["key"].startswith("k")
+
+
+def test_shards_are_deleted_when_all_groups_have_read_them(server: Server) -> None:
+    refused = rstream(server, "shards", "orders", "--delete")
+    assert (refused.exit_code, "no group has read all" in refused.output) == (1, True)
+    with server.client() as client:
+        for name in NAMES:
+            client.xgroup_create(name, "g", id="0")
+        refused = rstream(server, "shards", "orders", "--delete")
+        assert (refused.exit_code, "group 'g' has not read all" in refused.output) == (1, True)
+        for name in NAMES:
+            for _, entries in client.xreadgroup("g", "c", {name: ">"}):
+                client.xack(name, "g", *[entry for entry, _ in entries])
+        assert rstream(server, "shards", "orders", "--delete").exit_code == 0
+        assert not client.exists(*NAMES, "rstream:shards:{orders}")
+    sharded(server.url, count=2)
+
+
+def test_whoever_insists_deletes_them_unread(server: Server) -> None:
+    assert rstream(server, "shards", "orders", "--delete", "--force").exit_code == 0
+    assert json.loads(rstream(server, "shards", "--json").output) == []
+
+
+def test_the_page_names_what_there_is() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "shards.md").read_text(encoding="utf-8")
+    assert "rstream shards orders --delete" in page
