@@ -25,7 +25,7 @@ from tests.versions.real_only import REFUSED
 from tests.versions.wanted import Wanted, named
 
 TESTS = [
-    *("tests/source", "tests/sink", "tests/deadletter", "tests/wire", "tests/monitor", "tests/doctor"),
+    *("tests/source", "tests/sink", "tests/shards", "tests/deadletter", "tests/wire", "tests/monitor", "tests/doctor"),
     "tests/spark/test_end_to_end.py",
 ]
 # Queries need what a server that is refused has not.
