@@ -4,13 +4,17 @@ read begins."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from spark_streams.by_stream import ByStream
 from spark_streams.errors import ShardsError
-from spark_streams.option_values import Positions
 from spark_streams.options import Options
 from spark_streams.shards.names import Shard
 from spark_streams.shards.registry import ShardSet, known_shards, require_still, settle, shards_among
 from spark_streams.wire.server import Server
+
+# Options that may be given by stream.
+_BY_STREAM = ("startingOffsets", "endingOffsets", "maxEntriesPerTrigger", "streamWeights")
 
 
 def with_shards(server: Server, options: Options, count: int | None = None) -> Options:
@@ -29,9 +33,9 @@ def with_shards(server: Server, options: Options, count: int | None = None) -> O
     if not sets:
         return options
     names = [name for stream in streams for name in (sets[stream].names if stream in sets else (stream,))]
-    named = {
-        which: _positions(options[which], sets) for which in ("startingOffsets", "endingOffsets") if which in options
-    }
+    named = {which: _of_shards(options[which], sets) for which in _BY_STREAM if which in options}
+    if "maxEntriesPerTrigger" in named:
+        named["maxEntriesPerTrigger"] = _of_shards(options["maxEntriesPerTrigger"], sets, divided=True)
     return options.but(streams=tuple(dict.fromkeys(names)), **named)
 
 
@@ -41,15 +45,14 @@ def names_of(server: Server, streams: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for stream in streams for name in (sets[stream].names if stream in sets else (stream,)))
 
 
-def _positions(positions: Positions, sets: Mapping[str, ShardSet]) -> Positions:
-    """A stream's position is that of all its shards, but those that are named themselves."""
-    of_sets = {
-        name: position
-        for stream, position in positions.per_stream.items()
-        if stream in sets
-        for name in sets[stream].names
-    }
-    return Positions(positions.everywhere, of_sets | dict(positions.per_stream))
+def _of_shards(given: ByStream[Any], sets: Mapping[str, ShardSet], divided: bool = False) -> ByStream[Any]:
+    """What is said of a stream is said of each of its shards that is not named itself. divided: in equal parts."""
+    named: dict[str, Any] = {}
+    for stream, known in sets.items():
+        if given.unmeant((stream,)) != list(given.named):
+            value = given.of(stream)
+            named |= dict.fromkeys(known.names, -(-value // known.count) if divided and value is not None else value)
+    return ByStream(given.otherwise, named | dict(given.named))
 
 
 def require_shards_of(checkpoint: Iterable[str], options: Options, wanted: Options) -> None:

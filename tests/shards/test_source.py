@@ -200,6 +200,15 @@ def test_positions_of_the_logical_name_are_those_of_its_shards(server: Server, c
         reader(server, streams="other", startingOffsets=json.dumps({NAMES[2]: "earliest"}))
 
 
+def test_a_limit_of_the_logical_name_is_divided_between_its_shards(server: Server, client: redis.Redis) -> None:
+    written(server)
+    for name in ("orders", "ord*"):
+        one = reader(server, streams="orders", group=name, maxEntriesPerTrigger=json.dumps({name: 40}))
+        batches = drain(one)
+        assert max(map(len, batches)) == 40
+        assert sorted(n for batch in batches for n in batch) == list(range(200))
+
+
 def test_streams_that_must_exist(server: Server, client: redis.Redis) -> None:
     """Shards that have no row yet exist; with createStreams=false nothing else is made."""
     with pytest.raises(StreamMissingError, match="stream 'orders' does not exist"):
