@@ -49,7 +49,10 @@ def add(
         entries: Iterable[Sequence[str]] = _lines(click.open_file("-", encoding="utf-8"))
     else:
         entries = [_pairs(fields)]
+    from spark_streams.shards.registry import require_plain
+
     with connect(url, starts=True) as server:
+        require_plain(server, stream)
         added, last = _send(server, [*head, entry], iter(entries))
     if as_json:
         print_json({"stream": stream, "added": added, "last": last})

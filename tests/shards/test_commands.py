@@ -50,6 +50,12 @@ def test_the_logical_name_stands_for_all_shards(server: Server) -> None:
     assert one["fields"]["key"].startswith("k")
 
 
+def test_nothing_is_added_that_nobody_would_read(server: Server) -> None:
+    told = rstream(server, "add", "orders", "key=k1", "n=1")
+    assert (told.exit_code, "would be read by nobody" in told.output) == (1, True)
+    assert rstream(server, "add", NAMES[0], "key=k1", "n=1").exit_code == 0
+
+
 def test_shards_are_deleted_when_all_groups_have_read_them(server: Server) -> None:
     refused = rstream(server, "shards", "orders", "--delete")
     assert (refused.exit_code, "no group has read all" in refused.output) == (1, True)
