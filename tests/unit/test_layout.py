@@ -41,7 +41,7 @@ BELOW = {
         *("deadletter", "errors", "ids", "keys", "option_tables", "options", "same_version", "source", "spark"),
         *("task_context", "wire", "worker"),
     },
-    "monitor": {"_version", "errors", "ids", "keys", "options", "source", "spark", "wire"},
+    "monitor": {"_version", "deadletter", "errors", "ids", "keys", "options", "source", "spark", "wire"},
     "option_uses": {"errors", "option_tables", "options"},
     "datasource": {"errors", "option_tables", "option_uses", "options", "sink", "source", "spark", "wire"},
     "commands": {

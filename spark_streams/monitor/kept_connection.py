@@ -1,0 +1,54 @@
+"""A connection of whoever looks at a server again and again: made when it is needed, and again where it broke."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_streams.errors import RStreamError, ServerUnreachableError
+from spark_streams.wire.address import Address
+from spark_streams.wire.connect import connect
+from spark_streams.wire.server import Server
+
+
+class KeptConnection:
+    """One connection at a time. Not for two threads at once. trouble: is told why a server does not answer, when that
+    begins."""
+
+    def __init__(self, address: Address, trouble: Callable[[RStreamError], None]) -> None:
+        self.address = address
+        self._trouble = trouble
+        self._server: Server | None = None
+        self._answers = True
+
+    @property
+    def answers(self) -> bool:
+        """Whether the server answered when it was last asked."""
+        return self._answers
+
+    def use(self, act: Callable[[Server], None]) -> bool:
+        """Do something on it; whether the server took it. A connection that broke since the last time is made again,
+        once. `act` must be safe to repeat."""
+        for last in (False, True):
+            old = self._server is not None
+            try:
+                if self._server is None:
+                    self._server = connect(self.address)
+                self._server.renew_login()
+                act(self._server)
+            except RStreamError as error:
+                self.close()
+                if isinstance(error, ServerUnreachableError) and old and not last:
+                    continue
+                if self._answers:
+                    self._answers = False
+                    self._trouble(error)
+                return False
+            self._answers = True
+            return True
+        return False
+
+    def close(self) -> None:
+        """Close it, if there is one."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
