@@ -44,8 +44,8 @@ class _Again:
 
 
 class ReasonCounts:
-    """Of one stream. A look says how the stream is (`seen`); `wanted` is what to read then, and `read` takes it, page by
-    page, until nothing is wanted. Between looks nothing is lost where that was left off."""
+    """Of one stream. A look says how the stream is (`seen`); `wanted` is what to read then, and `read` takes it, page
+    by page, until nothing is wanted. Where that is left off, the next look goes on."""
 
     def __init__(self, stretch: int = STRETCH, stretches: int = STRETCHES) -> None:
         self._size, self._most = stretch, stretches

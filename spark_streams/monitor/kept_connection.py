@@ -12,18 +12,18 @@ from spark_streams.wire.server import Server
 
 class KeptConnection:
     """One connection at a time. Not for two threads at once. trouble: is told why a server does not answer, when that
-    begins."""
+    begins, and where it becomes another reason."""
 
     def __init__(self, address: Address, trouble: Callable[[RStreamError], None]) -> None:
         self.address = address
         self._trouble = trouble
         self._server: Server | None = None
-        self._answers = True
+        self.failure: RStreamError | None = None  # why the server did not answer when it was last asked
 
     @property
     def answers(self) -> bool:
         """Whether the server answered when it was last asked."""
-        return self._answers
+        return self.failure is None
 
     def use(self, act: Callable[[Server], None]) -> bool:
         """Do something on it; whether the server took it. A connection that broke since the last time is made again,
@@ -39,11 +39,11 @@ class KeptConnection:
                 self.close()
                 if isinstance(error, ServerUnreachableError) and old and not last:
                     continue
-                if self._answers:
-                    self._answers = False
+                before, self.failure = self.failure, error
+                if before is None or before.condition != error.condition:
                     self._trouble(error)
                 return False
-            self._answers = True
+            self.failure = None
             return True
         return False
 

@@ -1,4 +1,5 @@
-"""The metrics of queries in Prometheus' words. How a group stands is asked when somebody scrapes, also while no query runs."""
+"""The metrics of watched queries in Prometheus' words. How a group stands is asked when somebody scrapes, also while
+no query runs."""
 
 from __future__ import annotations
 
