@@ -17,13 +17,13 @@ from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import PageSize, read_page
 from spark_streams.deadletter.reason_counts import REASONS, ReasonCounts
-from spark_streams.errors import NotPermittedError, RStreamError, ServerReplyError
+from spark_streams.errors import NotPermittedError, RStreamError, ServerUnreachableError
 from spark_streams.ids import StreamId
 from spark_streams.monitor.lag_survey import StreamStanding
 from spark_streams.wire.connection import ReplyTooLargeError
 from spark_streams.wire.server import Server
 
-SECONDS = 1.0  # of a look that dead letters are read for; some 100,000 of 100 bytes
+SECONDS = 1.0  # of a look that dead letters are read for: some 60,000 of 250 bytes
 _SHOWN = 100  # characters of a reason
 
 
@@ -98,7 +98,8 @@ class DeadLetters:
             page, received = read_page(server, key, first, last, known.size)
         except ReplyTooLargeError:
             known.size.too_large()
-            raise ServerReplyError(f"dead letters at {server.address} are large: fewer of them are asked for") from None
+            # The connection was given up; on the next one, fewer are asked for.
+            raise ServerUnreachableError(f"a page of dead letters at {server.address} was too large") from None
         counts = KindCounts(most=REASONS)
         rows = np.flatnonzero(page.are_dead_letters())
         counts.add(page.ids, [page.told("reason")], rows)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spark_streams.errors import RStreamError, ServerUnreachableError
+from spark_streams.errors import RStreamError, ServerError
 from spark_streams.monitor.exporter.dead_letters import DeadLetters, Reason
 from spark_streams.monitor.groups import shown
 from spark_streams.monitor.lag_survey import GroupStanding, StreamStanding, survey
@@ -56,7 +56,7 @@ def look(
 ) -> Look:
     """At these streams; those that are not there are left out. refused: is told what the user may not ask.
 
-    Raises ServerUnreachableError where it takes longer than `most_seconds`, ServerError.
+    Raises ServerError, also where it takes longer than `most_seconds`.
     """
     began = now()
     streams: list[StreamStanding] = []
@@ -64,7 +64,7 @@ def look(
     sizes: dict[str, int] = {}
     for start in range(0, len(names), _TOGETHER):
         if now() - began > most_seconds:
-            raise ServerUnreachableError(
+            raise ServerError(
                 f"{start:,} of {len(names):,} streams at {server.address} took {now() - began:.1f} s to look at, and "
                 f"{most_seconds:g} s is the limit: name the streams that matter, or give --time-limit"
             )
