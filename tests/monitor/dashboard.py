@@ -14,7 +14,7 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 @dataclass(frozen=True)
 class Panel:
     """kind: stat, timeseries, table; queries: (PromQL, legend), its variables filled in; place: x, y, width, height on
-    a grid of 24 columns."""
+    a grid of 24 columns; words: what stands in place of some values; columns: of a table, one for each query."""
 
     title: str
     kind: str
@@ -24,6 +24,8 @@ class Panel:
     stacked: bool
     lowest: float | None
     highest: float | None
+    words: dict[str, str]
+    columns: tuple[tuple[str, str], ...]  # title, unit
 
 
 def board() -> dict[str, Any]:
@@ -51,4 +53,14 @@ def panels(interval: str) -> Iterator[Panel]:
         yield Panel(
             *(one["title"], one["type"], queries, defaults["unit"], place, stacking),
             *(defaults.get("min"), defaults.get("max")),
+            {value: one["text"] for each in defaults.get("mappings", ()) for value, one in each["options"].items()},
+            tuple(_columns(one)) if one["type"] == "table" else (),
         )
+
+
+def _columns(panel: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    [titles] = [one["options"]["renameByName"] for one in panel["transformations"] if one["id"] == "organize"]
+    units = {one["matcher"]["options"]: one["properties"][0]["value"] for one in panel["fieldConfig"]["overrides"]}
+    for target in panel["targets"]:
+        title = titles[f"Value #{target['refId']}"]
+        yield title, units.get(title, panel["fieldConfig"]["defaults"]["unit"])

@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,15 @@ def test_many_dead_letters_are_counted_over_several_looks(server: Server, export
     left = [of(exporter.page(), "rstream_dead_letters_uncounted")['{stream="dead"}'] for _ in range(3)]
     assert left == [600, 0, 0]
     assert sum(of(exporter.page(), "rstream_dead_letters_waiting").values()) == 800
+
+
+def test_dead_letters_that_are_too_large_for_a_page_are_read_in_small_ones(server: Server, exporter: Exporter) -> None:
+    fill(server, 20)
+    letters = exporter.looks._letters
+    letters._limits = replace(DEAD_LETTER_LIMITS, most_bytes=2_000, page_bytes=2_000)
+    assert exporter.page()["rstream_server_up"] == 0, "this connection was given up"
+    assert sum(of(exporter.page(), "rstream_dead_letters_waiting").values()) == 20
+    assert len(exporter.told) == 2
 
 
 def test_a_reason_that_is_no_utf_8_or_very_long_is_shown(server: Server, exporter: Exporter) -> None:
