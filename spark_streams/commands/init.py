@@ -27,8 +27,8 @@ _THEN = {
 @click.option("--stream", metavar="STREAM", help="A stream that there is: its name and fields are put in.")
 @url_option
 def init(name: str, out: str | None, stream: str | None, url: str) -> None:
-    """Write a commented configuration of a job: load, etl, aggregate, archive, reprocess_dead_letters; or what goes with
-    `rstream exporter`: alerts (rules for Prometheus), grafana (a dashboard).
+    """Write a commented configuration of a job: load, etl, aggregate, archive, reprocess_dead_letters; or what goes
+    with `rstream exporter`: alerts (rules for Prometheus), grafana (a dashboard).
 
     It never overwrites a file. Without --stream a job's is the sample about flights; with it the names of fields and
     their types are found in entries of the stream, oldest and newest ones: look at them before you trust them.

@@ -24,7 +24,6 @@ from spark_streams.jobs.spark_settings import SHAPE as SPARK
 from spark_streams.jobs.split import Split
 from tests.servers import Server
 
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
