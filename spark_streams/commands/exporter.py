@@ -61,9 +61,10 @@ def exporter(
     Examples:
       rstream exporter
       rstream exporter orders 'payments-*' --host 0.0.0.0 --port 9405
-      rstream exporter --once > /var/lib/node_exporter/rstream.prom
+      rstream exporter --once | grep lag_seconds
     """  # fmt: skip
     from spark_streams.monitor.exporter.chosen import Chosen
+    from spark_streams.monitor.exporter.dead_letters import SECONDS
     from spark_streams.monitor.exporter.looks import Looks
     from spark_streams.monitor.exporter.metrics import Collector
     from spark_streams.monitor.exposition import Exposition
@@ -73,7 +74,8 @@ def exporter(
         click.echo(printable(line), err=True)
 
     address = address_of(url)
-    looks = Looks(address, Chosen(names, max_streams), every / 1000, time_limit / 1000, tell)
+    limit = time_limit / 1000
+    looks = Looks(address, Chosen(names, max_streams), every / 1000, limit, tell, limit if once else SECONDS)
     page = Exposition(Collector(looks), None if once else port, host)
     try:
         if once:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from spark_streams.errors import NotPermittedError, RStreamError
 from spark_streams.monitor.exporter.chosen import Chosen
-from spark_streams.monitor.exporter.dead_letters import DeadLetters
+from spark_streams.monitor.exporter.dead_letters import SECONDS, DeadLetters
 from spark_streams.monitor.exporter.look import Look, look
 from spark_streams.monitor.kept_connection import KeptConnection
 from spark_streams.wire.address import Address
@@ -22,7 +22,8 @@ class Looks:
     """At the streams of one server, from any thread.
 
     every: seconds that a look serves; most_seconds: that it may take; tell: is given a line for each thing that is not
-    well, when it begins, and for the server that answers again; now: seconds that only go up.
+    well, when it begins, and for the server that answers again; letter_seconds: that dead letters are read for in a
+    look; now: seconds that only go up.
     """
 
     def __init__(
@@ -32,13 +33,14 @@ class Looks:
         every: float,
         most_seconds: float,
         tell: Callable[[str], None],
+        letter_seconds: float = SECONDS,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.chosen = chosen
         self._every, self._most_seconds = every, most_seconds
         self._tell, self._now = tell, now
         self._kept = KeptConnection(address, lambda error: tell(str(error)))
-        self._letters = DeadLetters(now=now)
+        self._letters = DeadLetters(seconds=letter_seconds, now=now)
         self._lock = threading.Lock()
         self._last: Look | None = None
         self._until = float("-inf")
