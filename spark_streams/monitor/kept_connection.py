@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from spark_streams.errors import RStreamError, ServerUnreachableError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.server import Server
+
+_AT_ONCE = 1.0  # seconds: what took longer was no connection that had broken before, but a server that is silent
 
 
 class KeptConnection:
@@ -29,7 +32,7 @@ class KeptConnection:
         """Do something on it; whether the server took it. A connection that broke since the last time is made again,
         once. `act` must be safe to repeat."""
         for last in (False, True):
-            old = self._server is not None
+            old, began = self._server is not None, time.monotonic()
             try:
                 if self._server is None:
                     self._server = connect(self.address)
@@ -37,7 +40,8 @@ class KeptConnection:
                 act(self._server)
             except RStreamError as error:
                 self.close()
-                if isinstance(error, ServerUnreachableError) and old and not last:
+                is_quick = time.monotonic() - began < _AT_ONCE
+                if isinstance(error, ServerUnreachableError) and old and is_quick and not last:
                     continue
                 before, self.failure = self.failure, error
                 if before is None or before.condition != error.condition:

@@ -66,7 +66,8 @@ class GroupStanding:
 @dataclass(frozen=True)
 class StreamStanding:
     """One stream. length: entries it holds; added: entries ever added, None before Redis 7; last: the newest id ever;
-    first: of the oldest entry, empty where there is none; has_dead_letters: the first or the last entry is one."""
+    first: of the oldest entry, empty where there is none; has_dead_letters: the first or the last entry is one;
+    end_bytes: of these two, which a look brings along."""
 
     stream: str
     length: int
@@ -74,6 +75,7 @@ class StreamStanding:
     last: str
     first: str = ""
     has_dead_letters: bool = False
+    end_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -180,8 +182,10 @@ def _stream(key: str | bytes, reply: Reply) -> tuple[StreamStanding, StreamId]:
     plain = StreamStanding(shown(key), state.length, state.added, str(state.last))
     if ends is None:
         return plain, MIN_ID
-    has_dead_letters = any(says_where_from(fields) for _, fields in (ends.first, ends.last))
-    return replace(plain, first=str(ends.first[0]), has_dead_letters=has_dead_letters), ends.first[0]
+    both = (ends.first[1], ends.last[1])
+    has_dead_letters, end_bytes = any(map(says_where_from, both)), sum(len(word) for one in both for word in one)
+    told = replace(plain, first=str(ends.first[0]), has_dead_letters=has_dead_letters, end_bytes=end_bytes)
+    return told, ends.first[0]
 
 
 def _look(server: Server, drafts: Sequence[_Draft], refused: Callable[[RStreamError], None] | None) -> None:

@@ -28,6 +28,7 @@ from spark_streams.monitor.exporter.looks import Looks
 from spark_streams.monitor.exporter.metrics import Collector
 from spark_streams.monitor.exposition import Exposition
 from spark_streams.wire.address import Address
+from spark_streams.wire.patience import Patience
 from tests.deadletter.making import DEAD, fill
 from tests.servers import Server, counts_entries, free_port, running_redis, serving, skip_without_redis
 
@@ -52,12 +53,11 @@ def of(page: Page, name: str) -> Page:
 class Exporter:
     """Its parts without HTTP, a clock that is moved by hand, and what it has told."""
 
-    def __init__(self, url: str, *names: str, most: int = 10_000, limit: float = 60.0) -> None:
+    def __init__(self, url: str, *names: str, most: int = 10_000, limit: float = 60.0, reply: float = 5.0) -> None:
         self.told: list[str] = []
         self.time = 0.0
-        self.looks = Looks(
-            Address.parse(url), Chosen(names, most, self.now), 3.0, limit, self.told.append, now=self.now
-        )
+        address = replace(Address.parse(url), patience=Patience(reply=reply))
+        self.looks = Looks(address, Chosen(names, most, self.now), 3.0, limit, self.told.append, now=self.now)
         self.page_of = Exposition(Collector(self.looks))
 
     def now(self) -> float:
@@ -272,7 +272,7 @@ def test_a_look_that_takes_too_long_ends(server: Server, client: redis.Redis) ->
     exporter.looks._now = lambda: float(next(clock))
     page = exporter.page(0)
     assert page == {"rstream_server_up": 0.0, 'rstream_exporter_info{version="0.1.0"}': 1.0}
-    assert "250 of 300 streams" in exporter.told[0]
+    assert "20 of 300 streams" in exporter.told[0]
     assert "--time-limit" in exporter.told[0]
     exporter.looks.close()
 
@@ -300,6 +300,30 @@ def test_a_server_that_is_killed_and_comes_back() -> None:
         assert after["rstream_server_up"] == 1
     assert exporter.told[1:] == [f"{first.url} answers again"]
     exporter.looks.close()
+
+
+def test_a_server_that_is_silent_costs_one_patience_and_comes_back() -> None:
+    """So the page is there before Prometheus has given up, and says which of the two is down."""
+    with serving() as server:
+        exporter = Exporter(server.url, reply=1.2)
+        assert exporter.page()["rstream_server_up"] == 1
+        server.process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        assert exporter.page()["rstream_server_up"] == 0
+        assert time.monotonic() - began < 2.2
+        server.process.send_signal(signal.SIGCONT)
+        assert exporter.page()["rstream_server_up"] == 1
+        exporter.looks.close()
+
+
+def test_streams_with_large_entries_are_looked_at_a_few_at_a_time(
+    server: Server, client: redis.Redis, exporter: Exporter
+) -> None:
+    for n in range(30):
+        client.xadd(f"s{n:02}", {"x": "y" * 500_000})
+    before = calls(client, "time")
+    assert len(of(exporter.page(), "rstream_stream_entries")) == 30
+    assert calls(client, "time") == before + 4, "20 at first, then 4 MB of their ends at a time"
 
 
 def test_a_password_is_in_nothing_that_is_printed() -> None:

@@ -1,7 +1,7 @@
 """One look at a server: how its streams and groups stand, what they take of its memory, why letters are dead.
 
-It goes through the streams a few hundred at a time, so that memory does not depend on how large their entries are, and
-so that it ends when its time is over.
+It goes through the streams some at a time, fewer where their entries are large, so that memory does not depend on
+these; and so that it ends when its time is over.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
 from spark_streams.errors import RStreamError, ServerError
 from spark_streams.monitor.exporter.dead_letters import DeadLetters, Reason
 from spark_streams.monitor.groups import shown
@@ -17,8 +18,6 @@ from spark_streams.monitor.lag_survey import GroupStanding, StreamStanding, surv
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.replies import info
 from spark_streams.wire.server import Server
-
-_TOGETHER = 250  # streams
 
 Refused = Callable[[RStreamError], None]
 
@@ -62,17 +61,19 @@ def look(
     streams: list[StreamStanding] = []
     groups: list[GroupStanding] = []
     sizes: dict[str, int] = {}
-    for start in range(0, len(names), _TOGETHER):
+    size, done = PageSize(first=FIRST_LOOK), 0
+    for some in pages_of(names, size):
         if now() - began > most_seconds:
             raise ServerError(
-                f"{start:,} of {len(names):,} streams at {server.address} took {now() - began:.1f} s to look at, and "
+                f"{done:,} of {len(names):,} streams at {server.address} took {now() - began:.1f} s to look at, and "
                 f"{most_seconds:g} s is the limit: name the streams that matter, or give --time-limit"
             )
-        some = names[start : start + _TOGETHER]
+        done += len(some)
         seen = survey(server, some, refused=refused)
         streams += seen.streams
         groups += seen.groups
         there = {one.stream for one in seen.streams}
+        size.learn(len(some), sum(one.end_bytes for one in seen.streams), len(some))
         sizes.update(_sizes(server, [key for key in some if shown(key) in there], refused))
     nodes = [memory for node in server.nodes() for memory in _memory(node, refused)]
     letters.look(server, streams, {shown(key): key for key in names}, refused)
