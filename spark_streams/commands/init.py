@@ -1,4 +1,4 @@
-"""`rstream init`: a job's configuration to begin with."""
+"""`rstream init`: a job's configuration to begin with; alert rules and a dashboard for `rstream exporter`."""
 
 from __future__ import annotations
 
@@ -10,34 +10,43 @@ import click
 
 from spark_streams.commands.shared import connect, named_streams, url_option
 from spark_streams.errors import StreamStateError
-from spark_streams.jobs.arguments import job_argument
+from spark_streams.jobs.arguments import MONITORING, sample_argument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_THEN = {
+    "alerts": "  name it in rule_files of prometheus.yml, and reload Prometheus",
+    "grafana": "  import it in Grafana: Dashboards, New, Import",
+}
 
-@click.command()
-@job_argument
-@click.option("--out", metavar="FILE", help="Where to; default: JOB.toml, in this folder.")
+
+@click.command(short_help="A job's configuration; alert rules; a dashboard.")
+@sample_argument
+@click.option("--out", metavar="FILE", help="Where to; default: NAME with its ending, in this folder.")
 @click.option("--stream", metavar="STREAM", help="A stream that there is: its name and fields are put in.")
 @url_option
-def init(job: str, out: str | None, stream: str | None, url: str) -> None:
-    """Write a commented configuration of a job: load, etl, aggregate, archive, reprocess_dead_letters.
+def init(name: str, out: str | None, stream: str | None, url: str) -> None:
+    """Write a commented configuration of a job: load, etl, aggregate, archive, reprocess_dead_letters; or what goes
+    with `rstream exporter`: alerts (rules for Prometheus), grafana (a dashboard).
 
-    It never overwrites a file. Without --stream it is the sample about flights; with it the names of fields and their
-    types are found in entries of the stream, oldest and newest ones: look at them before you trust them.
+    It never overwrites a file. Without --stream a job's is the sample about flights; with it the names of fields and
+    their types are found in entries of the stream, oldest and newest ones: look at them before you trust them.
 
     \b
     Examples:
       rstream init etl --stream orders
       rstream init archive --out /etc/rstream/archive.toml
+      rstream init alerts --out /etc/prometheus/rstream-alerts.yml
     """
-    from spark_streams.jobs.sample_config import about, sample_config
+    from spark_streams.jobs.sample_config import about, file_of, sample_config
 
-    path = Path(out or f"{job}.toml")
+    if name in MONITORING and stream is not None:
+        raise click.UsageError(f"--stream goes with a job: {file_of(name)} is for all streams")
+    path = Path(out or file_of(name))
     if path.exists():
         raise click.UsageError(f"{path} exists, and is not overwritten: name another file with --out")
-    text = sample_config(job)
+    text = sample_config(name)
     if stream is not None:
         text = about(text, stream, _columns(url, stream))
     try:
@@ -45,7 +54,8 @@ def init(job: str, out: str | None, stream: str | None, url: str) -> None:
             file.write(text)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
-    click.echo(f"wrote {path}: look through it, then\n  rstream run {job} --config {shlex.quote(str(path))} --check")
+    then = _THEN.get(name, f"  rstream run {name} --config {shlex.quote(str(path))} --check")
+    click.echo(f"wrote {path}: look through it, then\n{then}")
 
 
 def _columns(url: str, stream: str) -> Sequence[tuple[str, str]]:

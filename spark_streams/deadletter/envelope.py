@@ -115,6 +115,12 @@ def is_dead_letter(fields: Sequence[bytes]) -> bool:
     return len(opened(unmarked(fields)[0])[1]) == len(NAMES)
 
 
+def says_where_from(fields: Sequence[bytes]) -> bool:
+    """Whether an entry with these fields says which entry it was: by the first or the last one of a stream that does,
+    whoever wrote it, the stream is known as one of dead letters."""
+    return {"stream", "id"} <= opened(fields)[1].keys()
+
+
 def _past(fields: Sequence[bytes]) -> Mark | None:
     """What an entry knows of its past that is a dead letter itself: somebody reads dead letters."""
     envelope = opened(fields)[1]

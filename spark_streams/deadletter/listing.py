@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from spark_streams.deadletter.criteria import Criteria
-from spark_streams.deadletter.envelope import opened, text
+from spark_streams.deadletter.envelope import says_where_from, text
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, dead_letter_pages, extent, pages_of
@@ -47,7 +47,7 @@ def dead_letter_streams(server: Server) -> list[DeadLetterStream]:
             if isinstance(last, ReplyError) or isinstance(first, ReplyError) or not last or not first:
                 continue
             received += sum(map(len, last[0][1])) + sum(map(len, first[0][1]))
-            if any({"stream", "id"} <= opened(entry[0][1])[1].keys() for entry in (first, last)):
+            if any(says_where_from(entry[0][1]) for entry in (first, last)):
                 shown = name.decode("utf-8", "backslashreplace")
                 streams.append(DeadLetterStream(shown, length, text(first[0][0]), text(last[0][0])))
         size.learn(len(names), received, len(names))

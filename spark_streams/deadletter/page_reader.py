@@ -91,7 +91,7 @@ def pages_of(names: Sequence[T], size: PageSize) -> Iterator[Sequence[T]]:
 
 
 def read_page(
-    server: Server, stream: str, first: StreamId, last: StreamId, size: PageSize, wanted: int | None = None
+    server: Server, stream: str | bytes, first: StreamId, last: StreamId, size: PageSize, wanted: int | None = None
 ) -> tuple[DeadLetterPage, int]:
     """(the page from `first` on, bytes of the reply). wanted: dead letters that can be used. Raises ReplyTooLargeError,
     ServerError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -11,6 +11,7 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 JOBS = ("load", "etl", "aggregate", "archive", "reprocess_dead_letters")
+MONITORING = {"alerts": "alerts.yml", "grafana": "grafana.json"}  # what else `rstream init` writes
 
 _OPTIONS = (
     click.option("--config", metavar="FILE", help="The configuration, a TOML file; `rstream init JOB` writes one."),
@@ -30,13 +31,21 @@ def job_options(command: F) -> F:
 
 def job_argument(command: F) -> F:
     """JOB: a job's name, with - or _ between its words."""
+    return click.argument("job", callback=_one_of(JOBS))(command)
 
+
+def sample_argument(command: F) -> F:
+    """NAME: a job's, or what else there is a sample of."""
+    return click.argument("name", callback=_one_of((*JOBS, *MONITORING)))(command)
+
+
+def _one_of(names: Sequence[str]) -> Callable[[click.Context, click.Parameter, str], str]:
     def known(ctx: click.Context, param: click.Parameter, value: str) -> str:
         name = value.replace("-", "_")
-        if name not in JOBS:
-            near = difflib.get_close_matches(name, JOBS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(JOBS)}"
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
             raise click.BadParameter(f"no job is called {value!r}; {hint}", ctx, param)
         return name
 
-    return click.argument("job", callback=known)(command)
+    return known

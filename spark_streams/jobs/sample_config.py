@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 
+from spark_streams.jobs.arguments import MONITORING
 from spark_streams.jobs.spark_settings import CONF
 from spark_streams.wire.server import Server
 
@@ -21,9 +22,14 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _TAKEN = re.compile(r"_.*|dl\..*|batch", re.IGNORECASE)  # names that the jobs use themselves
 
 
-def sample_config(job: str) -> str:
-    """The sample of a job."""
-    return (CONF / f"{job}.toml").read_text(encoding="utf-8")
+def sample_config(name: str) -> str:
+    """The sample of a job, or of what else there is one of."""
+    return (CONF / file_of(name)).read_text(encoding="utf-8")
+
+
+def file_of(name: str) -> str:
+    """What it is called in conf/."""
+    return MONITORING.get(name, f"{name}.toml")
 
 
 def columns_of(server: Server, stream: str) -> list[tuple[str, str]]:

@@ -8,15 +8,17 @@ where the server cannot count a lag, the entries themselves, up to a limit.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from spark_streams.deadletter.envelope import says_where_from
+from spark_streams.errors import NotPermittedError, RStreamError, WrongKeyTypeError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.monitor.groups import shown
 from spark_streams.wire.connection import Argument, Reply, ReplyError
 from spark_streams.wire.replies import milliseconds
-from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.reply_errors import is_no_such_key, is_not_permitted
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import ConsumerInfo, GroupInfo, consumers_in, ends_in, groups_in, stream_in
 
@@ -63,12 +65,17 @@ class GroupStanding:
 
 @dataclass(frozen=True)
 class StreamStanding:
-    """One stream. length: entries it holds; added: entries ever added, None before Redis 7; last: the newest id."""
+    """One stream. length: entries it holds; added: entries ever added, None before Redis 7; last: the newest id ever;
+    first: of the oldest entry, empty where there is none; has_dead_letters: the first or the last entry is one;
+    end_bytes: of these two, which a look brings along."""
 
     stream: str
     length: int
     added: int | None
     last: str
+    first: str = ""
+    has_dead_letters: bool = False
+    end_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,28 +108,36 @@ class _Draft:
     gone: bool = False
 
 
-def survey(server: Server, streams: Sequence[str | bytes], counted: int | None = None, page: int = _PAGE) -> Survey:
+def survey(
+    server: Server,
+    streams: Sequence[str | bytes],
+    counted: int | None = None,
+    page: int = _PAGE,
+    refused: Callable[[RStreamError], None] | None = None,
+) -> Survey:
     """Look at these streams; those that do not exist are left out. counted: up to where a lag is counted by hand; page:
-    entries of a group that one round trip brings for that.
+    entries of a group that one round trip brings for that; refused: is told what the user may not ask, and which keys
+    are no streams, and goes on without them. Without it such an error is raised, but for TIME.
 
     Raises WrongKeyTypeError, ServerError.
     """
     clock, *replies = ask(server, [("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]])
     # This machine's clock where the user may not ask for the server's.
     at_ms = time.time_ns() // 1_000_000 if isinstance(clock, ReplyError) else milliseconds(clock)
+    if refused is not None and isinstance(clock, ReplyError):
+        refused(server.error_of(clock, ("TIME",)))
     standings: list[StreamStanding] = []
     drafts: list[_Draft] = []
     for number, key in enumerate(streams):
         described, groups = replies[2 * number], replies[2 * number + 1]
         if is_no_such_key(described) or is_no_such_key(groups):
             continue
-        for reply in (described, groups):
-            if isinstance(reply, ReplyError):
-                raise server.error_of(reply, ("XINFO", "STREAM", key))
+        if _is_refused(server, key, {"STREAM": described, "GROUPS": groups}, refused):
+            continue
         stream, first = _stream(key, described)
         standings.append(stream)
         drafts += [_Draft(key, group.name, stream, group, first) for group in groups_in(groups)]
-    _look(server, drafts)
+    _look(server, drafts, refused)
     _look_at_consumers(server, drafts)
     unknown = [draft for draft in drafts if _server_lag(draft) is None]
     share = max(page, min(COUNTED, _COUNTED_TOGETHER // max(1, len(unknown))))
@@ -143,14 +158,37 @@ def age_ms(entry: StreamId, at_ms: int) -> int | None:
     return None if entry.ms < _FIRST_TIME else max(0, at_ms - entry.ms)
 
 
+def _is_refused(
+    server: Server, key: str | bytes, replies: Mapping[str, Reply], refused: Callable[[RStreamError], None] | None
+) -> bool:
+    """Whether one of these is an error, which is told. replies: by the subcommand of XINFO."""
+    for what, reply in replies.items():
+        if isinstance(reply, ReplyError):
+            _tell(server.error_of(reply, ("XINFO", what, key)), refused)
+            return True
+    return False
+
+
+def _tell(error: RStreamError, refused: Callable[[RStreamError], None] | None) -> None:
+    """Raises it where nobody is told, or where it is none that other streams do without."""
+    if refused is None or not isinstance(error, NotPermittedError | WrongKeyTypeError):
+        raise error
+    refused(error)
+
+
 def _stream(key: str | bytes, reply: Reply) -> tuple[StreamStanding, StreamId]:
     """The stream, and its first entry's id."""
     state, ends = stream_in(reply), ends_in(reply)
-    standing = StreamStanding(shown(key), state.length, state.added, str(state.last))
-    return standing, MIN_ID if ends is None else ends.first[0]
+    plain = StreamStanding(shown(key), state.length, state.added, str(state.last))
+    if ends is None:
+        return plain, MIN_ID
+    both = (ends.first[1], ends.last[1])
+    has_dead_letters, end_bytes = any(map(says_where_from, both)), sum(len(word) for one in both for word in one)
+    told = replace(plain, first=str(ends.first[0]), has_dead_letters=has_dead_letters, end_bytes=end_bytes)
+    return told, ends.first[0]
 
 
-def _look(server: Server, drafts: Sequence[_Draft]) -> None:
+def _look(server: Server, drafts: Sequence[_Draft], refused: Callable[[RStreamError], None] | None) -> None:
     """Each group's first entry to come, its oldest pending one, its consumers."""
     commands: list[Sequence[Argument]] = []
     for draft in drafts:
@@ -162,6 +200,9 @@ def _look(server: Server, drafts: Sequence[_Draft]) -> None:
     replies = ask(server, commands)
     for number, draft in enumerate(drafts):
         ahead, oldest, consumers = replies[3 * number : 3 * number + 3]
+        for command, reply in zip(commands[3 * number :], (ahead, oldest, consumers), strict=False):
+            if is_not_permitted(reply):
+                _tell(server.error_of(reply, command), refused)
         if isinstance(oldest, ReplyError) or isinstance(consumers, ReplyError) or isinstance(ahead, ReplyError):
             draft.gone = True  # destroyed since the first look
             continue

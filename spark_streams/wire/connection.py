@@ -66,7 +66,7 @@ class Connection:
 
     def __init__(self, address: Address, one: Address | None = None) -> None:
         self.address = address
-        node = one or address
+        self.one = node = one or address
         url = node.resolve()
         self._login = None if address.identity is None else address.identity.credentials()
         self._renewal = time.monotonic() + RENEW_EVERY

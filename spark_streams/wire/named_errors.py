@@ -32,7 +32,7 @@ from spark_streams.wire.address import Address
 # NOPERM … to run the 'xgroup|create' command: the same words in Redis 7 and 8 and in Valkey.
 _REFUSED_COMMAND = re.compile(r"'([^' ]+)' command")
 REDIRECTIONS = frozenset({"MOVED", "ASK"})
-_CONTAINERS = ("XGROUP", "XINFO")  # their key follows a subcommand
+_CONTAINERS = ("XGROUP", "XINFO", "MEMORY")  # their key follows a subcommand
 
 
 def error_behind(address: Address, code: str, text: str, words: Sequence[str]) -> RStreamError:
@@ -83,6 +83,7 @@ def not_permitted(where: str, text: str, words: Sequence[str]) -> NotPermittedEr
         f"{where}: the url's user has no right to {wanted} ({text}); give it with ACL SETUSER user {right} "
         "(docs/identity.md lists all rights that are needed)",
         "NOPERM",
+        right,
     )
 
 

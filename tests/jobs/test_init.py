@@ -24,6 +24,8 @@ from spark_streams.jobs.spark_settings import SHAPE as SPARK
 from spark_streams.jobs.split import Split
 from tests.servers import Server
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def rstream(*words: str) -> Result:
     return CliRunner().invoke(main, words)
@@ -86,6 +88,16 @@ def test_what_it_writes_about_a_stream_is_a_configuration_of_its_job(job: str) -
         assert [output.name for output in outputs_of(config, {"url": "redis://h"})] == ["table"]
     if job == "aggregate":
         assert (config["aggregate"]["keys"], "where" in config["aggregate"]) == (["who"], False)
+
+
+@pytest.mark.parametrize(("name", "file"), [("alerts", "alerts.yml"), ("grafana", "grafana.json")])
+def test_what_goes_with_the_exporter_is_written_too(tmp_path: Path, name: str, file: str) -> None:
+    made = rstream("init", name)
+    assert made.exit_code == 0, made.output
+    assert (tmp_path / file).read_bytes() == (ROOT / "conf" / file).read_bytes()
+    assert "rstream run" not in made.output
+    refused = rstream("init", name, "--stream", "orders", "--out", "other")
+    assert (refused.exit_code, "--stream goes with a job" in refused.output) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["init", "run"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,17 @@ def test_top_and_report(filled: RedisCluster, tmp_path: Path) -> None:
     ran = rstream(filled, "report", "--for", "100ms", "--every", "50ms", "--output", str(page))
     assert (ran.exit_code, "6 groups" in ran.output) == (0, True), ran.output
     assert all(name in page.read_text() for name in NAMES)
+
+
+def test_exporter(filled: RedisCluster) -> None:
+    ran = rstream(filled, "exporter", "--once")
+    assert (ran.exit_code, ran.stderr) == (0, ""), ran.output
+    for name in NAMES:
+        assert f'rstream_lag_entries{{group="g",stream="{name}"}} 15.0' in ran.stdout
+        assert f'rstream_stream_memory_bytes{{stream="{name}"}}' in ran.stdout
+    assert f'rstream_dead_letters_waiting{{reason="odd",stream="{DEAD}"}} 20.0' in ran.stdout
+    nodes = re.findall(r'rstream_server_memory_bytes{node="127.0.0.1:(\d+)"}', ran.stdout)
+    assert sorted(map(int, nodes)) == sorted(map(int, filled.masters()))
 
 
 def test_adding(cluster: RedisCluster) -> None:

@@ -37,6 +37,7 @@ def test_every_command_finds_the_master_of_now(sentinels: Sentinels) -> None:
         ("top", "--once"): "streams 2   groups 1   lag 2",
         ("streams",): "orders",
         ("show", "orders", "--last", "1"): "entry 2-1",
+        ("exporter", "--once"): 'rstream_lag_entries{group="g",stream="orders"} 2.0',
         ("dead", "list"): DEAD,
         ("dead", "redrive", DEAD): "moved 6 dead letters",
         ("doctor",): "a master with 2 replicas",

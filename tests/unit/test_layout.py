@@ -53,7 +53,7 @@ BELOW = {
         ),
         *("task_context", "wire", "worker"),
     },
-    "monitor": {"_version", "errors", "ids", "keys", "options", "source", "spark", "wire"},
+    "monitor": {"_version", "deadletter", "errors", "ids", "keys", "options", "source", "spark", "wire"},
     "option_uses": {"errors", "option_tables", "options"},
     "datasource": {"errors", "option_tables", "option_uses", "options", "sink", "source", "spark", "wire"},
     "commands": {

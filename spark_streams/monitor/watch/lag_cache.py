@@ -7,10 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from spark_streams.errors import RStreamError, ServerUnreachableError
+from spark_streams.monitor.kept_connection import KeptConnection
 from spark_streams.monitor.lag_survey import GroupStanding, survey
 from spark_streams.wire.address import Address
-from spark_streams.wire.connect import connect
 from spark_streams.wire.server import Server
 
 _FRESH = 1.0  # seconds that an answer serves several askers
@@ -23,18 +22,18 @@ class Standings:
     """One connection to the server, made again when it breaks. now: seconds that only go up."""
 
     def __init__(self, address: Address, now: Callable[[], float] = time.monotonic) -> None:
-        self._address = address
+        self._kept = KeptConnection(
+            address, lambda error: _log.warning("the monitor cannot see the streams: %s", error)
+        )
         self._now = now
         self._lock = threading.Lock()
-        self._server: Server | None = None
         self._known: dict[Key, GroupStanding] = {}
         self._looked: dict[str, float] = {}  # streams, and when
-        self._answers = True
 
     @property
     def answers(self) -> bool:
         """Whether the server answered when it was last asked."""
-        return self._answers
+        return self._kept.answers
 
     def of(self, keys: Iterable[Key]) -> dict[Key, GroupStanding]:
         """These groups as they stand now, or stood a second ago at most. Without those that are not there; none at all
@@ -55,12 +54,12 @@ class Standings:
     def tell(self, act: Callable[[Server], None]) -> bool:
         """Do something on the connection; whether the server took it."""
         with self._lock:
-            return self._patiently(act)
+            return self._kept.use(act)
 
     def close(self) -> None:
         """Close the connection."""
         with self._lock:
-            self._drop()
+            self._kept.close()
 
     def _look(self, streams: list[str]) -> bool:
         def look(server: Server) -> None:
@@ -71,30 +70,4 @@ class Standings:
             self._known.update({(group.stream, group.group): group for group in seen.groups})
             self._looked.update(dict.fromkeys(streams, now))
 
-        return self._patiently(look)
-
-    def _patiently(self, act: Callable[[Server], None]) -> bool:
-        """A connection that broke since the last time is made again, once. What fails is logged when it begins to."""
-        for last in (False, True):
-            old = self._server is not None
-            try:
-                if self._server is None:
-                    self._server = connect(self._address)
-                self._server.renew_login()
-                act(self._server)
-            except RStreamError as error:
-                self._drop()
-                if isinstance(error, ServerUnreachableError) and old and not last:
-                    continue
-                if self._answers:
-                    _log.warning("the monitor cannot see the streams: %s", error)
-                self._answers = False
-                return False
-            self._answers = True
-            return True
-        return False
-
-    def _drop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        return self._kept.use(look)

@@ -24,11 +24,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_streams.errors import InvalidOptionError, OffsetError, UnsupportedError
+from spark_streams.monitor.exposition import Exposition
 from spark_streams.monitor.watch import log_lines
 from spark_streams.monitor.watch.failure import failure_of, is_an_entrys
 from spark_streams.monitor.watch.lag_cache import Standings
 from spark_streams.monitor.watch.progress import offsets_in, read_progress
-from spark_streams.monitor.watch.prometheus import Collector, Exposition
+from spark_streams.monitor.watch.prometheus import Collector
 from spark_streams.monitor.watch.queries import Query
 from spark_streams.options import server_of
 from spark_streams.source.offset import Offset

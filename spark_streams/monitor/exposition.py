@@ -1,0 +1,81 @@
+"""Metrics for Prometheus on their way out: over HTTP, into a file, or as text."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from spark_streams.errors import InvalidOptionError, UnsupportedError
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+
+class Collects(Protocol):
+    """Gives the metrics of now, on any thread, at each scrape."""
+
+    def collect(self) -> Iterable[Metric]: ...
+
+
+class Exposition:
+    """Serves the metrics over HTTP (`/metrics`), writes them to a file, or both.
+
+    Raises UnsupportedError without prometheus_client, InvalidOptionError where the port or the file cannot be had.
+    """
+
+    def __init__(
+        self, collector: Collects, port: int | None = None, host: str = "127.0.0.1", file: Path | None = None
+    ) -> None:
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError:
+            raise UnsupportedError(
+                "Prometheus metrics need the package prometheus_client: pip install 'spark-streams[monitor]'"
+            ) from None
+        self._registry: CollectorRegistry = CollectorRegistry()
+        self._registry.register(collector)
+        self._file = file
+        self._server: WSGIServer | None = None
+        self._thread: threading.Thread | None = None
+        if port is not None:
+            try:
+                self._server, self._thread = start_http_server(port, host, self._registry)
+            except OSError as error:
+                raise InvalidOptionError(f"metrics cannot be served at {host}:{port}: {error}") from error
+        if file is not None:
+            try:
+                self.write()
+            except OSError as error:
+                self.close()
+                raise InvalidOptionError(f"metrics cannot be written to {file}: {error}") from error
+
+    @property
+    def port(self) -> int | None:
+        """Where it serves."""
+        return None if self._server is None else self._server.server_port
+
+    def write(self) -> None:
+        """Put the file in place, whole. Raises OSError."""
+        if self._file is not None:
+            from prometheus_client import write_to_textfile
+
+            write_to_textfile(str(self._file), self._registry)
+
+    def text(self) -> str:
+        """The page as a scrape would see it."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self._registry).decode()
+
+    def close(self) -> None:
+        """Stop serving; the file stays as it is."""
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+            self._server = self._thread = None

@@ -1,0 +1,45 @@
+"""What there is to say of a group and of its server in Prometheus' words, whoever serves it: a watched query or the
+exporter. Names, labels and help are those of the table in docs/operations.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from spark_streams.monitor.lag_survey import GroupStanding
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+OF_GROUPS = ("stream", "group")
+
+
+def group_metrics(groups: Iterable[GroupStanding]) -> Iterable[Metric]:
+    """How these groups stand."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    lag = GaugeMetricFamily("rstream_lag_entries", "Entries that the group has yet to be given.", labels=OF_GROUPS)
+    age = GaugeMetricFamily(
+        "rstream_lag_seconds", "Age of the oldest entry that the group has not acknowledged.", labels=OF_GROUPS
+    )
+    pending = GaugeMetricFamily(
+        "rstream_pending_entries", "Entries given to consumers and not acknowledged.", labels=OF_GROUPS
+    )
+    oldest = GaugeMetricFamily(
+        "rstream_oldest_pending_seconds", "How long the oldest of these has waited.", labels=OF_GROUPS
+    )
+    for one in groups:
+        key = one.stream, one.group
+        lag.add_metric(key, one.lag)
+        pending.add_metric(key, one.pending)
+        oldest.add_metric(key, (one.oldest_idle_ms or 0) / 1000)
+        if one.lag_ms is not None:
+            age.add_metric(key, one.lag_ms / 1000)
+    yield from (lag, age, pending, oldest)
+
+
+def server_up(answers: bool) -> Metric:
+    """Whether it does."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    return GaugeMetricFamily("rstream_server_up", "Whether the stream server answers.", value=float(answers))
