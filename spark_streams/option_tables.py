@@ -211,6 +211,15 @@ SOURCE: tuple[Option, ...] = (
         "is read again. `at-most-once`: they are acknowledged before they are read, and such a batch is given up.",
     ),
     Option(
+        "onCommit",
+        one_of("keep", "trim", "delete"),
+        "keep",
+        "`keep`",
+        "What becomes of entries once their batch is committed and every group of the stream has been given and has "
+        "acknowledged them. `keep`: they stay. `trim`: they are removed by whole nodes (`~`), a hundred entries or so "
+        "at a time. `delete`: each of them is removed ([what that means](#removing-what-is-committed)).",
+    ),
+    Option(
         "noAck",
         flag,
         False,

@@ -6,12 +6,10 @@
                   threshold all of those. A stream without groups is left alone: nobody has acknowledged anything.
 
 Servers since Redis 8.2 can be told so (XTRIM … ACKED): they let go what is acknowledged even behind an entry that is
-still pending. Any other gets MINID with the lowest id that some group still needs, worked out from XINFO GROUPS and
-XPENDING; what moves meanwhile only makes that cautious, because groups move forwards. (A group that is made anew or set
-back between the two commands may miss entries, as it may a moment later.)
+still pending. Any other gets MINID with the lowest id that some group still needs (retention/readers.py).
 
 A query of ours may have what is acknowledged still before it: with noAck nothing is listed, with at-most-once it is
-acknowledged before it is read. It says so beside the stream, `rstream:committed:…` (readers.py), and so holds back what
+acknowledged before it is read. It says so beside the stream, `rstream:committed:…`, and so holds back what
 its batches have not committed; no server knows of that, so there it is MINID on every one.
 """
 
@@ -23,13 +21,12 @@ from dataclasses import dataclass
 
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.options import Options
-from spark_streams.sink.readers import Readers
+from spark_streams.retention.readers import Readers, Standing
 from spark_streams.wire.connection import ReplyError, pack
 from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.reply_errors import is_syntax_error
 from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
-from spark_streams.wire.xinfo import GroupInfo
 
 
 @dataclass(frozen=True)
@@ -134,21 +131,24 @@ class AckedTrimmer:
     def __init__(self, server: Server, trimming: Trimming) -> None:
         self.server = server
         self._trimming = trimming
-        self._readers = Readers(server)
+        self._readers = Readers()
         self._knows_acked: bool | None = None
 
     def trim(self, streams: Sequence[bytes], now: int) -> int:
         """Trim each; how many entries went. Raises ServerReplyError and kin, StreamStateError."""
         return sum(
-            self._trim(stream, groups, held, now)
-            for stream, (groups, held) in self._readers.look(streams).items()
-            if groups
+            self._trim(stream, standing, now)
+            for stream, standing in self._readers.look(self.server, streams).items()
+            if standing.groups
         )
 
-    def _trim(self, stream: bytes, groups: Sequence[GroupInfo], held: StreamId | None, now: int) -> int:
-        threshold = self._trimming.threshold(now) or ("MINID", str(MAX_ID))
-        if held is None and self._knows_acked is not False:
-            words = [*self._trimming.words(stream, *self._given_already(groups, *threshold)), "ACKED"]
+    def _trim(self, stream: bytes, standing: Standing, now: int) -> int:
+        kind, threshold = self._trimming.threshold(now) or ("MINID", str(MAX_ID))
+        if standing.held is None and self._knows_acked is not False:
+            # An id goes no further than what every group had been given when they were looked at: a query that holds
+            # something back may have begun since.
+            bound = str(min(StreamId.parse(threshold), standing.given)) if kind == "MINID" else threshold
+            words = [*self._trimming.words(stream, kind, bound), "ACKED"]
             reply = self.server.pipeline([words])[0]
             if self._knows_acked is None:
                 self._knows_acked = not is_syntax_error(reply)
@@ -156,23 +156,7 @@ class AckedTrimmer:
                 if isinstance(reply, ReplyError):
                     raise self.server.error_of(reply, words)
                 return int(reply)
-        needed = self._needed(stream, groups)
-        return self._trim_up_to(stream, needed if held is None else min(needed, _above(held)), *threshold)
-
-    @staticmethod
-    def _given_already(groups: Sequence[GroupInfo], kind: str, threshold: str) -> tuple[str, str]:
-        """A threshold by id goes no further than what every group had been given when they were looked at: a query that
-        holds something back may have begun since."""
-        if kind != "MINID":
-            return kind, threshold
-        return kind, str(min(StreamId.parse(threshold), *[_above(group.last_delivered) for group in groups]))
-
-    def _needed(self, stream: bytes, groups: Sequence[GroupInfo]) -> StreamId:
-        """The lowest id that some group has still to be given or to acknowledge."""
-        waiting = [group for group in groups if group.pending]
-        pending = self.server.execute_all([("XPENDING", stream, group.name) for group in waiting])
-        needed = [_above(group.last_delivered) for group in groups]
-        return min([*needed, *[StreamId.parse(summary[1]) for summary in pending if summary[0]]])
+        return self._trim_up_to(stream, standing.needed, kind, threshold)
 
     def _trim_up_to(self, stream: bytes, needed: StreamId, kind: str, threshold: str) -> int:
         execute = self.server.execute
@@ -192,7 +176,3 @@ class AckedTrimmer:
 
 def _milliseconds_here() -> int:
     return time.monotonic_ns() // 1_000_000
-
-
-def _above(entry: StreamId) -> StreamId:
-    return entry.next() if entry < MAX_ID else entry

@@ -33,13 +33,14 @@ BELOW = {
     "option_tables": {"by_stream", "ids", "option_values", "wire"},
     "options": {"errors", "ids", "option_checks", "option_tables", "option_values", "wire"},
     "deadletter": {"errors", "ids", "keys", "lease", "option_values", "options", "task_context", "wire"},
+    "retention": {"errors", "ids", "keys", "wire"},
     "source": {
-        *("by_stream", "deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "same_version"),
-        *("spark", "task_context", "wire", "worker"),
+        *("by_stream", "deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "retention"),
+        *("same_version", "spark", "task_context", "wire", "worker"),
     },
     "sink": {
-        *("deadletter", "errors", "ids", "keys", "option_tables", "options", "same_version", "source", "spark"),
-        *("task_context", "wire", "worker"),
+        *("deadletter", "errors", "ids", "keys", "option_tables", "options", "retention", "same_version", "source"),
+        *("spark", "task_context", "wire", "worker"),
     },
     "monitor": {"_version", "errors", "ids", "keys", "options", "source", "spark", "wire"},
     "option_uses": {"errors", "option_tables", "options"},
