@@ -390,6 +390,22 @@ SINK: tuple[Option, ...] = (
         "retention", duration, None, "unbounded", "Trim entries that are older (`36h`, `7d`), by the server's clock."
     ),
     Option(
+        "retentionBytes",
+        size,
+        None,
+        "unbounded",
+        "Trim each stream to about so many bytes of the server's memory (`512mb`, `2gb`, or plain bytes), by what its "
+        "entries take. It holds beside `maxlen`, `minId` and `retention`.",
+    ),
+    Option(
+        "streamTtl",
+        duration,
+        None,
+        "never",
+        "A stream that this sink writes nothing to for so long (`7d`) expires: with its entries, read or not, and its "
+        "groups.",
+    ),
+    Option(
         "trim",
         one_of("maxlen", "minid", "acked"),
         None,
