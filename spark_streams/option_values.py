@@ -105,17 +105,6 @@ def duration(value: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
-_SIZES = {"": 1, "b": 1, "k": 1000, "kb": 1 << 10, "m": 1000**2, "mb": 1 << 20, "g": 1000**3, "gb": 1 << 30}
-
-
-def size(value: str) -> int:
-    """`512mb`, `2gb` or plain bytes, with the units of redis.conf: a kb is 1,024 bytes, a k is 1,000."""
-    found = re.fullmatch(r"([0-9]{1,15}) *(|b|kb?|mb?|gb?)", value.strip().lower())
-    if found is None or int(found[1]) == 0:
-        raise ValueError("must be a number of bytes above 0, with its unit or plain, such as 64kb, 512mb or 2gb")
-    return int(found[1]) * _SIZES[found[2]]
-
-
 def entry_id(value: str) -> str:
     """`1526919030474-0`; without the second number, the first of that millisecond."""
     try:

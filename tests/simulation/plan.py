@@ -92,7 +92,10 @@ def make(seed: int) -> Plan:
         retries=chance.choice([0, 1]),
         chunk=chance.choice([1, 2, 3, 7]),
     )
-    setup = replace(setup, options={**setup.options, "onCommit": "delete"})
+    if "checkpoint" not in powers:
+        # A query that is set back is told of what it has removed. By another chance, so that seeds stay what they were.
+        removes = random.Random(f"{seed} onCommit").choice(["keep", "keep", "trim", "delete"])
+        setup = replace(setup, options={**setup.options, "onCommit": removes})
     return Plan(setup, tuple(_steps(chance, setup, powers)))
 
 

@@ -12,6 +12,7 @@ import redis
 from spark_streams.errors import InvalidOptionError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
+from tests.bench.retention import STREAM, hour
 from tests.sending import KilledError, before_sending, killed, reply_lost
 from tests.servers import Server
 from tests.source.driving import (
@@ -339,6 +340,21 @@ def test_killed_at_every_request(
             break
     assert requests > 20
     assert kills > 3 or how is reply_lost
+
+
+@pytest.mark.long
+def test_the_memory_of_a_stream_stays_flat(server: Server) -> None:
+    """An hour of 500 entries a second through three groups, two of them killed on the way."""
+    entries = 1_800_000
+    curve, readings, _ = hour(server.url, entries, print)
+    for reading in readings:
+        assert (reading.seen == 1).all()
+        assert pending_count(server.client(), STREAM, reading.group) == 0
+    assert [reading.kills for reading in readings] == [4, 0, 3]
+    assert curve[-1].length == 0
+    assert max(point.length for point in curve) <= 100_000
+    late = [point.used for point in curve[len(curve) // 2 :]]
+    assert max(late) < 1.2 * max(point.used for point in curve[: len(curve) // 2])
 
 
 def _at(number: int, how: Any) -> Any:
