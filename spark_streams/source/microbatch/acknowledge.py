@@ -89,7 +89,8 @@ class Acknowledging:
         self._close_claims(server, up_to)
         ranges = self._ranges(up_to)
         self._worker.submit(lambda server: self._acknowledge(server, up_to, ranges))
-        self._worker.submit(lambda server: self._removing.committed(server, up_to))
+        if self._removing.removes:
+            self._worker.submit(lambda server: self._removing.committed(server, up_to))
         self._acknowledged.update(up_to.positions)
         self._done = up_to
 

@@ -17,10 +17,11 @@ from spark_streams.wire.server import Server
 
 
 class Removing:
-    """The removing of one query. now: seconds that only go up."""
+    """The removing of one query. now: seconds that only go up; removes: whether it is to."""
 
     def __init__(self, options: Options, now: Callable[[], float], limits: Limits) -> None:
         on_commit = options["onCommit"]
+        self.removes = on_commit != "keep"
         self._sweeper = None if on_commit == "keep" else Sweeper(on_commit == "delete", now)
         self._now = now
         self._limits = limits
