@@ -39,6 +39,7 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, Any], tuple[str, Any], str], ...] = (
     (("trim", "maxlen"), ("minId", None), "trim=maxlen goes by length"),
     (("trim", "maxlen"), ("retention", None), "trim=maxlen goes by length"),
     (("trim", "minid"), ("maxlen", None), "trim=minid goes by id or age"),
+    (("trim", "acked"), ("streamTtl", None), "a stream that expires takes along what groups still need"),
 )
 _NEEDS = (
     ("transactionBatch", "transaction", "it says which micro-batch the named write is a part of"),
@@ -182,11 +183,12 @@ def _check_limits(given: Collection[str], values: dict[str, Any]) -> None:
 
 def _check_trimming(given: Collection[str], values: dict[str, Any]) -> None:
     """What holds between the trimming options of a sink. Raises InvalidOptionError."""
-    thresholds = ("maxlen", "minId", "retention")
+    thresholds = ("maxlen", "minId", "retention", "retentionBytes")
     threshold = any(name in given for name in thresholds)
     strategy = values["trim"]
-    if strategy in ("maxlen", "minid") and not threshold:
-        needed = "maxlen" if strategy == "maxlen" else "minId or retention"
+    by_strategy = {"maxlen": ("maxlen", "retentionBytes"), "minid": ("minId", "retention")}
+    if strategy in by_strategy and not any(name in given for name in by_strategy[strategy]):
+        needed = " or ".join(by_strategy[strategy])
         raise InvalidOptionError(f"option trim={strategy} needs option {needed}: how far to trim")
     for name in ("approximate", "trimLimit"):
         if name in given and not threshold and strategy is None:

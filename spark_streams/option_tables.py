@@ -227,6 +227,15 @@ SOURCE: tuple[Option, ...] = (
         "is read again. `at-most-once`: they are acknowledged before they are read, and such a batch is given up.",
     ),
     Option(
+        "onCommit",
+        one_of("keep", "trim", "delete"),
+        "keep",
+        "`keep`",
+        "What becomes of entries once their batch is committed and every group of the stream has been given and has "
+        "acknowledged them. `keep`: they stay. `trim`: they are removed by whole nodes (`~`), a hundred entries or so "
+        "at a time. `delete`: each of them is removed ([what that means](#removing-what-is-committed)).",
+    ),
+    Option(
         "noAck",
         flag,
         False,
@@ -410,6 +419,22 @@ SINK: tuple[Option, ...] = (
     Option("minId", entry_id, None, "unbounded", "Trim entries whose id is below this one."),
     Option(
         "retention", duration, None, "unbounded", "Trim entries that are older (`36h`, `7d`), by the server's clock."
+    ),
+    Option(
+        "retentionBytes",
+        size,
+        None,
+        "unbounded",
+        "Trim each stream to about so many bytes of the server's memory (`512mb`, `2gb`, or plain bytes), by what its "
+        "entries take. It holds beside `maxlen`, `minId` and `retention`.",
+    ),
+    Option(
+        "streamTtl",
+        duration,
+        None,
+        "never",
+        "A stream that this sink writes nothing to for so long (`7d`) expires: with its entries, read or not, and its "
+        "groups.",
     ),
     Option(
         "trim",

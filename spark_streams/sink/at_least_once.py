@@ -66,7 +66,7 @@ class PlainSender:
         for chunk in self._limits.fitting(chunks):
             rows += len(chunk)
             names = chunk.stream_names()
-            self._send(_Sent(chunk, self._trimmer.commands(names), names[0]))
+            self._send(_Sent(chunk, self._trimmer.commands(chunk), names[0]))
             self._leave_room()
             if self._refused or self._doubtful:
                 self._finish()
@@ -117,7 +117,7 @@ class PlainSender:
             return
         self._written(sent)
         self._session.backoff.succeeded()
-        self._trimmer.after(sent.chunk.stream_names())
+        self._trimmer.after(sent.chunk)
 
     def _take(self) -> bytes:
         while True:
@@ -156,7 +156,7 @@ class PlainSender:
         server = self._session.get()
         if place < len(chunk):
             return error_of_row(server, chunk, place, refusal)
-        return server.error_of(refusal, ("XTRIM", chunk.streams[0]))
+        return server.error_of(refusal, self._trimmer.words(chunk.streams[0]))
 
     def _finish(self) -> None:
         """Take all replies, then send what was refused, until nothing is. Raises the error of a row that is refused for

@@ -25,7 +25,7 @@ from spark_streams.sink.destination import Destination
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.replicas import wait_for_replicas
 from spark_streams.sink.rows import error_of_row
-from spark_streams.sink.trim import Trimmer, Trimming
+from spark_streams.sink.trim import Trimmer
 from spark_streams.wire.connection import Reply, ReplyError, pack
 from spark_streams.wire.multi_exec import Outcome
 from spark_streams.wire.replies import errors_among, parse_replies
@@ -44,7 +44,7 @@ def append_in_order(batches: Iterable[pa.RecordBatch], options: Options, load: L
     """
     size = options["chunkSize"] if load.rate is None else min(options["chunkSize"], -(-load.rate // _PER_SECOND))
     with Session(options.address, is_known=True) as session:  # the driver has been connected
-        trimmer = Trimmer(session, Trimming.of(options))
+        trimmer = Trimmer.of(session, options)
         try:
             cut = chunks(batches, Destination(options["stream"]), options["nulls"], size, fingerprints=True)
             sender = _OrderedSender(session, trimmer, options["stream"], load)
@@ -139,7 +139,7 @@ class _OrderedSender:
             self._take_back(chunk, before, *refused[0])
         self._known = after
         self._session.backoff.succeeded()
-        self._trimmer.after([self._stream])
+        self._trimmer.after(chunk)
         return True
 
     def _try(self, server: Server, chunk: Chunk, before: Count, after: Count) -> list[Reply] | None:
@@ -166,7 +166,7 @@ class _OrderedSender:
         """The replies to MULTI … EXEC."""
         pipe = self._session.pipe_of(self._stream)
         count = pack("HSET", self._key, self._load.input, str(after))
-        last = b"".join([*self._trimmer.commands([self._stream]), count, pack("EXEC"), pipe.mark])
+        last = b"".join([*self._trimmer.commands(chunk), count, pack("EXEC"), pipe.mark])
         try:
             pipe.send(pack("MULTI"), chunk.requests.slice(0, len(chunk)), last)
             return parse_replies(pipe.take())
@@ -180,7 +180,7 @@ class _OrderedSender:
         self._session.execute("HSET", self._key, self._load.input, str(written))
         if refused < len(chunk):
             raise error_of_row(self._session.get(), chunk, refused, why)
-        raise self._session.get().error_of(why, ("XTRIM", self._stream))
+        raise self._session.get().error_of(why, self._trimmer.words(self._stream))
 
     def _watch(self, server: Server) -> None:
         """WATCH the counts and read ours, unless that is done."""

@@ -166,7 +166,7 @@ class Resolver:
         claimed = left.claimed[left.wanted]
         fresh = rest.where(~claimed)
         self._check_ids(fresh, tops)
-        trims = self._trimmer.commands(fresh.stream_names())
+        trims = self._trimmer.commands(fresh)
         marks = self.marks(write, claimed)
         pipe = self._session.pipe_of(write.stream)
         last = b"".join([*trims, *[pack(*mark) for mark in marks], pack("EXEC"), pipe.mark])
@@ -209,7 +209,7 @@ class Resolver:
         place, why = next(iter(refused.items()))
         if place < len(fresh):
             raise error_of_row(self._session.get(), fresh, place, why)
-        raise self._session.get().error_of(why, ("XTRIM", write.views[0].stream))
+        raise self._session.get().error_of(why, self._trimmer.words(write.views[0].stream))
 
     def _check_ids(self, fresh: Chunk, tops: Mapping[bytes, Reply]) -> None:
         """Explicit ids must rise above the top of their stream, which is watched. Raises EntryIdError and kin."""
@@ -254,4 +254,4 @@ class Resolver:
     def finished(self, write: Write) -> None:
         self._views.forget(write.mark)
         self._session.backoff.succeeded()
-        self._trimmer.after([view.stream for view in write.views])
+        self._trimmer.after(write.chunk)

@@ -268,7 +268,7 @@ class LedgerSender:
         questions = [pack(*question) for view in write.views for question in view.questions()]
         first = b"".join([pack("WATCH", *watched), *questions, pipe.mark, pack("MULTI")])
         chunk = write.chunk
-        trims = self._trimmer.commands([view.stream for view in write.views])
+        trims = self._trimmer.commands(chunk)
         marks = [pack(*command) for command in self._resolver.marks(write, None)]
         write.commands = len(chunk) + len(trims) + len(marks)
         return [first, chunk.requests.slice(0, len(chunk)), b"".join([*trims, *marks])]

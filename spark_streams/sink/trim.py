@@ -1,40 +1,42 @@
-"""Keeping streams short: once per chunk, by length, by id or by age; and only what everybody has acknowledged.
+"""Keeping streams short: once per chunk, by length, id, age or memory; and only what everybody has acknowledged.
 
-    trim=maxlen   XTRIM MAXLEN, what is beyond `maxlen` entries
-    trim=minid    XTRIM MINID, what is below `minId`, or older than `retention` (by the server's clock)
-    trim=acked    the same thresholds, but only entries that every group has been given and has acknowledged; without a
-                  threshold all of those. A stream without groups is left alone: nobody has acknowledged anything.
+    trim=maxlen      XTRIM MAXLEN, what is beyond `maxlen` entries
+    trim=minid       XTRIM MINID, what is below `minId`, or older than `retention` (by the server's clock)
+    retentionBytes   XTRIM MAXLEN, what is beyond so many bytes (entry_sizes.py), beside any of the others
+    trim=acked       the same thresholds, but only entries that every group has been given and has acknowledged; without
+                     a threshold all of those. A stream without groups is left alone: nobody has acknowledged anything.
+    streamTtl        PEXPIRE with each chunk: a stream that gets no chunk for so long is gone as a whole
 
 Servers since Redis 8.2 can be told so (XTRIM … ACKED): they let go what is acknowledged even behind an entry that is
-still pending. Any other gets MINID with the lowest id that some group still needs, worked out from XINFO GROUPS and
-XPENDING; what moves meanwhile only makes that cautious, because groups move forwards. (A group that is made anew or set
-back between the two commands may miss entries, as it may a moment later.)
+still pending. Any other gets MINID with the lowest id that some group still needs (retention/readers.py).
 
 A query of ours may have what is acknowledged still before it: with noAck nothing is listed, with at-most-once it is
-acknowledged before it is read. It says so beside the stream, `rstream:committed:…` (readers.py), and so holds back what
+acknowledged before it is read. It says so beside the stream, `rstream:committed:…`, and so holds back what
 its batches have not committed; no server knows of that, so there it is MINID on every one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.options import Options
-from spark_streams.sink.readers import Readers
+from spark_streams.retention.readers import Readers, Standing
+from spark_streams.sink.chunks import Chunk
+from spark_streams.sink.entry_sizes import EntrySizes
 from spark_streams.wire.connection import ReplyError, pack
 from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.reply_errors import is_syntax_error
 from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
-from spark_streams.wire.xinfo import GroupInfo
 
 
 @dataclass(frozen=True)
 class Trimming:
-    """What the options ask for. strategy: maxlen, minid, acked or None; limit: LIMIT, only with `~`."""
+    """What the options ask for. strategy: maxlen, minid, acked or None; limit: LIMIT, only with `~`; max_bytes: of a
+    stream's memory."""
 
     strategy: str | None
     maxlen: int | None
@@ -42,6 +44,7 @@ class Trimming:
     retention: int | None  # milliseconds
     approximate: bool
     limit: int | None
+    max_bytes: int | None = None
 
     @classmethod
     def of(cls, options: Options) -> Trimming:
@@ -53,25 +56,27 @@ class Trimming:
             strategy = "minid"
         return cls(
             strategy, options["maxlen"], options["minId"], options["retention"], options["approximate"],
-            options["trimLimit"],
+            options["trimLimit"], options["retentionBytes"],
         )  # fmt: skip
 
-    def command(self, stream: bytes, now: int) -> bytes:
-        """The packed XTRIM that goes along with a chunk; empty where there is none. now: Unix ms of the server."""
-        threshold = self.threshold(now)
-        if self.strategy in (None, "acked") or threshold is None:
-            return b""
-        return pack(*self.words(stream, *threshold))
+    def commands(self, stream: bytes, now: int, most: int | None) -> list[bytes]:
+        """The packed XTRIMs that go along with a chunk. now: Unix ms of the server; most: entries that make up
+        max_bytes, None: not known."""
+        if self.strategy == "acked":
+            return []
+        return [pack(*self.words(stream, *threshold)) for threshold in self.thresholds(now, most)]
 
-    def threshold(self, now: int) -> tuple[str, str] | None:
-        """(MAXLEN or MINID, its value) at this moment; None where no threshold is set."""
-        if self.maxlen is not None:
-            return "MAXLEN", str(self.maxlen)
+    def thresholds(self, now: int, most: int | None = None) -> list[tuple[str, str]]:
+        """(MAXLEN or MINID, its value) at this moment, each of which holds; now, most: as above."""
+        found = []
+        lengths = [one for one in (self.maxlen, most) if one is not None]
+        if lengths:
+            found.append(("MAXLEN", str(min(lengths))))
         if self.min_id is not None:
-            return "MINID", self.min_id
+            found.append(("MINID", self.min_id))
         if self.retention is not None:
-            return "MINID", f"{max(now - self.retention, 0)}-0"
-        return None
+            found.append(("MINID", f"{max(now - self.retention, 0)}-0"))
+        return found
 
     def words(self, stream: bytes, kind: str, threshold: str, limit: int | None = None) -> list[str | bytes]:
         """The XTRIM as words. limit: no more than so many entries, where whole nodes are trimmed."""
@@ -81,29 +86,60 @@ class Trimming:
 
 
 class Trimmer:
-    """Trims the streams of one task. The server's clock is asked once, then ours is followed."""
+    """Trims the streams of one task. The server's clock is asked once, then ours is followed. ttl: streamTtl,
+    milliseconds."""
 
-    def __init__(self, session: Session, trimming: Trimming) -> None:
+    def __init__(self, session: Session, trimming: Trimming, ttl: int | None = None) -> None:
         self._session = session
         self._trimming = trimming
+        self._ttl = ttl
         # A connection of its own: the task's may have replies on their way. There are chunks, so the address is right.
         self._trim_session = Session(session.address, is_known=True)
         self._acked: AckedTrimmer | None = None
+        self._sizes = None if trimming.max_bytes is None else EntrySizes(trimming.max_bytes)
         self._ahead: int | None = None  # the server's clock minus our monotonic one, milliseconds
 
-    def commands(self, streams: Sequence[bytes]) -> list[bytes]:
-        """The XTRIMs that go along with a chunk of these streams, packed."""
-        now = self._now()  # here, for `after` too: nothing is under way yet when it is asked for the first time
-        if self._trimming.strategy in (None, "acked"):
-            return []
-        return [self._trimming.command(stream, now) for stream in streams]
+    @classmethod
+    def of(cls, session: Session, options: Options) -> Trimmer:
+        """From the options of a sink."""
+        return cls(session, Trimming.of(options), options["streamTtl"])
 
-    def after(self, streams: Sequence[bytes]) -> None:
-        """What is trimmed when a chunk of these streams has been answered: trim=acked."""
-        if self._trimming.strategy != "acked":
-            return
-        now = self._now()
-        self._trim_session.run(lambda server: self._acked_on(server).trim(streams, now))
+    def commands(self, chunk: Chunk) -> list[bytes]:
+        """The XTRIMs, and PEXPIREs, that go along with a chunk, packed."""
+        now = self._now()  # here, for `after` too: nothing is under way yet when it is asked for the first time
+        streams = chunk.stream_names()
+        trims = [trim for stream in streams for trim in self._trimming.commands(stream, now, self._most(stream))]
+        ends = [] if self._ttl is None else [pack("PEXPIRE", stream, self._ttl) for stream in streams]
+        return [*trims, *ends]
+
+    def words(self, stream: str | bytes) -> tuple[str | bytes, ...]:
+        """What goes along with a chunk, for the message when it is refused."""
+        return ("XTRIM" if self._trimming.thresholds(0, 1 if self._sizes else None) else "PEXPIRE", stream)
+
+    def after(self, chunk: Chunk) -> None:
+        """What is trimmed when a chunk has been answered: trim=acked, and where it is known only now how large entries
+        are."""
+        due = [] if self._sizes is None else self._sizes.written(chunk)
+        acked = self._trimming.strategy == "acked"
+        if due or acked:
+            now = self._now()
+            self._trim_session.run(lambda server: self._trim(server, due, chunk.stream_names() if acked else [], now))
+
+    def _trim(self, server: Server, due: Sequence[bytes], acked: Sequence[bytes], now: int) -> None:
+        if due and self._sizes is not None:
+            self._sizes.ask(server, due)
+            commands = [
+                self._trimming.words(stream, *threshold)
+                for stream in ([] if acked else due)
+                for threshold in self._trimming.thresholds(now, self._most(stream))
+            ]
+            server.execute_all(commands)
+        if acked:
+            most = {stream: self._most(stream) for stream in acked}
+            self._acked_on(server).trim(acked, now, most)
+
+    def _most(self, stream: bytes) -> int | None:
+        return None if self._sizes is None else self._sizes.most(stream)
 
     def close(self) -> None:
         """Close the connection that trim=acked uses."""
@@ -134,21 +170,30 @@ class AckedTrimmer:
     def __init__(self, server: Server, trimming: Trimming) -> None:
         self.server = server
         self._trimming = trimming
-        self._readers = Readers(server)
+        self._readers = Readers()
         self._knows_acked: bool | None = None
 
-    def trim(self, streams: Sequence[bytes], now: int) -> int:
-        """Trim each; how many entries went. Raises ServerReplyError and kin, StreamStateError."""
+    def trim(self, streams: Sequence[bytes], now: int, most: Mapping[bytes, int | None] | None = None) -> int:
+        """Trim each; how many entries went. most: as Trimming has it, per stream. Raises ServerReplyError and kin,
+        StreamStateError."""
         return sum(
-            self._trim(stream, groups, held, now)
-            for stream, (groups, held) in self._readers.look(streams).items()
-            if groups
+            self._trim(stream, standing, *threshold)
+            for stream, standing in self._readers.look(self.server, streams).items()
+            if standing.groups
+            for threshold in self._thresholds(now, (most or {}).get(stream))
         )
 
-    def _trim(self, stream: bytes, groups: Sequence[GroupInfo], held: StreamId | None, now: int) -> int:
-        threshold = self._trimming.threshold(now) or ("MINID", str(MAX_ID))
-        if held is None and self._knows_acked is not False:
-            words = [*self._trimming.words(stream, *self._given_already(groups, *threshold)), "ACKED"]
+    def _thresholds(self, now: int, most: int | None) -> list[tuple[str, str]]:
+        """Without one all goes that everybody has acknowledged; where one is not known yet nothing does."""
+        found = self._trimming.thresholds(now, most)
+        return found if found or self._trimming.max_bytes is not None else [("MINID", str(MAX_ID))]
+
+    def _trim(self, stream: bytes, standing: Standing, kind: str, threshold: str) -> int:
+        if standing.held is None and self._knows_acked is not False:
+            # An id goes no further than what every group had been given when they were looked at: a query that holds
+            # something back may have begun since.
+            bound = str(min(StreamId.parse(threshold), standing.given)) if kind == "MINID" else threshold
+            words = [*self._trimming.words(stream, kind, bound), "ACKED"]
             reply = self.server.pipeline([words])[0]
             if self._knows_acked is None:
                 self._knows_acked = not is_syntax_error(reply)
@@ -156,23 +201,7 @@ class AckedTrimmer:
                 if isinstance(reply, ReplyError):
                     raise self.server.error_of(reply, words)
                 return int(reply)
-        needed = self._needed(stream, groups)
-        return self._trim_up_to(stream, needed if held is None else min(needed, _above(held)), *threshold)
-
-    @staticmethod
-    def _given_already(groups: Sequence[GroupInfo], kind: str, threshold: str) -> tuple[str, str]:
-        """A threshold by id goes no further than what every group had been given when they were looked at: a query that
-        holds something back may have begun since."""
-        if kind != "MINID":
-            return kind, threshold
-        return kind, str(min(StreamId.parse(threshold), *[_above(group.last_delivered) for group in groups]))
-
-    def _needed(self, stream: bytes, groups: Sequence[GroupInfo]) -> StreamId:
-        """The lowest id that some group has still to be given or to acknowledge."""
-        waiting = [group for group in groups if group.pending]
-        pending = self.server.execute_all([("XPENDING", stream, group.name) for group in waiting])
-        needed = [_above(group.last_delivered) for group in groups]
-        return min([*needed, *[StreamId.parse(summary[1]) for summary in pending if summary[0]]])
+        return self._trim_up_to(stream, standing.needed, kind, threshold)
 
     def _trim_up_to(self, stream: bytes, needed: StreamId, kind: str, threshold: str) -> int:
         execute = self.server.execute
@@ -192,7 +221,3 @@ class AckedTrimmer:
 
 def _milliseconds_here() -> int:
     return time.monotonic_ns() // 1_000_000
-
-
-def _above(entry: StreamId) -> StreamId:
-    return entry.next() if entry < MAX_ID else entry

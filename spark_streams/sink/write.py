@@ -17,7 +17,7 @@ from spark_streams.sink.destination import Destination
 from spark_streams.sink.ledger_view import LedgerViews
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.transactions import LedgerSender
-from spark_streams.sink.trim import Trimmer, Trimming
+from spark_streams.sink.trim import Trimmer
 from spark_streams.wire.session import Session
 
 
@@ -47,7 +47,7 @@ def append(batches: Iterable[pa.RecordBatch], options: Options, task: Task | Non
     refused, ReplicationError.
     """
     with Session(options.address, is_known=True) as session:
-        trimmer, limits = Trimmer(session, Trimming.of(options)), Limits(options.address)
+        trimmer, limits = Trimmer.of(session, options), Limits(options.address)
         try:
             to = Destination.of(options)
             cut = chunks(batches, to, options["nulls"], options["chunkSize"], task is not None)

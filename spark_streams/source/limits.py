@@ -37,6 +37,10 @@ class Limits:
     claim_page: entries that are claimed with one command, 4 ms of the server's time; larger ones are no faster
     look_every: seconds between two looks for streams that match the pattern
 
+    Removing what is committed (onCommit):
+    sweep_streams: streams that are looked at together
+    look_behind: seconds between two looks at streams in which another group is behind
+
     The sample that a schema is inferred from:
     sample_entries: of a stream, from either end
     sample_bytes: of all streams together, as far as entries are alike
@@ -59,6 +63,8 @@ class Limits:
     worth_ahead: int = 50_000
     claim_page: int = 1_000
     look_every: float = 2.0
+    sweep_streams: int = 500
+    look_behind: float = 10.0
     sample_entries: int = 1_000
     sample_bytes: int = 32 << 20
     note_page: int = 500

@@ -16,7 +16,7 @@ from pathlib import Path
 from spark_streams.source.limits import LIMITS
 from tests.chaos.checker import Report, check
 from tests.chaos.gather import gather, pending
-from tests.chaos.history import Added, History, Place
+from tests.chaos.history import Added, History, Place, Value
 from tests.chaos.process import Job
 from tests.chaos.producer import Producer
 from tests.chaos.query import SINKS, Fault, Query, into_a_stream
@@ -40,10 +40,13 @@ POINTS = {
 }
 
 
+BESIDE = "beside"
+
+
 @dataclass
 class Killed:
     """One query's case. before: entries that were there before a query with `latest` began; claimed: what a
-    dead consumer of the group left to it; at_kill: what was pending;
+    dead consumer of the group left to it; beside: what another group has acknowledged; at_kill: what was pending;
     logged, committed: the last batch in each log when it was killed."""
 
     query: Query
@@ -54,6 +57,7 @@ class Killed:
     at_kill: list[Place] = field(default_factory=list)
     logged: int = -1
     committed: int = -1
+    beside: set[Place] = field(default_factory=set)
     history: History = field(default_factory=History)
     report: Report = field(default_factory=Report)
 
@@ -108,6 +112,7 @@ def run(
         case.history = gather(case.query, _expected(case))
         case.history.unordered = case.claimed
         case.report = check(case.history)
+        case.report.lost += _missing_beside(case)
     return cases
 
 
@@ -130,6 +135,8 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random,
     claims = point == "logged with claims"
     if claims:
         options["claimIdle"] = "1ms"
+    if stage and random_.random() < 0.6:  # a batch whose commit entry is lost would not be there any more
+        options["onCommit"] = random_.choice(["trim", "delete"])
     batch = 0 if starting == "latest" or claims else 1 if stage == "looked" else random_.randint(1, 2)
     fault = Fault("hold", batch, stage, rows=random_.randint(1, 15)) if stage else None
     ahead = random_.choice([1, LIMITS.worth_ahead])
@@ -137,11 +144,15 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random,
     if sink == "stream":
         query = into_a_stream(query, random_)
     case = Killed(query, Producer(url), streams)
+    for stream in streams if stage else ():
+        case.producer.client.xgroup_create(stream, BESIDE, "0", mkstream=True)
     if starting == "latest":
         for stream in streams:
             case.before |= _places(case.producer.add(stream, 5))
     else:
         _add(case, random_, at_least=200)
+    if stage:
+        _read_beside(case, random_)
     if claims:
         client = case.producer.client
         for stream in streams:
@@ -149,6 +160,23 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random,
             read = client.xreadgroup(query.group, "rogue", {stream: ">"}, count=random_.randint(5, 20))
             case.claimed |= {(stream, entry) for _, entries in read for entry, _ in entries}
     return case
+
+
+def _read_beside(case: Killed, random_: random.Random) -> None:
+    """Another group gets some of what is there, and acknowledges some of that."""
+    client = case.producer.client
+    for stream in case.streams:
+        for _, entries in client.xreadgroup(BESIDE, "c", {stream: ">"}, count=random_.randint(1, 150)):
+            done = [entry for entry, _ in entries if random_.random() < 0.8]
+            case.beside |= {(stream, entry) for entry in done}
+            if done:
+                client.xack(stream, BESIDE, *done)
+
+
+def _missing_beside(case: Killed) -> list[Value]:
+    """What the other group has not acknowledged, and is not there for it any more."""
+    there = {(stream, entry) for stream in case.streams for entry, _ in case.producer.client.xrange(stream)}
+    return [one.value for one in case.producer.added if one.place and one.place not in there | case.beside]
 
 
 def _add(case: Killed, random_: random.Random, at_least: int = 10) -> None:

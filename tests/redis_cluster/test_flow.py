@@ -13,7 +13,14 @@ from tests.redis_cluster.processes import RedisCluster
 from tests.sentinel.processes import until
 
 
-@pytest.mark.parametrize("sink", [{}, {"waitReplicas": "1", "maxlen": "100000", "chunkSize": "50"}])
+@pytest.mark.parametrize(
+    "sink",
+    [
+        {},
+        {"waitReplicas": "1", "maxlen": "100000", "chunkSize": "50"},
+        {"on_commit": "delete", "retentionBytes": "50mb", "streamTtl": "1h"},
+    ],
+)
 def test_a_quiet_cluster(cluster: RedisCluster, sink: dict[str, str]) -> None:
     piping = Piping(cluster, **sink)
     piping.at_least(1000)
@@ -22,7 +29,7 @@ def test_a_quiet_cluster(cluster: RedisCluster, sink: dict[str, str]) -> None:
 
 
 def test_slots_that_move_key_by_key(cluster: RedisCluster) -> None:
-    piping = Piping(cluster)
+    piping = Piping(cluster, on_commit="delete")
     piping.at_least(300)
     for turn in range(1, 3):
         for n, stream in enumerate([*STREAMS, *OUTS]):
@@ -35,7 +42,7 @@ def test_slots_that_move_key_by_key(cluster: RedisCluster) -> None:
 
 
 def test_a_master_that_is_killed(cluster: RedisCluster) -> None:
-    before, piping = cluster.owner("s0"), Piping(cluster)
+    before, piping = cluster.owner("s0"), Piping(cluster, on_commit="delete")
     piping.at_least(300)
     cluster.kill(before)
     until(lambda: cluster.owner("s0") != before, "no failover")

@@ -92,6 +92,10 @@ def make(seed: int) -> Plan:
         retries=chance.choice([0, 1]),
         chunk=chance.choice([1, 2, 3, 7]),
     )
+    if "checkpoint" not in powers:
+        # A query that is set back is told of what it has removed. By another chance, so that seeds stay what they were.
+        removes = random.Random(f"{seed} onCommit").choice(["keep", "keep", "trim", "delete"])
+        setup = replace(setup, options={**setup.options, "onCommit": removes})
     return Plan(setup, tuple(_steps(chance, setup, powers)))
 
 
@@ -171,5 +175,5 @@ def _steps(chance: random.Random, setup: Setup, powers: Mapping[str, Mapping[str
 
 def _keeping(given: Mapping[str, str], first: Mapping[str, str]) -> dict[str, str]:
     """Changed options, but for what a query keeps: its streams and where new groups start."""
-    kept = ("streams", "streamsPattern", "startingOffsets")
+    kept = ("streams", "streamsPattern", "startingOffsets", "onCommit")
     return {**{k: v for k, v in given.items() if k not in kept}, **{k: first[k] for k in kept if k in first}}

@@ -10,14 +10,14 @@ import redis
 
 from spark_streams.errors import StreamStateError
 from spark_streams.keys import key_beside
-from spark_streams.sink.readers import Readers
+from spark_streams.retention.readers import Readers
 from spark_streams.sink.trim import AckedTrimmer, Trimming
 from spark_streams.sink.write import append
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
 from tests.sink.writing import frame, numbers, options
-from tests.source.driving import ALL, another_reader, drain, forget_all, read, reader
+from tests.source.driving import ALL, LOOK_EACH_TIME, another_reader, drain, forget_all, read, reader
 
 EXACTLY = Trimming("acked", None, None, None, False, None)
 
@@ -148,18 +148,18 @@ def test_looking_takes_one_round_trip_as_long_as_nobody_is_new(
         honest(self, data)
 
     with Connection(Address.parse(server.url)) as connection:
-        readers = Readers(connection)
+        readers = Readers()
         monkeypatch.setattr(Connection, "send", counts)
 
         def trips() -> int:
             sent.clear()
-            readers.look([b"s", b"t"])
+            readers.look(connection, [b"s", b"t"])
             return len(sent)
 
         assert [trips(), trips(), trips()] == [3, 1, 1]
         client.xgroup_createconsumer("s", "g", "new")
         mark(client, "3-0 holds", consumer="new")
-        assert readers.look([b"s", b"t"])[b"s"][1] is not None
+        assert readers.look(connection, [b"s", b"t"])[b"s"].held is not None
         assert [trips(), trips()] == [1, 1]
         client.xgroup_destroy("t", "g")
         assert [trips(), trips()] == [1, 1]
@@ -173,8 +173,8 @@ def test_a_query_that_begins_while_others_are_looked_at_loses_nothing(
     client.xgroup_create("s", "late", "40-0")
     honest = Readers.look
 
-    def then_begins(self: Readers, streams: Any) -> Any:
-        found = honest(self, streams)
+    def then_begins(self: Readers, *looked_at: Any) -> Any:
+        found = honest(self, *looked_at)
         mark(client, "40-0 holds", group="late")
         client.xreadgroup("late", "spark", {"s": ">"}, noack=True)
         return found
@@ -222,5 +222,26 @@ def test_a_query_that_lists_what_it_reads_holds_nothing_else(server: Server, cli
         assert drain(one) == [list(range(100))]
         append([frame([100])], options(server.url, trim="acked", approximate="false"), None)
         assert sorted(numbers(server)) == [100]
+    finally:
+        forget_all()
+
+
+@pytest.mark.parametrize("mode", [{"noAck": "true"}, {"delivery": "at-most-once"}])
+def test_so_is_the_first_batch_from_a_stream_that_appeared_since(
+    server: Server, client: redis.Redis, mode: dict[str, str]
+) -> None:
+    """Nothing of it is committed, and the checkpoint does not name it yet."""
+    try:
+        client.xadd("out:1", {"n": -1})
+        one = reader(server, streamsPattern="out:*", limits=LOOK_EACH_TIME, **mode)
+        start = one.initialOffset()
+        at = one.latestOffset(start, ALL)
+        assert read(one, start, at) == [-1]
+        for n in range(300):
+            client.xadd("out:2", {"n": n})
+        end = one.latestOffset(at, ALL)
+        one.batches.worker.wait()
+        append([frame([300])], options(server.url, stream="out:2", trim="acked", approximate="false"), None)
+        assert read(one, at, end) == list(range(300))
     finally:
         forget_all()

@@ -255,7 +255,7 @@ def test_a_batch_ends_at_the_last_id_below_its_ending_time() -> None:
         ({"trim": "minid"}, "trim=minid needs option minId or retention"),
         ({"trim": "minid", "maxlen": "5"}, "trim and maxlen contradict"),
         ({"maxlen": "5", "approximate": "false", "trimLimit": "3"}, "only whole nodes"),
-        ({"approximate": "false"}, "approximate needs one of maxlen, minId, retention or trim=acked"),
+        ({"approximate": "false"}, "approximate needs one of maxlen, minId, retention, retentionBytes or trim=acked"),
         ({"trimLimit": "3"}, "trimLimit needs one of"),
         ({"minId": "x"}, "minId='x' is not a stream id"),
         ({"retention": "7"}, "retention='7' must be a duration"),

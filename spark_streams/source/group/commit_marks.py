@@ -67,6 +67,12 @@ class Marks:
         else:
             self._begun.update(positions)
 
+    def hold(self, server: Server, streams: Sequence[str]) -> None:
+        """Streams that the checkpoint does not name, before any of their entries are reserved: nothing of them is
+        committed. Where this query holds entries back, it says so."""
+        if self._holds:
+            self.write(server, {stream: MIN_ID for stream in streams if stream not in self.of})
+
     def read(self, server: Server, streams: Sequence[str]) -> None:
         """Ask for those that are not known yet, in one round trip."""
         new = [stream for stream in streams if stream not in self.of]

@@ -17,11 +17,12 @@ from spark_streams.wire.connection import pack
 from spark_streams.wire.entries.decode import decode_entries
 from spark_streams.wire.named_errors import while_reading
 from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import StreamState
+from spark_streams.wire.xinfo import StreamState, stream_states
 
 _FIRST_PAGE = 10  # entries; their size is not known yet
 _PAGE_BYTES = 4 << 20
 _LARGEST_PAGE = 10_000  # entries
+_FROM_BELOW = 3  # how often what lies below a position is counted while entries leave the stream
 
 
 def count_between(server: Server, stream: str, after: StreamId, last: StreamId) -> int:
@@ -31,23 +32,46 @@ def count_between(server: Server, stream: str, after: StreamId, last: StreamId) 
 
 def count_read(server: Server, stream: str, head: StreamState, position: StreamId) -> int | None:
     """How many entries the stream has ever had up to a position, if none above it is lost yet; None where the server
-    does not count (before Redis 7). Counted from both sides at a time, until one is done."""
-    if head.added is None:
-        return None
-    held = held_above(head, position)
-    if held is not None:
-        return head.added - held
+    does not count (before Redis 7). Counted from both sides at a time, until one is done.
+
+    What lies below the position may leave the stream meanwhile (others remove what is acknowledged): where some has,
+    what was counted there is worth nothing, and it is counted anew.
+    """
+    for _ in range(_FROM_BELOW):
+        if head.added is None:
+            return None
+        held = held_above(head, position)
+        if held is not None:
+            return head.added - held
+        read, is_from_above = _from_both_sides(server, stream, head, head.added, position)
+        if is_from_above:
+            return read
+        before, head = head, stream_states(server, [stream])[stream]
+        if _left(head) == _left(before):
+            return read
+    return None if head.added is None else head.added - count_between(server, stream, position, head.last)
+
+
+def _left(head: StreamState) -> int | None:
+    """How many entries are in the stream no more."""
+    return None if head.added is None else head.added - head.length
+
+
+def _from_both_sides(
+    server: Server, stream: str, head: StreamState, added: int, position: StreamId
+) -> tuple[int, bool]:
+    """How many entries the stream has ever had up to a position; whether that comes from what lies above it."""
     below = above = 0
     upwards = _pages(server, stream, position, head.last)
     downwards = _pages(server, stream, MIN_ID, position)
     while True:
         page = next(upwards, None)
         if page is None:
-            return head.added - above
+            return added - above, True
         above += page
         page = next(downwards, None)
         if page is None:
-            return head.added - (head.length - below)
+            return added - (head.length - below), False
         below += page
 
 

@@ -1,4 +1,5 @@
-"""What becomes of a batch once it is in the commit log: notes are taken, entries acknowledged, claims closed.
+"""What becomes of a batch once it is in the commit log: notes are taken, entries acknowledged, claims closed; then
+entries leave their stream (remove), where they are to.
 
 Elsewhere entries are acknowledged at once (trigger: at-most-once), because they are delivered again (query_state), or
 with their dead letter (recovery.dead_entries). XACK itself is in source.pending_list.
@@ -19,6 +20,7 @@ from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.background import BackgroundWorker
+from spark_streams.source.microbatch.remove import Removing
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges
 from spark_streams.source.recovery.claim import delete_claim_consumers
@@ -42,11 +44,13 @@ class Acknowledging:
         member: Membership,
         losses: DataLoss,
         counters: RunCounters,
+        removing: Removing,
         limits: Limits,
     ) -> None:
         self._worker = worker
         self._member = member
         self._losses = losses
+        self._removing = removing
         self._limits = limits
         self._listed = not options["noAck"]  # whether anything is pending
         self._noted = losses.allowed or options["mode"] == "DEADLETTER"
@@ -70,6 +74,7 @@ class Acknowledging:
         self.take_notes(server, up_to)
         self._acknowledge(server, up_to, self._ranges(up_to))
         self._close_claims(server, up_to)
+        self._removing.committed(server, up_to)
         self._acknowledged.update(up_to.positions)
         self._done = up_to
 
@@ -84,6 +89,8 @@ class Acknowledging:
         self._close_claims(server, up_to)
         ranges = self._ranges(up_to)
         self._worker.submit(lambda server: self._acknowledge(server, up_to, ranges))
+        if self._removing.removes:
+            self._worker.submit(lambda server: self._removing.committed(server, up_to))
         self._acknowledged.update(up_to.positions)
         self._done = up_to
 
@@ -92,6 +99,11 @@ class Acknowledging:
         self._acknowledged = {}
         self._done = None
         self.marks.forget()
+        self._removing.forget()
+
+    def idle(self, server: Server, up_to: Offset) -> None:
+        """There is nothing to read, and what is acknowledged already ends here."""
+        self._removing.idle(server, up_to)
 
     def _ranges(self, up_to: Offset) -> list[PendingRange]:
         if not self._listed or not up_to.token:  # where the query begins, nothing is committed

@@ -38,6 +38,7 @@ from spark_streams.source.microbatch.batch_contents import ContentsChooser
 from spark_streams.source.microbatch.current_batch import CurrentBatch
 from spark_streams.source.microbatch.interleave import in_order
 from spark_streams.source.microbatch.query_state import RunMemory
+from spark_streams.source.microbatch.remove import Removing
 from spark_streams.source.microbatch.replay import Replay
 from spark_streams.source.microbatch.trigger import Trigger
 from spark_streams.source.offset import Offset
@@ -85,7 +86,10 @@ class MicroBatchStream:
         account = LossAccount(losses, subscription, self._no_ack)
         groups = self._groups = GroupReconciler(losses, subscription, account, self._no_ack)
         poison = self._poison = PoisonBatch(options["maxDeliveries"], self._dead_letter, losses, limits)
-        acks = self._acknowledging = Acknowledging(self.worker, options, self.member, losses, self.counters, limits)
+        removing = Removing(options, now, limits)
+        acks = self._acknowledging = Acknowledging(
+            self.worker, options, self.member, losses, self.counters, removing, limits
+        )
         admission = self._admission = Admission(options, now, first_at_once)
         self._positions = KeptPositions(self._no_ack)
         contents = self._contents = ContentsChooser(

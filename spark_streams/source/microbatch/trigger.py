@@ -61,12 +61,15 @@ class Trigger:
         """The next batch, of at most `most` entries. None where there is nothing to read: then `begin` is acknowledged
         before this returns, else in the background. begin: it is in Spark's commit log (docs/facts.md, S4)."""
         state = self._memory.state_at(server, begin)
+        self._acknowledging.marks.hold(server, [stream for stream in state.groups if stream not in begin.positions])
         token = secrets.token_hex(6)
         contents = self._contents.choose(server, state, token, self._rooms.of(most))
         self._memory.remember(state.groups, contents.new or [])
         if not contents:
             if not self._acknowledging.is_done(state.begin):
                 self._acknowledging.now(server, state.begin)
+            else:
+                self._acknowledging.idle(server, state.begin)
             return None
         batch = self._make_batch(server, state, contents, token)
         if not self._acknowledging.is_done(state.begin):

@@ -55,6 +55,30 @@ def test_the_entry_that_kills_is_found_and_the_others_flow_once(
     assert query.starts <= 1 + 2 * bool(poison) + 9 * len(poison)
 
 
+@pytest.mark.parametrize("how", ["trim", "delete"])
+def test_committed_entries_leave_while_pieces_of_a_batch_are_held(
+    server: Server, client: redis.Redis, how: str
+) -> None:
+    """Another client of another group has some pending, too."""
+    ids = add(client, 300)
+    client.xgroup_create("s", "other", "0")
+    client.xreadgroup("other", "c", {"s": ">"}, count=300)
+    client.xack("s", "other", *ids[:50], *ids[60:])
+    query = Supervised(server, {5, 137}, onCommit=how)
+    query.run()
+    assert sorted(query.rows) == [n for n in range(300) if n not in (5, 137)]
+    assert letters(client) == [5, 137]
+    assert query.lost == 0
+    assert {*ids[50:60]} <= {entry for entry, _ in client.xrange("s")}
+    client.xack("s", "other", *ids[50:60])
+    add(client, 1, first=300)
+    client.xreadgroup("other", "c", {"s": ">"}, noack=True)
+    query.run()
+    assert query.rows[-1] == 300
+    query.run()  # it begins with what is committed
+    assert client.xlen("s") == 0 if how == "delete" else client.xlen("s") <= 300
+
+
 def test_pieces_that_kill_nobody_flow_in_order(server: Server, client: redis.Redis) -> None:
     add(client, 300)
     query = Supervised(server, {7})
