@@ -40,6 +40,7 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, Any], tuple[str, Any], str], ...] = (
     (("trim", "maxlen"), ("retention", None), "trim=maxlen goes by length"),
     (("trim", "minid"), ("maxlen", None), "trim=minid goes by id or age"),
     (("trim", "acked"), ("streamTtl", None), "a stream that expires takes along what groups still need"),
+    (("shards", None), ("streamTtl", None), "a shard whose keys are quiet would expire by itself"),
 )
 _NEEDS = (
     ("transactionBatch", "transaction", "it says which micro-batch the named write is a part of"),

@@ -102,6 +102,7 @@ def test_it_holds_beside_the_other_thresholds(
         ({"retentionBytes": "0"}, "above 0"),
         ({"trim": "minid", "retentionBytes": "1mb"}, "trim=minid needs option minId or retention"),
         ({"trim": "acked", "streamTtl": "1h"}, "takes along what groups still need"),
+        ({"shards": "4", "shardBy": "k", "streamTtl": "1h"}, "a shard whose keys are quiet"),
         ({"streamTtl": "5"}, "duration"),
     ],
 )
