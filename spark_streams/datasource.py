@@ -75,9 +75,13 @@ class RStreamDataSource(DataSource):
         try:
             check_any_given(self.options, _LEAST_TO_READ)
             options = parse_options(self.options, SOURCE, "source")
-            return for_this_spark(
-                StreamReader(options, self._columns(schema, options), first_at_once=not HAS_READ_LIMITS)
-            )
+            columns = self._columns(schema, options)
+            if options["retryDelay"] and options["mode"] != "DEADLETTER" and not columns.wants_tries:
+                raise InvalidOptionError(
+                    "option retryDelay has nothing to try again: set mode=DEADLETTER, or, for rules of your own, declare "
+                    "_attempt INT and _first_failed TIMESTAMP in the schema (route_dead_letters)"
+                )
+            return for_this_spark(StreamReader(options, columns, first_at_once=not HAS_READ_LIMITS))
         except RStreamError as error:
             return for_this_spark(RefusedReader(error))
 

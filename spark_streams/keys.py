@@ -9,7 +9,8 @@ import binascii
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from urllib.parse import quote
+from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 RUNS = "rstream:runs"  # the highest number that a run of a sink was given
 SLOTS = 16384
@@ -52,6 +53,55 @@ def witness_key(query: str, number: int) -> str:
 def shards_key(stream: str) -> bytes:
     """What is known of a stream in shards as a whole, beside its name."""
     return key_beside(stream, "shards")
+
+
+# Streams beside a stream: what waits for another try, and what has come back from there.
+_RETRY, _RETURNED = "retry", "returned"
+_OF_STREAM = r"(?s)rstream:{}:\{{([^}}]+)\}}(?::(.+))?:([^:]+)"
+_RETRY_NAME = re.compile(_OF_STREAM.format(_RETRY) + ":([0-9]+)")
+_RETURNED_NAME = re.compile(_OF_STREAM.format(_RETURNED))
+
+
+class RetryStream(NamedTuple):
+    """stream, group: whose entries it holds; attempts: how often these have failed, None: they have come back."""
+
+    stream: str
+    group: str
+    attempts: int | None
+
+
+def retry_stream(stream: str, group: str, attempts: int) -> str:
+    """Where entries of a stream wait that the group has tried so often."""
+    return key_beside(stream, _RETRY, group, str(attempts)).decode()
+
+
+def returned_stream(stream: str, group: str) -> str:
+    """Where they are read again, when they have waited."""
+    return key_beside(stream, _RETURNED, group).decode()
+
+
+def delays_key(stream: str, group: str) -> bytes:
+    """Says how long entries wait, for whoever looks at them."""
+    return key_beside(stream, "delays", group)
+
+
+def is_returned(stream: str) -> bool:
+    """Whether a stream that a query reads is one of those that entries come back to."""
+    return stream.startswith("rstream:returned:")
+
+
+def read_retry_stream(name: str) -> RetryStream | None:
+    """What such a name says; None for any other."""
+    found = _RETRY_NAME.fullmatch(name)
+    attempts = None if found is None else int(found[4])
+    found = found or _RETURNED_NAME.fullmatch(name)
+    return None if found is None else RetryStream(found[2] or found[1], unquote(found[3]), attempts)
+
+
+def origin_of(stream: str) -> str:
+    """The stream that the entries of a returned stream come from; any other is its own."""
+    told = read_retry_stream(stream) if is_returned(stream) else None
+    return stream if told is None else told.stream
 
 
 @lru_cache(maxsize=4096)

@@ -34,6 +34,8 @@ _CONTRADICTIONS: tuple[tuple[tuple[str, Any], tuple[str, Any], str], ...] = (
     (("noAck", True), ("maxDeliveries", None), "without a pending list nobody counts deliveries"),
     (("delivery", "at-most-once"), ("claimIdle", None), "entries that are claimed are delivered at least twice"),
     (("delivery", "at-most-once"), ("maxDeliveries", None), "entries are delivered once"),
+    (("noAck", True), ("retryDelay", None), "an entry that comes back is pending until it is processed"),
+    (("delivery", "at-most-once"), ("retryDelay", None), "what is tried again is delivered at least twice"),
     (("transaction", None), ("delivery", "at-least-once"), "what is recognised is written exactly once"),
     (("approximate", False), ("trimLimit", None), "only whole nodes (~) are trimmed with a LIMIT"),
     (("trim", "maxlen"), ("minId", None), "trim=maxlen goes by length"),

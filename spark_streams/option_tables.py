@@ -14,6 +14,7 @@ from spark_streams.ids import U64_MAX
 from spark_streams.option_values import (
     by_stream,
     count,
+    delays,
     duration,
     entry_id,
     flag,
@@ -282,6 +283,14 @@ SOURCE: tuple[Option, ...] = (
         None,
         "",
         "Where entries go that cannot be processed: their fields untouched, `dl.*` fields beside them.",
+    ),
+    Option(
+        "retryDelay",
+        delays,
+        None,
+        "none",
+        "An entry that does not fit (mode `DEADLETTER`), or that the query's own rules refuse, comes back by itself "
+        "after these times (`1m,10m,1h`), and only then is a dead letter ([another try](dead-letters.md#another-try)).",
     ),
 )
 

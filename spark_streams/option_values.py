@@ -113,6 +113,17 @@ def duration(value: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
+MOST_DELAYS = 16  # so many streams beside each are looked at when a query starts
+
+
+def delays(value: str) -> tuple[int, ...]:
+    """`1m, 10m, 1h`: how long to wait before each further try, in milliseconds."""
+    found = tuple(duration(one) for one in value.split(","))
+    if len(found) > MOST_DELAYS:
+        raise ValueError(f"must be {MOST_DELAYS} durations at the most")
+    return found
+
+
 def entry_id(value: str) -> str:
     """`1526919030474-0`; without the second number, the first of that millisecond."""
     try:

@@ -98,7 +98,7 @@ def dead_letter_fields(fields: Sequence[bytes], told: Mapping[str, str]) -> list
     if unknown:
         raise ValueError(f"an envelope has no {', '.join(sorted(unknown))}")
     original, mark = unmarked(fields)
-    mark = mark or _past(original)
+    mark = mark or past_of(original)
     envelope = {**dict.fromkeys(NAMES, ""), **told, "redrives": "0", "previous": ""}
     if mark is not None:
         envelope.update(redrives=str(mark.redrives), previous=mark.previous)
@@ -121,7 +121,7 @@ def says_where_from(fields: Sequence[bytes]) -> bool:
     return {"stream", "id"} <= opened(fields)[1].keys()
 
 
-def _past(fields: Sequence[bytes]) -> Mark | None:
+def past_of(fields: Sequence[bytes]) -> Mark | None:
     """What an entry knows of its past that is a dead letter itself: somebody reads dead letters."""
     envelope = opened(fields)[1]
     if len(envelope) < len(NAMES):

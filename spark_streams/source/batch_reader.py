@@ -103,6 +103,11 @@ class BatchReader(SameVersion, DataSourceReader):
                 "column '_deliveries' counts what a consumer group delivered, and spark.read has no group: drop it, or "
                 "use readStream"
             )
+        if columns.wants_tries:
+            raise SchemaError(
+                "column '_attempt' counts what a query with retryDelay tried, and spark.read tries nothing: drop it, "
+                "or use readStream"
+            )
         self._options = options
         self._columns = columns
         self._limits = limits

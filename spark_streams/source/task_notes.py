@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from spark_streams.deadletter.post import FailedEntry, Note, now, post
+from spark_streams.deadletter.returned_entry import ReturnedEntry, attempts_in
 from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError
 from spark_streams.ids import StreamId
-from spark_streams.keys import key_beside
+from spark_streams.keys import is_returned, key_beside, origin_of, retry_stream
 from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
@@ -95,13 +96,27 @@ def _quoted(name: str) -> bytes:
 
 
 @dataclass(frozen=True)
+class Destination:
+    """Where entries go that do not fit. letters: the dead-letter stream, None where nothing says; retries: how often an
+    entry is tried again before that."""
+
+    letters: str | None
+    retries: int = 0
+
+    def of(self, stream: str, group: str, attempts: int) -> str | None:
+        """For an entry of this stream that was tried so often."""
+        return retry_stream(stream, group, attempts) if attempts <= self.retries else self.letters
+
+
+@dataclass(frozen=True)
 class Collected:
-    """Per stream, missing: how many notes were gone; lost: entries that were gone; letters: how many were posted. And
-    columns: what tasks found out about these."""
+    """Per stream, missing: how many notes were gone; lost: entries that were gone; letters: how many were posted as
+    dead letters; retried: how many to wait for another try. And columns: what tasks found out about these."""
 
     missing: Mapping[str, int]
     lost: Counter[str] = field(default_factory=Counter)
     letters: Counter[str] = field(default_factory=Counter)
+    retried: Counter[str] = field(default_factory=Counter)
     columns: list[ColumnReport] = field(default_factory=list)
 
 
@@ -114,9 +129,10 @@ def collect(
     read: Collection[str] = (),
     may_miss: bool = False,
     limits: Limits = LIMITS,
+    retries: int = 0,
 ) -> Collected:
     """Take the notes of the batch with this token, which is committed; what other batches left is void. read: those of
-    the streams that the batch took from.
+    the streams that the batch took from; retries: how often an entry is tried again before it is a dead letter.
 
     Raises ServerError; InvalidOptionError where there are letters and nothing says where they go, and DataLossError
     where notes are gone and none `may_miss`: then those that were not yet taken are still there.
@@ -133,7 +149,7 @@ def collect(
     there = [stream for stream, reply in zip(keys, replies[: len(keys)], strict=True) if reply == 1]
     for stream in there:
         for page in _pages(server, keys[stream], limits.note_page):
-            _take(server, member, stream, token, letters_to, page, taken, limits)
+            _take(server, member, stream, token, Destination(letters_to, retries), page, taken, limits)
     entered = [command for stream, some in receipts.items() for command in removal(stream, member, some)]
     # Consumers first: without their fields they would tell of a loss.
     server.pipeline([*entered, *[("DEL", keys[stream]) for stream in there]])
@@ -145,7 +161,7 @@ def _take(
     member: Membership,
     stream: str,
     token: str,
-    letters_to: str | None,
+    letters_to: Destination,
     page: Mapping[bytes, bytes],
     taken: Collected,
     limits: Limits,
@@ -155,19 +171,27 @@ def _take(
     mine = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
     notes = {field: _read(member, stream, Note(key, field, value)) for field, value in mine.items()}
     found = sorted((n for n in notes.values() if isinstance(n, FailedEntry)), key=lambda one: StreamId.parse(one.id))
+    origin = origin_of(stream)
     taken.lost[stream] += sum(note for note in notes.values() if isinstance(note, int))
     taken.columns.extend(note for note in notes.values() if isinstance(note, ColumnReport))
-    if found:
-        if letters_to is None:
+    for attempts in sorted({_attempts(entry) for entry in found}):
+        some = [entry for entry in found if _attempts(entry) == attempts]
+        to = letters_to.of(origin, member.group, attempts)
+        if to is None:
             raise InvalidOptionError(
                 f"stream {stream!r}: entries of the last batch were set aside in mode=DEADLETTER and are not "
                 "in a dead-letter stream yet; set mode=DEADLETTER and deadLetterStream again for one more run"
             )
-        post(server, letters_to, member.group, found, limits.dead_letters)
-        taken.letters[stream] += len(found)
+        post(server, to, member.group, some, limits.dead_letters)
+        (taken.letters if to == letters_to.letters else taken.retried)[origin] += len(some)
     others = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
     if others:
         server.execute("HDEL", key, *others)
+
+
+def _attempts(entry: FailedEntry) -> int:
+    """How often it was tried."""
+    return attempts_in(entry.envelope.get("deliveries", ""))
 
 
 def _notes_are_gone(server: Server, member: Membership, missing: Mapping[str, int]) -> DataLossError:
@@ -214,10 +238,11 @@ def _read(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnRe
     if kind == _COLUMNS:
         return ColumnReport.from_json(note.value)
     query, batch, when, reason, *fields = parse_replies(note.value)[0]
+    again = ReturnedEntry.of(stream, entry, fields) if is_returned(stream) else None
     return FailedEntry(
         stream,
         entry,
-        fields,
+        fields if again is None else again.fields,
         {
             "stream": stream,
             "id": entry.decode(),
@@ -231,6 +256,7 @@ def _read(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnRe
             "message": reason.decode(),
             "first-failed": when.decode(),
             "last-failed": when.decode(),
+            **({} if again is None else {**again.told(), "deliveries": str(again.attempts + 1)}),
         },
         note,
     )

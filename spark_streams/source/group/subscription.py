@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import filterfalse
 
 from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
 from spark_streams.errors import StreamMissingError
-from spark_streams.keys import key_of_query
+from spark_streams.keys import is_returned, key_of_query, returned_stream
 from spark_streams.options import Options
 from spark_streams.source.group.consumer_lease import Lease
 from spark_streams.source.group.expected_streams import ExpectedStreams
@@ -28,6 +29,7 @@ from spark_streams.source.group.initial_position import (
     save_initial_positions,
     saved_initial_positions,
 )
+from spark_streams.source.group.retries import Retries
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
@@ -47,6 +49,7 @@ class Subscription:
         self._last_look = 0.0  # when streams were last looked for
         self._inputs = Inputs(limits.dead_letters)
         self._expected = ExpectedStreams(options)
+        self.retries = Retries(options, limits)
         self._dropped: set[str] = set()  # streams of the checkpoint that the options name no more, and that are gone
         self.made: dict[str, Start] = {}  # where this run has made groups
         self.late: Mapping[str, Start] = {}  # named streams whose groups are made when the checkpoint is known
@@ -110,7 +113,7 @@ class Subscription:
                 self.find(server)
             if at_once and begin.token:
                 self._begin_at_first(server, [s for s in self.member.streams if s not in begin.positions])
-            streams = tuple(sorted({*self.member.streams, *begin.streams}))
+            streams = tuple(sorted({*self.member.streams, *filterfalse(is_returned, begin.streams)}))
             self._expected.check_pattern(server, streams)
         else:
             # Streams that the query was given since; the others' groups must be there, or something is lost.
@@ -122,9 +125,17 @@ class Subscription:
             self.late = {}
             new = [stream for stream in streams if stream not in begin.positions]
             self.made |= create_groups(server, self.member, new, self._options["startingOffsets"])
+        if at_once:
+            self.retries.forget()
+        streams = (*streams, *self.retries.look(server, streams, begin, move=look))
         self.hold(server, streams)
         self._lease.keep_only(streams)
         return streams
+
+    def until_now(self, server: Server) -> tuple[str, ...]:
+        """All streams that are read up to what they hold now, with what is due by now."""
+        streams = self.member.streams
+        return (*streams, *self.retries.look(server, streams, None, move=True))
 
     def _check_expected(self, server: Server, unknown: Sequence[str]) -> None:
         """Raises StreamMissingError; then nothing is left of what `join` has kept for groups that are not made."""
@@ -138,7 +149,8 @@ class Subscription:
         """The checkpoint without streams that the options name no more and whose group is gone. at_once: the server is
         asked which these are."""
         if at_once and not self.by_pattern:
-            dropped = [stream for stream in begin.streams if stream not in self.member.streams]
+            read = {*self.member.streams, *(returned_stream(s, self.member.group) for s in self.member.streams)}
+            dropped = [stream for stream in begin.streams if stream not in read]
             _, states = fetch_state(server, self.member, dropped)
             self._dropped = {stream for stream, state in states.items() if state is None}
         return begin.without(self._dropped) if self._dropped & {*begin.streams} else begin

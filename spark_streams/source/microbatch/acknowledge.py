@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.ids import StreamId
+from spark_streams.keys import is_returned
 from spark_streams.options import Options
 from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.column_warnings import STREAM_MODES, ColumnWarnings
 from spark_streams.source.group.commit_marks import Marks
 from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.done_entries import remove_done
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.background import BackgroundWorker
@@ -55,6 +57,8 @@ class Acknowledging:
         self._listed = not options["noAck"]  # whether anything is pending
         self._noted = losses.allowed or options["mode"] == "DEADLETTER"
         self._letters_to: str | None = options["deadLetterStream"]
+        self._retries = len(options["retryDelay"] or ())
+        self._removes = self._listed and options["delivery"] == "at-least-once"
         self.marks = Marks(member.group, member.consumer, options["noAck"] or options["delivery"] == "at-most-once")
         self._acknowledged: dict[str, StreamId] = {}
         self._done: Offset | None = None  # the last one that was acknowledged, or is being
@@ -75,8 +79,14 @@ class Acknowledging:
         self._acknowledge(server, up_to, self._ranges(up_to))
         self._close_claims(server, up_to)
         self._removing.committed(server, up_to)
+        remove_done(server, self._member.group, self._come_back(up_to))
         self._acknowledged.update(up_to.positions)
         self._done = up_to
+
+    def _come_back(self, up_to: Offset) -> list[str]:
+        """Streams of what came back for another try: what is done with there, is done with for all."""
+        streams = up_to.streams if self._done is None else up_to.taken_from
+        return [stream for stream in streams if is_returned(stream)] if self._removes else []
 
     def _acknowledge(self, server: Server, up_to: Offset, ranges: Sequence[PendingRange]) -> None:
         acknowledge(server, self._member, ranges, self._limits)
@@ -87,8 +97,13 @@ class Acknowledging:
         name them, and after a crash they would be taken for some that no offset names."""
         self.take_notes(server, up_to)
         self._close_claims(server, up_to)
-        ranges = self._ranges(up_to)
-        self._worker.submit(lambda server: self._acknowledge(server, up_to, ranges))
+        ranges, come_back = self._ranges(up_to), self._come_back(up_to)
+
+        def work(server: Server) -> None:
+            self._acknowledge(server, up_to, ranges)
+            remove_done(server, self._member.group, come_back)
+
+        self._worker.submit(work)
         if self._removing.removes:
             self._worker.submit(lambda server: self._removing.committed(server, up_to))
         self._acknowledged.update(up_to.positions)
@@ -141,11 +156,13 @@ class Acknowledging:
             read if all_of_them else (),
             self._losses.allowed,
             self._limits,
+            self._retries,
         )
         self._losses.noted(notes.missing, "up to so many were noted by tasks, and the notes are evicted or deleted")
         self._losses.noted(notes.lost, "trimmed or deleted while they were pending")
         self._losses.at_the_end.clear()
         self._counters.dead.update(notes.letters)
+        self._counters.retried.update(notes.retried)
         self._take_columns(notes.columns, up_to)
         self.knows_fields = self.knows_fields or not is_first
 

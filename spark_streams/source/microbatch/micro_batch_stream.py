@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError
+from spark_streams.keys import origin_of
 from spark_streams.options import Options
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.counting_server import refuse_where_nothing_is_counted
@@ -192,7 +193,9 @@ class MicroBatchStream:
     def reported(self) -> dict[str, object]:
         """Where the streams end, what this run has lost, claimed and given up so far, and the bad values in it."""
         heads = {stream: state.last for stream, state in self._groups.heads.items()}
-        return {**Offset(self.member.group, self.member.consumer, heads).to_json(), **self.counters.to_json()}
+        offset = Offset(self.member.group, self.member.consumer, heads)
+        waiting = self._subscription.retries.waiting()
+        return {**offset.to_json(), **self.counters.to_json(), **({"waiting": waiting} if waiting else {})}
 
     def stop(self) -> None:
         """Give the lease back and close the connections."""
@@ -227,7 +230,7 @@ class MicroBatchStream:
 
     def _until_now(self, server: Server) -> None:
         self._subscription.join(server)  # Spark asks for this before it asks where the query begins
-        self._admission.until = stream_states(server, self.member.streams)
+        self._admission.until = stream_states(server, self._subscription.until_now(server))
 
     def _commit(self, server: Server, end: Offset) -> None:
         if self._memory.wait_for_worker() is not None:
@@ -267,7 +270,7 @@ class MicroBatchStream:
         """Entries that were delivered too often become dead letters."""
         to = self._options["deadLetterStream"]
         posted, gone = dead_letter(self._server.get(), self.member.group, entries, to, self._limits.dead_letters)
-        self.counters.dead[entries.stream] += posted
+        self.counters.dead[origin_of(entries.stream)] += posted
         self._losses.add(entries.stream, gone, "deleted while they were pending")
 
     def _check_owner(self, offset: Offset) -> None:

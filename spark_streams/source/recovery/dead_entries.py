@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import PageSize
 from spark_streams.deadletter.post import FailedEntry, now, post
+from spark_streams.deadletter.returned_entry import ReturnedEntry
 from spark_streams.ids import StreamId
+from spark_streams.keys import is_returned
 from spark_streams.wire.server import Server
 
 _FIRST_LOOK = 20  # entries that are asked for at once; how large they are shows how many more
@@ -71,5 +73,9 @@ def _look(server: Server, group: str, dead: DeadEntries, asked: slice) -> tuple[
             "first-failed": when,
             "last-failed": when,
         }
-        letters.append(FailedEntry(dead.stream, bytes(entry), reply[0][1], envelope, pending_for=dead.consumer))
+        fields = reply[0][1]
+        if is_returned(dead.stream):
+            again = ReturnedEntry.of(dead.stream, bytes(entry), fields)
+            fields, envelope = again.fields, {**envelope, **again.told()}
+        letters.append(FailedEntry(dead.stream, bytes(entry), fields, envelope, pending_for=dead.consumer))
     return letters, [bytes(entry) for entry, reply in zip(ids, replies, strict=True) if not reply]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from spark_streams.keys import key_beside
+from spark_streams.keys import is_returned, key_beside
 from spark_streams.source.offset import Offset
 from spark_streams.source.recovery.suspects import Book
 from spark_streams.wire.server import Server
@@ -78,4 +78,4 @@ def _key(offset: Offset) -> bytes:
 
 def _first(offset: Offset) -> str:
     """The stream that keys about the whole query stand beside."""
-    return min(offset.positions or offset.streams)
+    return min(offset.positions or offset.streams, key=lambda stream: (is_returned(stream), stream))

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from spark_streams.errors import DecodeError, SchemaError
 from spark_streams.source.rows.cast import cast_values, check_castable
 from spark_streams.source.rows.malformed import Dead, Unfit
+from spark_streams.source.rows.returned_page import Tries
 from spark_streams.wire.entries.decode import EntryPage
 from spark_streams.wire.entries.lines import Mask
 
@@ -28,6 +29,8 @@ _META_TYPES = {
     "id": (pa.string(),),
     "timestamp": (pa.timestamp("us", tz="UTC"),),
     "deliveries": (pa.int32(), pa.int64()),
+    "attempt": (pa.int32(), pa.int64()),
+    "first_failed": (pa.timestamp("us", tz="UTC"),),
     "fields": (pa.map_(pa.string(), pa.string()), pa.map_(pa.binary(), pa.binary())),
 }
 # As they are named in a declared schema.
@@ -61,6 +64,11 @@ class Columns:
     def wants_deliveries(self) -> bool:
         """Whether `batch` needs each entry's delivery count."""
         return self.declared and "_deliveries" in self.schema.names
+
+    @property
+    def wants_tries(self) -> bool:
+        """Whether a query can tell which try an entry is at, as rules of its own need to."""
+        return self.declared and "_attempt" in self.schema.names
 
     @property
     def of_fields(self) -> list[str]:
@@ -100,15 +108,23 @@ class Columns:
                 "or set columnNameOfCorruptRecord to another name"
             )
 
-    def batch(self, page: EntryPage, rows: int, streams: str | pa.Array, deliveries: pa.Array | None = None) -> Decoded:
+    def batch(
+        self,
+        page: EntryPage,
+        rows: int,
+        streams: str | pa.Array,
+        deliveries: pa.Array | None = None,
+        tries: Tries | None = None,
+    ) -> Decoded:
         """The page's first `rows` rows under the schema.
 
         streams: the name of the entries' stream, or a string array with one per row; deliveries: an integer array
-        with a count per row, needed only where `wants_deliveries`. Raises DecodeError in mode FAILFAST.
+        with a count per row, needed only where `wants_deliveries`; tries: of entries that came back for another one.
+        Raises DecodeError in mode FAILFAST.
         """
         if self.wants_deliveries and deliveries is None:
             raise ValueError("the schema has _deliveries: the page's delivery counts are needed")
-        source = _Rows(page, rows, streams, deliveries)
+        source = _Rows(page, rows, streams, deliveries, tries)
         unfit: list[Unfit] = []
         absent: list[str] = []
         arrays = []
@@ -156,6 +172,7 @@ class _Rows:
     count: int
     streams: str | pa.Array
     deliveries: pa.Array | None
+    tries: Tries | None
 
     def meta(self, name: str, to: pa.DataType) -> pa.Array:
         """A metadata column, whole."""
@@ -168,7 +185,14 @@ class _Rows:
         if name == "deliveries":
             assert self.deliveries is not None
             return self.deliveries.slice(0, self.count).cast(to)
+        if name == "attempt":
+            return pa.repeat(pa.scalar(1, to), self.count) if self.tries is None else self._of(self.tries.attempt, to)
+        if name == "first_failed":
+            return pa.nulls(self.count, to) if self.tries is None else self._of(self.tries.first_failed, to)
         return self._fields(to)
+
+    def _of(self, column: pa.Array, to: pa.DataType) -> pa.Array:
+        return column.slice(0, self.count).cast(to)
 
     def stream_of(self, row: int) -> str:
         return self.streams if isinstance(self.streams, str) else str(self.streams[row])

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from spark_streams.errors import GroupMissingError, RStreamError, ServerReplyError, ServerUnreachableError
 from spark_streams.ids import StreamId
+from spark_streams.keys import is_returned
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
@@ -139,6 +140,8 @@ class Fetch:
         for reading in self._readings:
             if room <= 0 or reading.run.stream in streams or (reading.by_id and asked.readings):
                 break
+            if asked.readings and is_returned(reading.run.stream) != is_returned(asked.readings[0].run.stream):
+                break  # their entries have another shape
             has_it = self._server.of(reading.run.stream)
             if reading.run.stream in elsewhere or has_it is not (there := there or has_it):
                 elsewhere.add(reading.run.stream)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
 from spark_streams.errors import DataLossError
+from spark_streams.keys import is_returned
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
@@ -14,7 +16,9 @@ from spark_streams.source.partitioning import Task
 from spark_streams.source.rows.column_tally import ColumnTally, Found
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
-from spark_streams.source.task.fetcher import Fetch
+from spark_streams.source.rows.returned_page import ReturnedPage, Tries
+from spark_streams.source.task.fetcher import Fetch, Page
+from spark_streams.wire.entries.entry_page import EntryPage
 from spark_streams.wire.session import Session
 from spark_streams.worker import settle_in
 
@@ -49,17 +53,28 @@ def read_task(
     with tally.telling(found):
         for page in fetch.pages():
             if page.rows:
-                decoded = columns.batch(page.entries, page.rows, page.streams, page.deliveries)
+                entries, streams, tries = _as_they_were(page)
+                decoded = columns.batch(entries, page.rows, streams, page.deliveries, tries)
                 if decoded.dead is not None:
-                    unreadable(page.streams, decoded.dead)
-                tally.add(page.entries, page.rows, page.streams, decoded)
+                    # What becomes of an entry, becomes of it where it stands now.
+                    unreadable(page.streams, replace(decoded.dead, page=page.entries))
+                tally.add(entries, page.rows, streams, decoded)
                 yield decoded.batch
-            for entries, count in page.ended:
-                if not entries.counted or count >= entries.count:
+            for run, count in page.ended:
+                if not run.counted or count >= run.count:
                     continue
                 if fail_on_data_loss:
-                    raise _data_loss(member, entries, count)
-                lost(entries, entries.count - count)
+                    raise _data_loss(member, run, count)
+                lost(run, run.count - count)
+
+
+def _as_they_were(page: Page) -> tuple[EntryPage, str | pa.Array, Tries | None]:
+    """The page's entries and their streams, of those that came back for another try as they were at first."""
+    first = page.streams if isinstance(page.streams, str) else page.streams[0].as_py()
+    if not is_returned(first):
+        return page.entries, page.streams, None
+    returned = ReturnedPage(page.entries, page.streams)
+    return returned, returned.streams(), returned.tries()
 
 
 def _data_loss(member: Membership, entries: EntryRange, count: int) -> DataLossError:

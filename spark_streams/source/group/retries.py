@@ -1,0 +1,146 @@
+"""What waits for another try, and comes back in time: one query's retry streams.
+
+Beside each stream there may be, of its group,
+
+    rstream:retry:{orders}:billing:1     entries that have failed once, :2 twice …    a stream each; ids are server time
+    rstream:returned:{orders}:billing    those whose time has come                    read like any other stream
+
+An entry that fails is written to the first kind and acknowledged in one transaction (deadletter.post), and is moved to
+the second, a transaction too, by the first trigger of a query of the group at which it is due (deadletter.come_back).
+From there on it is like any entry: reserved, pending, acknowledged when its batch is committed; then it is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from spark_streams.deadletter.come_back import bring_back
+from spark_streams.ids import U64_MAX, StreamId
+from spark_streams.keys import delays_key, retry_stream, returned_stream
+from spark_streams.option_values import MOST_DELAYS
+from spark_streams.options import Options
+from spark_streams.source.limits import Limits
+from spark_streams.source.offset import Offset
+from spark_streams.wire.replies import milliseconds
+from spark_streams.wire.server import Server
+
+_ALL = range(1, MOST_DELAYS + 1)
+_log = logging.getLogger("spark_streams.source")
+
+
+@dataclass
+class _Waiting:
+    """One retry stream. length: entries; first: the first one's id, None where it is not known; due: when that comes
+    back, by the server's clock."""
+
+    name: str
+    delay: int
+    length: int = 0
+    first: StreamId | None = None
+
+    @property
+    def due(self) -> int | None:
+        return None if self.first is None or not self.length else self.first.ms + self.delay
+
+
+class Retries:
+    """Those of one query. A query without retryDelay reads on what has come back; what waits stays, and is told."""
+
+    def __init__(self, options: Options, limits: Limits) -> None:
+        self._group: str = options["group"]
+        self._delays: tuple[int, ...] = options["retryDelay"] or ()
+        self._lists = not options["noAck"] and options["delivery"] == "at-least-once"
+        self._limits = limits
+        self._waiting: dict[str, list[_Waiting]] = {}  # by the stream that they come from
+        self._back: set[str] = set()  # streams that something has come back to
+
+    def forget(self) -> None:
+        """Take nothing for known: the server is asked."""
+        self._waiting, self._back = {}, set()
+
+    def look(self, server: Server, streams: Iterable[str], begin: Offset | None, move: bool) -> list[str]:
+        """Have what is due come back, if it is to `move`. The streams to read beside these: what has come back stands
+        there. begin: the checkpoint; what it knows of must be there. Raises ServerError and kin."""
+        wanted = list(dict.fromkeys([*streams, *self._waiting]))
+        self._meet(server, [stream for stream in wanted if stream not in self._waiting])
+        places = [(stream, one) for stream in wanted for one in self._waiting[stream]]
+        if places and move:
+            lengths = server.execute_all([("XLEN", one.name) for _, one in places])
+            for (stream, one), length in zip(places, lengths, strict=True):
+                one.length = length
+                if length:
+                    self._bring_back(server, stream, one)
+        positions = {} if begin is None else begin.positions
+        names = {stream: returned_stream(stream, self._group) for stream in wanted}
+        unknown = [name for name in names.values() if name not in self._back]
+        found = server.execute_all([("EXISTS", name) for name in unknown]) if self._delays else []
+        self._back |= {name for name, there in zip(unknown, found, strict=False) if there}
+        return [name for name in names.values() if self._lists and (name in self._back or name in positions)]
+
+    def waiting(self) -> dict[str, dict[str, int | None]]:
+        """Per stream, how many entries wait and when the next one is due (milliseconds since the epoch), as of the last
+        look; streams with none are left out."""
+        told: dict[str, dict[str, int | None]] = {}
+        for stream, some in self._waiting.items():
+            entries = sum(one.length for one in some)
+            if entries and self._delays:
+                due = [one.due for one in some if one.due is not None]
+                told[stream] = {"entries": entries, "due": min(due, default=None)}
+        return told
+
+    def _meet(self, server: Server, new: Sequence[str]) -> None:
+        """Streams that are looked at for the first time: what earlier runs have left beside them, with more delays
+        than there are now, too."""
+        if not new:
+            return
+        questions: list[tuple[str, ...]] = []
+        for stream in new:
+            questions += [
+                ("EXISTS", returned_stream(stream, self._group)),
+                ("EXISTS", *[retry_stream(stream, self._group, attempts) for attempts in _ALL]),
+            ]
+        replies = server.execute_all(questions)
+        for stream, back, left in zip(new, replies[0::2], replies[1::2], strict=True):
+            if back:
+                self._back.add(returned_stream(stream, self._group))
+            if not self._delays:
+                self._waiting[stream] = []
+                if left:
+                    self._say_what_stays(server, stream)
+                continue
+            levels = _ALL if left else range(1, len(self._delays) + 1)
+            self._waiting[stream] = [
+                _Waiting(retry_stream(stream, self._group, n), self._delays[min(n, len(self._delays)) - 1])
+                for n in levels
+            ]
+        if self._delays:
+            told = " ".join(map(str, self._delays))
+            server.execute_all([("SET", delays_key(stream, self._group), told) for stream in new])
+
+    def _say_what_stays(self, server: Server, stream: str) -> None:
+        names = [retry_stream(stream, self._group, attempts) for attempts in _ALL]
+        lengths = dict(zip(names, server.execute_all([("XLEN", name) for name in names]), strict=True))
+        if sum(lengths.values()):
+            server.execute("DEL", delays_key(stream, self._group))
+            _log.warning(
+                "stream %r: %d entries wait for another try by group %r, and nothing brings them back without option "
+                "retryDelay: set it again, or send them back (rstream dead redrive %s)", stream,
+                sum(lengths.values()), self._group, next(name for name, length in lengths.items() if length),
+            )  # fmt: skip
+
+    def _bring_back(self, server: Server, stream: str, one: _Waiting) -> None:
+        there = server.of(one.name)
+        if one.first is None:
+            now, first = there.execute_all([("TIME",), ("XRANGE", one.name, "-", "+", "COUNT", 1)])
+            one.first = StreamId.parse(first[0][0]) if first else None
+        else:
+            [now] = there.execute_all([("TIME",)])
+        clock = milliseconds(now)
+        if one.due is None or clock < one.due:
+            return
+        back = returned_stream(stream, self._group)
+        due = StreamId(clock - one.delay, U64_MAX)
+        one.length -= bring_back(server, one.name, back, self._group, due, self._limits.dead_letters)
+        one.first = None

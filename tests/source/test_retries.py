@@ -1,0 +1,388 @@
+"""retryDelay: what fails waits beside its stream, comes back when the server's clock says so, and dies in the end; each
+once, whatever is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import redis
+
+from spark_streams.deadletter.envelope import MARK, opened
+from spark_streams.errors import InvalidOptionError, RStreamError, StreamStateError
+from spark_streams.keys import read_retry_stream, retry_stream, returned_stream
+from spark_streams.source.stream_reader import StreamReader
+from tests.sending import KilledError, before_sending, killed, lost, reply_lost
+from tests.servers import Server
+from tests.source.driving import ALL, SCHEMA, add, another_reader, forget_all, pending_count, reader, rows, stop_all
+
+LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "dead"}
+TWICE = {**LETTERS, "retryDelay": "30ms, 60ms"}
+FIRST, SECOND, BACK = retry_stream("s", "g", 1), retry_stream("s", "g", 2), returned_stream("s", "g")
+TOLD = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("_stream", pa.string()),
+        ("_id", pa.string()),
+        ("_timestamp", pa.timestamp("us", tz="UTC")),
+        ("_attempt", pa.int32()),
+        ("_first_failed", pa.timestamp("us", tz="UTC")),
+        ("_fields", pa.map_(pa.binary(), pa.binary())),
+    ]
+)
+TEXTS = TOLD.set(0, pa.field("n", pa.string()))  # everything fits
+
+
+def run(one: StreamReader, client: redis.Redis, at: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+    """Batch after batch until nothing is new and nothing waits: the rows, and where it ends."""
+    at = one.initialOffset() if at is None else at
+    found: list[Any] = []
+    deadline = time.monotonic() + 20
+    while True:
+        end = one.latestOffset(at, ALL)
+        if end != at:
+            found += rows(one, at, end)
+            one.commit(end)
+            at = end
+        elif not waiting(client):
+            return found, at
+        assert time.monotonic() < deadline, "something waits for ever"
+
+
+def waiting(client: redis.Redis) -> int:
+    """Entries that have failed and are not dead, or processed."""
+    return sum(client.xlen(name) for name in [*client.scan_iter("rstream:retry:*"), BACK])
+
+
+def dead(client: redis.Redis) -> list[dict[str, str]]:
+    return [fields for _, fields in client.xrange("dead")]
+
+
+def some(client: redis.Redis, bad: int = 3, good: int = 4) -> list[str]:
+    ids = [str(client.xadd("s", {"n": f"bad {n}", "other": "x\r\ny"})) for n in range(bad)]
+    add(client, good)
+    return ids
+
+
+def test_an_entry_that_never_fits_is_tried_after_each_delay_and_is_then_one_dead_letter(
+    server: Server, client: redis.Redis
+) -> None:
+    ids = some(client)
+    found, _ = run(reader(server, **TWICE), client)
+    assert sorted(row["n"] for row in found) == [0, 1, 2, 3]
+    letters = dead(client)
+    assert [(one["dl.stream"], one["dl.id"], one["dl.deliveries"]) for one in letters] == [("s", i, "3") for i in ids]
+    assert [list(one)[:2] for one in letters] == [["n", "other"]] * 3  # own fields first, and no second envelope
+    assert {len(one) for one in letters} == {17}
+    for one in letters:
+        first, last = (datetime.datetime.fromisoformat(one[f"dl.{which}-failed"]) for which in ("first", "last"))
+        assert last - first >= datetime.timedelta(milliseconds=90)
+    assert pending_count(client) == pending_count(client, BACK) == 0
+    assert client.xlen(BACK) == client.xlen(FIRST) == client.xlen(SECOND) == 0
+
+
+def test_what_comes_back_is_the_row_that_it_was_and_knows_which_try_it_is_at(
+    server: Server, client: redis.Redis
+) -> None:
+    [bad] = some(client, bad=1, good=1)
+    before = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1)
+    one = reader(server, TOLD, **TWICE)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    [good] = rows(one, start, end)
+    assert (good["_attempt"], good["_first_failed"]) == (1, None)
+    one.commit(end)
+    assert (client.xlen(FIRST), pending_count(client)) == (1, 0)
+    found, _ = run(reader(server, TEXTS, **TWICE), client, end)
+    [row] = found
+    assert (row["_stream"], row["_id"], row["_attempt"]) == ("s", bad, 2)
+    assert row["_timestamp"].timestamp() == int(bad.split("-")[0]) / 1000
+    assert before < row["_first_failed"] < datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=1)
+    assert row["_fields"] == [(b"n", b"bad 0"), (b"other", b"x\r\ny")]
+    assert client.xlen("dead") == client.xlen(BACK) == pending_count(client, BACK) == 0
+
+
+def test_an_entry_comes_back_no_sooner_than_its_time_and_a_trigger_without_it_is_idle(
+    server: Server, client: redis.Redis
+) -> None:
+    some(client, bad=1, good=0)
+    one = reader(server, TEXTS.set(0, SCHEMA.field("n")), **{**LETTERS, "retryDelay": "1h"})
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert rows(one, start, end) == []
+    one.commit(end)
+    for _ in range(3):
+        assert one.latestOffset(end, ALL) == end
+    told = one.reportLatestOffset()["waiting"]["s"]
+    [(entry, _)] = client.xrange(FIRST)
+    assert told == {"entries": 1, "due": int(str(entry).split("-")[0]) + 3_600_000}
+    # Another delay takes effect for what waits.
+    found, _ = run(reader(server, TEXTS, **{**LETTERS, "retryDelay": "1ms"}), client, end)
+    assert [row["n"] for row in found] == ["bad 0"]
+
+
+def test_fewer_delays_strand_nothing(server: Server, client: redis.Redis) -> None:
+    some(client, bad=1, good=0)
+    one = reader(server, **{**LETTERS, "retryDelay": "1ms,1h"})
+    at = one.initialOffset()
+    deadline = time.monotonic() + 20
+    while not client.xlen(SECOND):
+        end = one.latestOffset(at, ALL)
+        if end != at:
+            rows(one, at, end)
+            one.commit(end)
+            at = end
+        assert time.monotonic() < deadline
+    found, _ = run(reader(server, **{**LETTERS, "retryDelay": "1ms"}), client, at)
+    assert (found, [one["dl.deliveries"] for one in dead(client)]) == ([], ["3"])
+
+
+def test_without_the_option_what_waits_stays_and_is_told_and_what_has_come_back_is_read(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    some(client, bad=2, good=0)
+    one = reader(server, **TWICE)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    rows(one, start, end)
+    one.commit(end)
+    time.sleep(0.05)  # they are due
+    batch = one.latestOffset(end, ALL)  # they are back, and reserved; the query dies
+    assert batch != end
+    client.xadd(FIRST, {"still": "waits"})
+    caplog.set_level(logging.WARNING)
+    again = reader(server, TEXTS, **LETTERS)
+    after = again.latestOffset(end, ALL)
+    assert [row["n"] for row in rows(again, end, after)] == ["bad 0", "bad 1"]
+    assert "1 entries wait for another try by group 'g'" in caplog.text
+    assert client.xlen(FIRST) == 1
+
+
+def test_two_queries_of_a_group_try_each_entry_once_a_time(server: Server, client: redis.Redis) -> None:
+    some(client, bad=20, good=20)
+    both = [another_reader(server, consumer=name, **TWICE) for name in ("a", "b")]
+    try:
+        at = [one.initialOffset() for one in both]
+        deadline = time.monotonic() + 30
+        idle = 0
+        while idle < 4:
+            for place, one in enumerate(both):
+                end = one.latestOffset(at[place], ALL)
+                if end != at[place]:
+                    rows(one, at[place], end)
+                    one.commit(end)
+                    at[place], idle = end, 0
+                elif not waiting(client):
+                    idle += 1
+            assert time.monotonic() < deadline
+        assert sorted(one["n"] for one in dead(client)) == sorted(f"bad {n}" for n in range(20))
+        assert {one["dl.deliveries"] for one in dead(client)} == {"3"}
+    finally:
+        forget_all()
+
+
+def test_other_groups_do_not_see_it_and_a_pattern_does_not_find_it(server: Server, client: redis.Redis) -> None:
+    some(client)
+    run(reader(server, TEXTS, group="h"), client)
+    one = reader(server, **TWICE)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    rows(one, start, end)
+    one.commit(end)
+    assert client.xlen(FIRST) == 3
+    other = reader(server, TEXTS, group="i", streamsPattern="*")
+    begin = other.initialOffset()
+    found = rows(other, begin, other.latestOffset(begin, ALL))
+    assert {row["_stream"] for row in found} == {"s"}
+
+
+def test_a_pattern_tries_again_too(server: Server, client: redis.Redis) -> None:
+    for stream in ("o:1", "o:2"):
+        client.xadd(stream, {"n": f"bad of {stream}"})
+        add(client, 3, stream)
+    found, _ = run(reader(server, streamsPattern="o:*", **TWICE), client)
+    assert len(found) == 6
+    assert sorted((one["dl.stream"], one["n"]) for one in dead(client)) == [
+        ("o:1", "bad of o:1"), ("o:2", "bad of o:2")
+    ]  # fmt: skip
+
+
+def test_an_available_now_run_takes_what_is_due_when_it_starts(server: Server, client: redis.Redis) -> None:
+    some(client, bad=1, good=1)
+
+    def one_run(at: dict[str, Any] | None) -> tuple[list[Any], dict[str, Any]]:
+        one = reader(server, TOLD, **TWICE)
+        one.prepareForTriggerAvailableNow()
+        at = one.initialOffset() if at is None else at
+        found = []
+        while (end := one.latestOffset(at, ALL)) != at:
+            found += rows(one, at, end)
+            one.commit(end)
+            at = end
+        return found, at
+
+    found, at = one_run(None)
+    assert ([row["n"] for row in found], client.xlen(FIRST)) == ([0], 1)
+    time.sleep(0.05)
+    found, at = one_run(at)
+    assert (found, client.xlen(FIRST), client.xlen(SECOND)) == ([], 0, 1)
+    time.sleep(0.1)
+    one_run(at)
+    assert len(dead(client)) == 1
+
+
+def test_what_a_redrive_has_sent_back_begins_anew_and_keeps_its_past(server: Server, client: redis.Redis) -> None:
+    mark = b"2 2020-01-01T00:00:00.000000Z dead/5-5"
+    client.xadd("s", {"n": "bad", MARK: mark})
+    one = reader(server, TOLD, **TWICE)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    rows(one, start, end)
+    one.commit(end)
+    found, _ = run(reader(server, TEXTS, **TWICE), client, end)
+    assert (found[0]["_attempt"], found[0]["_fields"]) == (2, [(b"n", b"bad"), (MARK, mark)])
+    client.flushall()
+    client.xadd("s", {"n": "bad", MARK: mark})
+    run(reader(server, **TWICE), client)
+    [letter] = dead(client)
+    told = [letter[f"dl.{name}"] for name in ("redrives", "first-failed", "previous", "deliveries")]
+    assert told == ["2", "2020-01-01T00:00:00.000000Z", "dead/5-5", "3"]
+    assert MARK.decode() not in letter
+
+
+def test_an_entry_that_is_a_dead_letter_itself_is_tried_again_as_it_is(server: Server, client: redis.Redis) -> None:
+    some(client, bad=1, good=0)
+    run(reader(server, **LETTERS), client)
+    [(_, letter)] = client.xrange("dead")
+    given = {"streams": "dead", "mode": "DEADLETTER", "deadLetterStream": "dead2", "retryDelay": "1ms"}
+    run(reader(server, TOLD, **given), client)
+    [(_, again)] = client.xrange("dead2")
+    assert again == {**letter, **{name: again[name] for name in again if name.startswith("dl.")}}
+    one = reader(server, TEXTS, **{**given, "group": "h"})
+    found, _ = run(one, client)
+    assert dict(found[0]["_fields"]) == {name.encode(): value.encode() for name, value in letter.items()}
+
+
+def test_an_entry_of_somebody_else_among_those_that_come_back_is_named(server: Server, client: redis.Redis) -> None:
+    client.xadd("s", {"n": 1})
+    client.xadd(FIRST, {"n": "2"})
+    time.sleep(0.05)
+    with pytest.raises(StreamStateError, match=r"rstream:returned:\{s\}:g.* was put there by somebody else"):
+        run(reader(server, **TWICE), client)
+
+
+def attempt(one: StreamReader, at: dict[str, Any], log: dict[str, Any]) -> None:
+    """One trigger as Spark goes through it: log is its checkpoint."""
+    end = log.get("logged", at)
+    if end == log["committed"]:
+        end = log["logged"] = one.latestOffset(log["committed"], ALL)
+    if end != log["committed"]:
+        log["rows"] = log["rows"] | {(row["_id"], row["_attempt"]) for row in rows(one, log["committed"], end)}
+        log["committed"] = end
+        one.commit(end)
+
+
+@pytest.mark.parametrize("fault", [killed, lost, reply_lost], ids=["killed", "lost", "reply_lost"])
+@pytest.mark.parametrize("word", [b"WATCH", b"EXEC", b"XDEL", b"XTRIM", b"XREADGROUP", b"XACK", b"HSET"])
+def test_killed_before_or_after_any_command_each_entry_is_tried_once_a_time_and_dies_once(
+    server: Server, client: redis.Redis, word: bytes, fault: Any
+) -> None:
+    """Every one of the first places is the one where it goes wrong, in a run of its own."""
+    for place in range(4 if fault is killed else 2):
+        client.flushall()
+        some(client, bad=2, good=2)
+        # What fails at the first try only: the second run can read it.
+        log: dict[str, Any] = {"rows": set()}
+        one = reader(server, TOLD, **TWICE)
+        log["committed"] = log["logged"] = one.initialOffset()
+        met = 0
+
+        def at_place(connection: Any, request: bytes, place: int = place) -> None:
+            nonlocal met
+            met += 1
+            if met == place + 1:
+                fault(connection, request)
+
+        deadline = time.monotonic() + 20
+        with before_sending(word, act=at_place):
+            while True:
+                try:
+                    attempt(one, log["committed"], log)
+                except (KilledError, RStreamError):
+                    with contextlib.suppress(KilledError, RStreamError):
+                        stop_all()
+                    one = reader(server, TOLD, **TWICE)
+                if log["logged"] == log["committed"] and len(dead(client)) >= 2 and not waiting(client):
+                    with contextlib.suppress(KilledError, RStreamError):
+                        if one.latestOffset(log["committed"], ALL) == log["committed"]:
+                            break
+                assert time.monotonic() < deadline, (word, place, log, client.xlen("dead"), waiting(client))
+        assert sorted(one["n"] for one in dead(client)) == ["bad 0", "bad 1"], (word, place)
+        assert {one["dl.deliveries"] for one in dead(client)} == {"3"}
+        assert len(log["rows"]) == 2
+        assert (pending_count(client), pending_count(client, BACK)) == (0, 0), (word, place)
+
+
+def test_killed_while_good_at_the_second_try_each_is_read_in_one_batch(server: Server, client: redis.Redis) -> None:
+    ids = some(client, bad=3, good=0)
+    one = reader(server, TOLD, **TWICE)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    rows(one, start, end)
+    one.commit(end)
+    time.sleep(0.05)
+    one = reader(server, TEXTS, **TWICE)
+    batch = one.latestOffset(end, ALL)
+    assert batch != end
+    one = reader(server, TEXTS, **TWICE)  # it died with this batch in its log
+    found = rows(one, end, batch)
+    assert [row["_id"] for row in found] == ids
+    assert one.latestOffset(batch, ALL) == batch
+    assert (client.xlen(BACK), client.xlen("dead")) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({**TWICE, "noAck": "true"}, "noAck and retryDelay contradict"),
+        ({**TWICE, "delivery": "at-most-once"}, "delivery and retryDelay contradict"),
+        ({**LETTERS, "retryDelay": "soon"}, "must be a duration"),
+        ({**LETTERS, "retryDelay": ",".join(["1s"] * 17)}, "16 durations at the most"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(server: Server, given: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidOptionError, match=why):
+        reader(server, **given)
+
+
+@pytest.mark.parametrize("stream", ["orders", "a{b}c", "{x}", "or}ders", "a:b", "r{}s"])
+def test_names_say_what_they_hold(stream: str) -> None:
+    for group in ("g", "a:b", "9", "ü"):
+        told = read_retry_stream(retry_stream(stream, group, 12))
+        assert told is not None
+        assert (told.group, told.attempts) == (group, 12)
+        back = read_retry_stream(returned_stream(stream, group))
+        assert back is not None
+        assert (back.group, back.attempts) == (group, None)
+        assert told.stream == back.stream == stream
+    assert read_retry_stream("rstream:retry:{s}") is None
+    assert read_retry_stream("orders") is None
+
+
+def test_an_envelope_that_waits_can_be_read_by_versions_that_know_no_tries(server: Server, client: redis.Redis) -> None:
+    some(client, bad=1, good=0)
+    one = reader(server, **TWICE)
+    start = one.initialOffset()
+    rows(one, start, end := one.latestOffset(start, ALL))
+    one.commit(end)
+    with server.client() as raw:
+        [(_, words)] = raw.execute_command("XRANGE", FIRST, "-", "+")
+    flat = [word for pair in dict(words).items() for word in pair] if isinstance(words, dict) else list(words)
+    own, envelope = opened(flat)
+    assert list(own) == [b"n", b"bad 0", b"other", b"x\r\ny"]
+    assert len(envelope) == 15
