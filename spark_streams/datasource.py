@@ -78,8 +78,8 @@ class RStreamDataSource(DataSource):
             columns = self._columns(schema, options)
             if options["retryDelay"] and options["mode"] != "DEADLETTER" and not columns.wants_tries:
                 raise InvalidOptionError(
-                    "option retryDelay has nothing to try again: set mode=DEADLETTER, or, for rules of your own, declare "
-                    "_attempt INT and _first_failed TIMESTAMP in the schema (route_dead_letters)"
+                    "option retryDelay has nothing to try again: set mode=DEADLETTER, or, for rules of your own "
+                    "(route_dead_letters), declare _attempt INT and _first_failed TIMESTAMP in the schema"
                 )
             return for_this_spark(StreamReader(options, columns, first_at_once=not HAS_READ_LIMITS))
         except RStreamError as error:

@@ -15,7 +15,10 @@ from spark_streams.commands.shared import address_of, connect, json_option, prin
 from spark_streams.errors import StreamStateError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from spark_streams.deadletter.kind_counts import KindCounts
+    from spark_streams.deadletter.waiting import WaitingEntries
     from spark_streams.wire.server import Server
 
 
@@ -42,21 +45,24 @@ def dead() -> None:
 @url_option
 @json_option
 def list_(stream: str | None, url: str, as_json: bool, **chosen: Any) -> None:
-    """The streams that hold dead letters; or the dead letters of one STREAM, counted by kind."""
-    from spark_streams.deadletter.listing import count_by_kind, dead_letter_streams
+    """The streams that hold dead letters, and what waits for another try; or the dead letters of one STREAM, counted by
+    kind."""
+    from spark_streams.deadletter.listing import count_by_kind, look
 
     if stream is None:
         if any(value not in (None, ()) for value in chosen.values()):
             raise click.UsageError("a choice of dead letters goes with one STREAM")
         with connect(url) as server:
-            found = dead_letter_streams(server)
+            found, waiting = look(server)
         if as_json:
-            print_json([asdict(one) for one in found])
-        else:
-            print_table(
-                ("stream", "dead letters", "oldest ", "newest "),
-                [(one.stream, one.letters, age(one.oldest), age(one.newest)) for one in found],
-            )
+            print_json([*map(asdict, found), *map(asdict, waiting)])
+            return
+        print_table(
+            ("stream", "dead letters", "oldest ", "newest "),
+            [(one.stream, one.letters, age(one.oldest), age(one.newest)) for one in found],
+        )
+        if waiting:
+            _print_waiting(waiting)
         return
     address, criteria = address_of(url), criteria_of(chosen)
     with progress("list", quiet=as_json) as tell:
@@ -180,6 +186,25 @@ def _no_such_dead_letter(server: Server, stream: str, entry: str) -> StreamState
         f"entry {entry} of stream {stream!r} is no dead letter, or not one that the other options mean; "
         f"rstream show {stream} {entry} shows it"
     )
+
+
+def _print_waiting(waiting: list[WaitingEntries]) -> None:
+    from spark_streams.monitor.terminal.units import duration
+
+    print_table(
+        ("waits for another try in", "entries", "of stream", "group", "next try", "first one due"),
+        [
+            (one.waits_in, one.entries, one.stream, one.group, one.attempt, _due(one.due_in, duration))
+            for one in waiting
+        ],
+    )
+
+
+def _due(due_in: int | None, duration: Callable[[float], str]) -> str:
+    """Until when the first one waits."""
+    if due_in is None:
+        return "no query has retryDelay"
+    return f"in {duration(due_in)}" if due_in else "now"
 
 
 def _kinds(counts: KindCounts) -> list[dict[str, Any]]:

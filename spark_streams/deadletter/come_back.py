@@ -17,7 +17,7 @@ from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import PageSize
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import StreamId
-from spark_streams.wire.connection import Connection, Reply, ReplyError
+from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.replies import errors_among
 from spark_streams.wire.reply_errors import is_busy_group
@@ -56,7 +56,11 @@ def _watched_page(
     there: Connection, waiting: str, returned: str, due: StreamId, count: int
 ) -> list[tuple[bytes, list[bytes]]]:
     """The first entries that are due; both streams are watched, unless it raises."""
-    asked = [("WATCH", waiting, returned), question(returned), ("XRANGE", waiting, "-", bytes(due), "COUNT", count)]
+    asked: list[tuple[Argument, ...]] = [
+        ("WATCH", waiting, returned),
+        question(returned),
+        ("XRANGE", waiting, "-", bytes(due), "COUNT", count),
+    ]
     watched, told, page = there.pipeline(asked)
     try:
         for command, reply in ((asked[0], watched), (asked[2], page)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_streams.deadletter.criteria import Criteria
@@ -11,6 +11,8 @@ from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, dead_letter_pages, extent, pages_of
 from spark_streams.deadletter.transform import DeadLetter, dead_letters_of
+from spark_streams.deadletter.waiting import WaitingEntries, waiting_entries
+from spark_streams.keys import read_retry_stream
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.scan import list_streams
@@ -30,10 +32,22 @@ class DeadLetterStream:
 
 
 def dead_letter_streams(server: Server) -> list[DeadLetterStream]:
-    """All of them, by name. Raises ServerError."""
+    """All of them, by name; what waits for another try is no dead letter yet. Raises ServerError."""
+    return look(server)[0]
+
+
+def look(server: Server) -> tuple[list[DeadLetterStream], list[WaitingEntries]]:
+    """(the streams that hold dead letters, what waits for another try), each by name. Raises ServerError."""
+    found = list_streams(server)
+    of_tries = {name for name in found if read_retry_stream(name.decode("utf-8", "replace")) is not None}
+    streams = _dead_letter_streams(server, [name for name in found if name not in of_tries])
+    return streams, waiting_entries(server, of_tries)
+
+
+def _dead_letter_streams(server: Server, found: Sequence[bytes]) -> list[DeadLetterStream]:
     streams: list[DeadLetterStream] = []
     size = PageSize(first=FIRST_LOOK)
-    for names in pages_of(list_streams(server), size):
+    for names in pages_of(found, size):
         commands: list[tuple[str | bytes | int, ...]] = []
         for name in names:
             commands += [

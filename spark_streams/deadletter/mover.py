@@ -23,6 +23,7 @@ from spark_streams.deadletter.page import DeadLetterPage
 from spark_streams.deadletter.redrive_lock import KEPT_MS, RedriveState, redrive_key
 from spark_streams.deadletter.redrive_plan import PagePlan, RedriveOptions
 from spark_streams.errors import RedriveTakenError, ServerReplyError, WrongKeyTypeError
+from spark_streams.keys import read_retry_stream
 from spark_streams.wire.connection import Argument, Reply, ReplyError, pack
 from spark_streams.wire.multi_exec import Outcome, transact
 from spark_streams.wire.replies import errors_among
@@ -60,6 +61,8 @@ class Mover:
         self.uncounted = 0  # each page that is moved is told
         self._options = options
         self._key = redrive_key(options.stream)
+        # A query takes what waits for another try: what it has taken must not be moved, too.
+        self._is_taken_from = read_retry_stream(options.stream) is not None
         self._state = state
         self._serial = state.serial
         self._unheard: list[_Try] = []  # sent since the last one that is known to have succeeded; nobody knows
@@ -73,7 +76,7 @@ class Mover:
             if self._owed is not None:
                 self._put_back(self._owed)
             watch_all = tries < WATCHED_TRIES
-            stored = self._watch(*([self._options.stream] if watch_all else []))
+            stored = self._watch(*([self._options.stream] if watch_all or self._is_taken_from else []))
             heard = self._hear(stored)
             if heard is not None:
                 self.session.get().execute("UNWATCH")

@@ -10,6 +10,7 @@ from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import dead_letter_pages, extent
 from spark_streams.deadletter.redrive_lock import RedriveLease
+from spark_streams.deadletter.waiting import refuse_what_is_read
 from spark_streams.wire.address import Address
 from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
@@ -37,8 +38,10 @@ def purge(
 ) -> Purged:
     """Delete the dead letters that are meant and are there now; other entries stay.
 
-    Raises RedriveTakenError where another process moves or purges them, ServerError.
+    Raises RedriveTakenError where another process moves or purges them, StreamStateError where a query reads them,
+    ServerError.
     """
+    refuse_what_is_read(stream)
     purged = Purged()
     lease = RedriveLease(address)
     with Session(address) as session:

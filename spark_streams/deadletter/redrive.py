@@ -20,6 +20,7 @@ from spark_streams.deadletter.page import DeadLetterPage
 from spark_streams.deadletter.page_reader import Extent, PageSize, extent, following, read_page, run_with_smaller_pages
 from spark_streams.deadletter.redrive_lock import RedriveLease, RedriveState, begin_or_continue
 from spark_streams.deadletter.redrive_plan import PagePlan, RedriveOptions, plan_page
+from spark_streams.deadletter.waiting import refuse_to_redrive
 from spark_streams.ids import StreamId
 from spark_streams.wire.address import Address
 from spark_streams.wire.server import Server
@@ -108,6 +109,7 @@ class Redrive:
 
         Raises RedriveTakenError where another process moves these dead letters, TransformError, ServerError.
         """
+        refuse_to_redrive(self._address, self._options.stream)
         self.report.dry_run = dry_run
         began = self._clock()
         with Session(self._address) as session, contextlib.ExitStack() as held:

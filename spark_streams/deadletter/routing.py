@@ -9,10 +9,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, MapType
 
 from spark_streams.deadletter.envelope import FIELDS, MARK, MARK_FORM, NAMES, PREFIX
-from spark_streams.errors import SchemaError
+from spark_streams.errors import InvalidOptionError, SchemaError
+from spark_streams.keys import retry_stream
+from spark_streams.option_values import delays
 from spark_streams.task_context import micro_batch, micro_batch_of_driver
 
 _NEEDED = ("_stream", "_id", "_fields")
+_OF_TRIES = {"_attempt": "INT", "_first_failed": "TIMESTAMP"}
+TO = "_to"  # the column of a letter's retry stream
 _BYTES = MapType(BinaryType(), BinaryType()).simpleString()
 _FORM = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 _MARK_NAME = f"X'{MARK.hex()}'"
@@ -38,26 +42,32 @@ def route_dead_letters(
     error: Column | str = "",
     message: Column | str = "",
     at: Column | None = None,
+    retry_delay: str = "",
 ) -> Routed:
     """Split rows of `format("rstream")`: those for which `condition` holds become dead letters.
 
     df: streaming or batch, with the metadata columns `_stream STRING`, `_id STRING` and `_fields MAP<BINARY, BINARY>`
     (and `_deliveries`, if dead letters shall tell it); condition: a column, or SQL; where it is null the row is good;
     reason, error, message: a text, or a column that gives one per row; stage, group, consumer: for the envelope; at:
-    when it failed (default: now).
+    when it failed (default: now); retry_delay: the source's option `retryDelay`, where it has one: then df needs
+    `_attempt INT` and `_first_failed TIMESTAMP`, and `group` is the source's.
 
     `letters` has all original fields byte for byte in `_fields`, and the columns of the envelope. Write it with
     `format("rstream")` to the dead-letter stream: as a streaming query of its own, or within foreachBatch, there with
     option `transaction` and an `at` that a replay repeats (a column current_timestamp() of the streaming frame).
-    Raises SchemaError where a metadata column is missing.
+    With retry_delay they have a column `_to`, for option `streamColumn`, beside option `stream` and without one that
+    trims: the stream in which the entry waits for its next try, null where there is none left.
+    Raises SchemaError where a metadata column is missing, InvalidOptionError for a retry_delay that the source would
+    refuse, or without a group.
     """
-    _check(df)
+    retries = _retries(retry_delay, group)
+    _check(df, retries)
     dead = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
     # In a streaming query this is the batch's own time, which a replay repeats.
     moment = F.current_timestamp() if at is None else at
     now = F.date_format(F.to_utc_timestamp(moment, F.current_timezone()), _FORM)
     told = {
-        **_of_entry(df, now),
+        **_of_entry(df, now, retries),
         "group": F.lit(group),
         "consumer": F.lit(consumer),
         "stage": F.lit(stage),
@@ -68,18 +78,53 @@ def route_dead_letters(
     envelope = [F.coalesce(told[name].cast("string"), F.lit("")).alias(f"{PREFIX}{name}") for name in NAMES]
     known = df.where(dead).withColumns({"_mark": F.expr(_mark()), "_batch": _batch(df)})
     known = known.withColumn("_past", F.coalesce("_mark", F.expr(_past())))
-    return Routed(df.where(~dead), known.select(_original_fields().alias("_fields"), *envelope))
+    to = [_waits_in(group, retries).alias(TO)] if retries else []
+    return Routed(df.where(~dead), known.select(*to, _original_fields().alias("_fields"), *envelope))
 
 
-def _of_entry(df: DataFrame, now: Column) -> dict[str, Column]:
+def _retries(retry_delay: str, group: str) -> int:
+    """How often an entry is tried again. Raises InvalidOptionError."""
+    if not retry_delay:
+        return 0
+    try:
+        found = len(delays(retry_delay))
+    except ValueError as error:
+        raise InvalidOptionError(f"retry_delay={retry_delay!r} {error}") from None
+    if not group:
+        raise InvalidOptionError("retry_delay needs group, the source's: what waits comes back to that group alone")
+    return found
+
+
+def _waits_in(group: str, retries: int) -> Column:
+    """keys.retry_stream, as a column."""
+    stream = F.col("_stream")
+    tag = F.regexp_extract(stream, r"^[^{]*\{([^}]+)\}", 1)
+    untold = F.raise_error(
+        F.concat(F.lit("retryDelay: rules cannot send entries of stream '"), stream, F.lit("' to wait: a name with "
+        "'}' needs a hash tag, such as {x}"))
+    )  # fmt: skip
+    where = (
+        F.when(tag != "", F.concat(F.lit("{"), tag, F.lit("}:"), stream))
+        .when(F.contains(stream, F.lit("}")), untold.cast("string"))
+        .otherwise(F.concat(F.lit("{"), stream, F.lit("}")))
+    )
+    # What comes before and behind the stream in a name.
+    before, behind = retry_stream("x", group, 0).removesuffix("0").split("{x}")
+    name = F.concat(F.lit(before), where, F.lit(behind), F.col("_attempt").cast("string"))
+    return F.when(F.col("_attempt") <= retries, name)
+
+
+def _of_entry(df: DataFrame, now: Column, retries: int) -> dict[str, Column]:
     """What the entry and its past say of a dead letter."""
+    deliveries = F.col("_deliveries") if "_deliveries" in df.columns else F.lit("")
+    first = [F.date_format(F.to_utc_timestamp("_first_failed", F.current_timezone()), _FORM)] if retries else []
     return {
         "stream": F.col("_stream"),
         "id": F.col("_id"),
         "query": F.col("_batch.query"),
         "batch": F.col("_batch.number"),
-        "deliveries": F.col("_deliveries") if "_deliveries" in df.columns else F.lit(""),
-        "first-failed": F.coalesce(F.nullif(_of_mark(2), F.lit("")), now),
+        "deliveries": F.col("_attempt") if retries else deliveries,
+        "first-failed": F.coalesce(F.nullif(_of_mark(2), F.lit("")), *first, now),
         "last-failed": now,
         "redrives": F.coalesce(_of_mark(1), F.lit("0")),
         "previous": _of_mark(3),
@@ -133,13 +178,20 @@ def _batch(df: DataFrame) -> Column:
     return found
 
 
-def _check(df: DataFrame) -> None:
+def _check(df: DataFrame, retries: int) -> None:
     types = {field.name: field.dataType.simpleString() for field in df.schema}
     missing = [name for name in _NEEDED if name not in types]
     if missing:
         raise SchemaError(
             f"dead letters cannot be told apart without column {', '.join(missing)}: declare _stream STRING, "
             "_id STRING and _fields MAP<BINARY, BINARY> in the source's schema, and keep them up to route_dead_letters"
+        )
+    untold = [name for name in _OF_TRIES if name not in types] if retries else []
+    if untold:
+        raise SchemaError(
+            f"nobody can tell which try a row is at without column {', '.join(untold)}: declare "
+            f"{', '.join(f'{name} {kind}' for name, kind in _OF_TRIES.items())} in the source's schema, and keep them "
+            "up to route_dead_letters"
         )
     if types["_fields"] != _BYTES:
         raise SchemaError(

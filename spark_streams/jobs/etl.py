@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from spark_streams.deadletter.routing import TO
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.config import FREE
 from spark_streams.jobs.job import Job, Program
@@ -46,7 +47,8 @@ def body(job: Job) -> None:
     columns = Columns.of(job.config)
     outputs = outputs_of(job.config, job.access)
     check_ways_back(source, {**stream_options(outputs), "dead_letters.stream": letters_to})
-    split = Split(columns, job.get("rule", []), job.get("source.mode") is not None)
+    retry_delay = _retry_delay(job, source, letters_to)
+    split = Split(columns, job.get("rule", []), job.get("source.mode") is not None, retry_delay)
     sql = job.get("sql.query") or None
     if sql is None and not columns.needs_spark:
         check_main_columns(outputs, split.names)
@@ -65,10 +67,11 @@ def body(job: Job) -> None:
         rules=", ".join(rule["reason"] for rule in job.get("rule", [])) or "none",
         **({} if sql is None else {"sql": " ".join(sql.split())}),
         **{output.shown: output.to.plan for output in outputs},
+        **({"tried_again": f"after {retry_delay}"} if retry_delay else {}),
         dead_letters=f"{letters_to['stream']} at {letters_to.address}",
     )
     once = TRANSACTION if letters_to["delivery"] == "exactly-once" else {}
-    sink = {**once, **job.options("dead_letters")}
+    sink = {**once, **job.options("dead_letters"), **({"streamColumn": TO} if retry_delay else {})}
     batches = Batches(split, sql, [(one, one.open(spark)) for one in outputs], source, sink)
     query.watch(spark)
     rate = query.run(foreach_batch(entries, batches.write)).rate
@@ -87,6 +90,24 @@ def _letters_to(job: Job) -> Options:
     return given
 
 
+def _retry_delay(job: Job, source: Options, letters_to: Options) -> str:
+    """source.retryDelay as it is written, "" without one. Raises ConfigError where bad rows could not wait."""
+    if source["retryDelay"] is None:
+        return ""
+    if letters_to.address.url != source.address.url:
+        raise ConfigError(
+            "source.retryDelay: rows that are tried again wait on the source's server, and dead_letters.url is another "
+            "one: drop one of them"
+        )
+    trims = [name for name in ("maxlen", "minId", "retention", "trim") if letters_to[name] is not None]
+    if trims:
+        raise ConfigError(
+            f"source.retryDelay: dead_letters.{trims[0]} would trim what waits for another try, too: drop one of them"
+        )
+    given = {name.lower(): value for name, value in job.options("source").items()}
+    return given["retrydelay"]
+
+
 def _check_outputs(good: DataFrame, sql: str | None, outputs: Sequence[Output]) -> None:
     """Let Spark look at [sql] and at the outputs. Raises ConfigError."""
     if sql is not None:
@@ -102,8 +123,8 @@ class Batches:
     """Where the rows of a micro-batch go: the good ones to the outputs, the others to the dead letters.
 
     sql: what is made of the good rows before, if anything; outputs: each with what it is written to; sink: the options
-    of the dead letters' stream; read: how many rows so far by their reason, "" for the good ones; written: how many
-    rows by their output.
+    of the dead letters' stream; read: how many rows so far by their reason, "" for the good ones; tried_again: how many
+    of the others wait for another try; written: how many rows by their output.
     """
 
     def __init__(
@@ -116,6 +137,7 @@ class Batches:
     ) -> None:
         self._split, self._sql, self._outputs, self._source, self._sink = split, sql, outputs, source, sink
         self.read: Counter[str] = Counter()
+        self.tried_again = 0
         self.written: Counter[str] = Counter()
         for _output, place in outputs:
             place.sweep()
@@ -124,7 +146,7 @@ class Batches:
         """One micro-batch."""
         judged = self._split.judge(rows).persist()
         try:
-            counts = judged.groupBy("_reason").count().collect()
+            counts = judged.groupBy("_reason", self._split.is_tried_again().alias("again")).count().collect()
             fine = sum(row["count"] for row in counts if row["_reason"] is None)
             self._write_good(self._split.good(judged), fine, number)
             if any(row["_reason"] is not None for row in counts):
@@ -134,6 +156,7 @@ class Batches:
             judged.unpersist()
         for row in counts:
             self.read["" if row["_reason"] is None else row["_reason"]] += row["count"]
+            self.tried_again += row["count"] if row["again"] else 0
 
     def _write_good(self, good: DataFrame, count: int, number: int) -> None:
         """count: how many they are."""
@@ -168,7 +191,8 @@ class Batches:
         return {
             **main,
             **({"outputs": others} if others else {}),
-            "dead": self.read.total() - self.read[""],
+            "dead": self.read.total() - self.read[""] - self.tried_again,
+            **({"tried_again": self.tried_again} if self._split.retry_delay else {}),
             "reasons": {reason: count for reason, count in self.read.items() if reason},
         }
 

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from spark_streams.deadletter.waiting import WaitingEntries, waiting_of
+from spark_streams.keys import is_returned
 from spark_streams.monitor.kept_connection import KeptConnection
 from spark_streams.monitor.lag_survey import GroupStanding, survey
 from spark_streams.wire.address import Address
@@ -45,6 +47,16 @@ class Standings:
             if stale and not self._look(stale):
                 return {}
             return {key: self._known[key] for key in wanted if key in self._known}
+
+    def waiting(self, keys: Iterable[Key]) -> list[WaitingEntries]:
+        """What waits for another try now, of these groups' streams. Nothing where the server does not answer."""
+        asked, found = sorted({key for key in keys if not is_returned(key[0])}), list[WaitingEntries]()
+
+        def look(server: Server) -> None:
+            found.extend(waiting_of(server, asked))
+
+        with self._lock:
+            return found if asked and self._kept.use(look) else []
 
     def forget(self) -> None:
         """Ask again next time, however soon that is."""

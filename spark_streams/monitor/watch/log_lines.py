@@ -7,6 +7,8 @@
              "lag": 1200, "lag_ms": 850, "pending": 50000, "oldest_idle_ms": 640}]}
 
 event: started, progress, idle, terminated (that one with "error" and "message" where the query has failed)
+where entries are tried again: "retried" (of this run so far), "waiting" and "due" (when the next one comes back, in
+milliseconds since the epoch), as of the trigger
 lost, claimed, dead, bad (per column, its values that did not fit): of this run so far; lag, lag_ms, pending,
 oldest_idle_ms (monitor.lag_survey): of the whole group, null where the server does not answer or has no such group. A
 lag that was counted only so far has "lag_at_least".
@@ -65,6 +67,8 @@ def groups(
                 told["entries"] = one.entries
             told |= {"position": one.position, "lost": one.lost, "claimed": one.claimed, "dead": one.dead}
             told["bad"] = dict(one.bad)
+            if one.retried or one.waiting:
+                told |= {"retried": one.retried, "waiting": one.waiting, "due": one.due}
             standing = standings.get((one.stream, source.group))
             for name in ("lag", "lag_ms", "pending", "oldest_idle_ms"):
                 told[name] = None if standing is None else getattr(standing, name)

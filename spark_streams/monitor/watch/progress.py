@@ -17,7 +17,8 @@ _OURS = frozenset({"version", "group", "consumer", "streams"})
 @dataclass(frozen=True)
 class StreamProgress:
     """One stream of a source. position: the last entry that has been read; entries: how many the batch took from it;
-    lost, claimed, dead: entries of this run so far; bad: per column, its values that did not fit."""
+    lost, claimed, dead, retried: entries of this run so far; bad: per column, its values that did not fit; waiting: how
+    many entries wait for another try, and due: when the next one comes back, milliseconds since the epoch."""
 
     stream: str
     position: str
@@ -26,6 +27,9 @@ class StreamProgress:
     claimed: int
     dead: int
     bad: Mapping[str, int] = field(default_factory=dict)
+    retried: int = 0
+    waiting: int = 0
+    due: int | None = None
 
 
 @dataclass(frozen=True)
@@ -81,12 +85,26 @@ def _source(told: Mapping[str, Any]) -> SourceProgress | None:
     for stream, position in end["streams"].items():
         taken = end.get("batch", {}).get(stream, {}).get("count", 0)
         taken += sum(one["count"] for one in end.get("claimed", {}).get(stream, ()))
-        counts = [latest.get(kind, {}).get(stream, 0) for kind in ("lost", "dead")]
+        counts = [latest.get(kind, {}).get(stream, 0) for kind in ("lost", "dead", "retried")]
         # In an offset, `claimed` holds lists of entries that the batch took over; in a report, counts of the run.
         claimed = latest.get("claimed", {}).get(stream, 0)
         claimed = claimed if isinstance(claimed, int) else 0
         bad = latest.get("bad", {}).get(stream, {})
-        streams.append(StreamProgress(stream, position, taken, counts[0], claimed, counts[1], bad))
+        waits = latest.get("waiting", {}).get(stream, {})
+        streams.append(
+            StreamProgress(
+                stream,
+                position,
+                taken,
+                counts[0],
+                claimed,
+                counts[1],
+                bad,
+                counts[2],
+                waits.get("entries", 0),
+                waits.get("due"),
+            )
+        )
     return SourceProgress(end["group"], end["consumer"], tuple(streams), end, is_told)
 
 

@@ -1,0 +1,86 @@
+"""What waits for another try, for whoever looks from outside; and what may not be done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spark_streams.errors import StreamStateError, UnsupportedError
+from spark_streams.ids import StreamId
+from spark_streams.keys import RetryStream, delays_key, read_retry_stream, retry_stream
+from spark_streams.option_values import MOST_DELAYS
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.replies import milliseconds
+from spark_streams.wire.server import Server
+
+
+@dataclass(frozen=True)
+class WaitingEntries:
+    """Those of one retry stream; the names are those of its JSON. waits_in: the stream; entries: how many; stream,
+    group: whose; attempt: the next one; due: when the first of them comes back, milliseconds since the epoch: None
+    where no query brings it back; due_in: milliseconds until then by the server's clock, 0 where that is past."""
+
+    waits_in: str
+    entries: int
+    stream: str
+    group: str
+    attempt: int
+    due: int | None
+    due_in: int | None
+
+
+def waiting_entries(server: Server, names: Iterable[bytes]) -> list[WaitingEntries]:
+    """What waits in those of these streams that are retry streams. Raises ServerError."""
+    told = {name: read_retry_stream(name.decode("utf-8", "replace")) for name in sorted(names)}
+    asked = {name: one for name, one in told.items() if one is not None and one.attempts is not None}
+    lengths = server.pipeline([("XLEN", name) for name in asked])
+    some = [(name, one) for (name, one), length in zip(asked.items(), lengths, strict=True) if length]
+    looked = [_look(server, name.decode(), one, one.attempts or 1) for name, one in some]
+    return [one for one in looked if one is not None]
+
+
+def waiting_of(server: Server, groups: Iterable[tuple[str, str]]) -> list[WaitingEntries]:
+    """What waits of these (stream, group), of queries that bring it back. Raises ServerError."""
+    asked = list(groups)
+    delays = server.pipeline([("GET", delays_key(*one)) for one in asked])
+    with_some = [one for one, told in zip(asked, delays, strict=True) if told and not isinstance(told, ReplyError)]
+    names = [retry_stream(*one, attempts).encode() for one in with_some for attempts in range(1, MOST_DELAYS + 1)]
+    return waiting_entries(server, names)
+
+
+def _look(server: Server, name: str, told: RetryStream, attempts: int) -> WaitingEntries | None:
+    """None where nothing waits in it."""
+    asked: list[tuple[str | bytes | int, ...]] = [
+        ("TIME",), ("XLEN", name), ("XRANGE", name, "-", "+", "COUNT", 1), ("GET", delays_key(told.stream, told.group))
+    ]  # fmt: skip
+    now, length, first, delays = server.of(name).pipeline(asked)
+    if any(isinstance(reply, ReplyError) for reply in (length, first, delays)) or not first:
+        return None  # gone, or something else by now
+    due = None
+    if delays:
+        each = [int(delay) for delay in delays.split()]
+        due = StreamId.parse(first[0][0]).ms + each[min(attempts, len(each)) - 1]
+    due_in = None if due is None else max(0, due - milliseconds(now))
+    return WaitingEntries(name, length, told.stream, told.group, attempts + 1, due, due_in)
+
+
+def refuse_what_is_read(stream: str) -> None:
+    """Raises StreamStateError where a stream holds what has come back and a query reads: nothing else may touch it."""
+    told = read_retry_stream(stream)
+    if told is not None and told.attempts is None:
+        raise StreamStateError(
+            f"stream {stream!r} holds what has come back for another try, and queries of group {told.group!r} read it: "
+            "nothing is moved or deleted there; what still waits is in the streams that rstream dead list names"
+        )
+
+
+def refuse_to_redrive(address: Address, stream: str) -> None:
+    """The same, and UnsupportedError in a cluster for what waits: a query may bring an entry back meanwhile, and there
+    no transaction would notice."""
+    refuse_what_is_read(stream)
+    if address.is_cluster and read_retry_stream(stream) is not None:
+        raise UnsupportedError(
+            f"in a cluster what waits in stream {stream!r} cannot be sent back by hand: let it come back by itself "
+            "(option retryDelay, shorter maybe), or let it become dead letters, and send those back"
+        )
