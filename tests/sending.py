@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
@@ -67,3 +69,45 @@ def reply_lost(server: Connection, request: bytes) -> None:
 def killed(server: Connection, request: bytes) -> None:
     """The process dies before the request is sent."""
     raise KilledError
+
+
+@contextlib.contextmanager
+def dying_at(turn: int, heard: bool) -> Iterator[list[bytes]]:
+    """The process dies at its n-th request, which is carried out where it is heard. The requests so far. (Those of this
+    thread: beside it one looks at the cluster's map now and then.)"""
+    honest = Connection.send
+    sent: list[bytes] = []
+    this = threading.get_ident()
+
+    def send(self: Connection, data: bytes | memoryview) -> None:
+        if threading.get_ident() != this:
+            honest(self, data)
+            return
+        sent.append(bytes(data))
+        if len(sent) == turn:
+            if heard:
+                honest(self, data)
+                time.sleep(0.005)  # the server may take it in before the connection ends, or behind it
+            raise KilledError
+        honest(self, data)
+
+    with mock.patch.object(Connection, "send", send):
+        yield sent
+
+
+def at_each_point(begin: Callable[[], None], act: Callable[[], object], check: Callable[[], None]) -> int:
+    """Kill `act` at each request, before and behind it; run it again, and check. How many points there were."""
+    for turn in range(1, 500):
+        died = False
+        for heard in (False, True):
+            begin()
+            try:
+                with dying_at(turn, heard):
+                    act()
+            except KilledError:
+                died = True
+            act()
+            check()
+        if not died:
+            return turn - 1
+    raise AssertionError("it does not end")

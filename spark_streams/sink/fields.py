@@ -30,6 +30,7 @@ FIELDS = "_fields"
 WAYS_TO_USE = {
     "_stream": '`.option("streamColumn", "_stream")` to send each row to the stream it names',
     "_id": '`.option("idColumn", "_id")` to write each row under the id it names',
+    "_to": '`.option("streamColumn", "_to")` where route_dead_letters was given a retry_delay',
 }
 
 

@@ -187,13 +187,13 @@ def before(monkeypatch: pytest.MonkeyPatch, first: str, act: Callable[[], object
     monkeypatch.setattr(Connection, "pipeline", waits)
 
 
-def between_queue_and_exec(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+def between_queue_and_exec(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], word: str = "XACK") -> None:
     """Something happens when all commands are queued and EXEC is not sent yet."""
     honest = Connection.pipeline
     once = [act]
 
     def slow(self: Connection, commands: Any) -> Any:
-        if once and commands and commands[0][0] == "MULTI" and any(c[0] == "XACK" for c in commands):
+        if once and commands and commands[0][0] == "MULTI" and any(c[0] == word for c in commands):
             queued = honest(self, commands[:-1])
             once.pop()()
             return queued + honest(self, commands[-1:])

@@ -3,6 +3,7 @@
 Streams, groups and pending lists that are dropped are missed at the next look. Keys beside them are not all missed:
 
 - mode DEADLETTER: the note of an entry that does not fit the schema, until it is a letter (source.task_notes);
+- retryDelay: the streams in which entries wait for another try (source.group.retries);
 - noAck: the position of a query that has no checkpoint yet (source.group.initial_position).
 """
 
@@ -28,6 +29,11 @@ def refuse_where_keys_are_needed(server: Server, options: Options) -> None:
         raise UnsupportedError(
             f"{danger}, also the notes on entries that are to become dead letters: set it to noeviction (or "
             "volatile-lru), or choose another mode"
+        )
+    if options["retryDelay"]:
+        raise UnsupportedError(
+            f"{danger}, also what waits for another try: set it to noeviction (or volatile-lru), or read without "
+            "retryDelay"
         )
     if options["noAck"]:
         raise UnsupportedError(

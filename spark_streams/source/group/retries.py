@@ -66,12 +66,11 @@ class Retries:
         wanted = list(dict.fromkeys([*streams, *self._waiting]))
         self._meet(server, [stream for stream in wanted if stream not in self._waiting])
         places = [(stream, one) for stream in wanted for one in self._waiting[stream]]
-        if places and move:
-            lengths = server.execute_all([("XLEN", one.name) for _, one in places])
-            for (stream, one), length in zip(places, lengths, strict=True):
-                one.length = length
-                if length:
-                    self._bring_back(server, stream, one)
+        lengths = server.execute_all([("XLEN", one.name) for _, one in places])
+        for (stream, one), length in zip(places, lengths, strict=True):
+            one.length = length
+            if length:
+                self._look_at(server, stream, one, move)
         positions = {} if begin is None else begin.positions
         names = {stream: returned_stream(stream, self._group) for stream in wanted}
         unknown = [name for name in names.values() if name not in self._back]
@@ -130,7 +129,8 @@ class Retries:
                 sum(lengths.values()), self._group, next(name for name, length in lengths.items() if length),
             )  # fmt: skip
 
-    def _bring_back(self, server: Server, stream: str, one: _Waiting) -> None:
+    def _look_at(self, server: Server, stream: str, one: _Waiting, move: bool) -> None:
+        """When the first one is due; where that is now, all that are due come back."""
         there = server.of(one.name)
         if one.first is None:
             now, first = there.execute_all([("TIME",), ("XRANGE", one.name, "-", "+", "COUNT", 1)])
@@ -138,7 +138,7 @@ class Retries:
         else:
             [now] = there.execute_all([("TIME",)])
         clock = milliseconds(now)
-        if one.due is None or clock < one.due:
+        if not move or one.due is None or clock < one.due:
             return
         back = returned_stream(stream, self._group)
         due = StreamId(clock - one.delay, U64_MAX)
