@@ -3,9 +3,12 @@ wherever a process dies."""
 
 from __future__ import annotations
 
+import contextlib
+import time
+from typing import Any
 from unittest import mock
 
-from spark_streams.keys import slot_of
+from spark_streams.keys import retry_stream, returned_stream, slot_of
 from spark_streams.source.membership import Membership
 from spark_streams.source.task_notes import collect, notes_key
 from spark_streams.wire.address import Address
@@ -13,8 +16,8 @@ from spark_streams.wire.connect import connect
 from spark_streams.wire.connection import pack
 from tests.deadletter.making import DEAD, envelopes, fill, marks, numbers, redrive
 from tests.redis_cluster.processes import RedisCluster
-from tests.sending import at_each_point
-from tests.source.driving import drain, reader
+from tests.sending import KilledError, at_each_point, dying_at
+from tests.source.driving import ALL, drain, forget_all, reader, rows
 
 MEMBER = Membership(("s",), "g", "spark")
 COUNT = 12
@@ -56,6 +59,62 @@ def test_a_bad_value_becomes_a_dead_letter_in_another_slot(cluster: RedisCluster
         assert server.execute("XPENDING", "s", "g")[0] == 0
         assert server.execute("XLEN", DEAD) == 1
         assert server.pipeline([("EXISTS", b"rstream:outbox:{dead}:g:s")]) == [0]
+
+
+def test_what_is_tried_again_waits_beside_its_stream_and_dies_in_another_slot(cluster: RedisCluster) -> None:
+    """Each once, at each of its tries, wherever the query dies."""
+    given = {"mode": "DEADLETTER", "deadLetterStream": DEAD, "retryDelay": "1ms,2ms"}
+    log: dict[str, Any] = {}
+
+    def begin() -> None:
+        forget_all()
+        cluster.flushed()
+        with cluster.server.client() as client:
+            for n in ("0", "bad", "2"):
+                client.xadd("s", {"n": n})
+        log.clear()
+        log["rows"] = set()
+
+    def act() -> None:
+        with mock.patch("spark_streams.lease.Lease._take"):  # whoever died has one for ten seconds
+            one = reader(cluster.server, **given)
+            log.setdefault("committed", one.initialOffset())
+            deadline = time.monotonic() + 30
+            while log.get("idle", 0) < 3:
+                end = log.get("logged", log["committed"])
+                if end == log["committed"]:
+                    end = log["logged"] = one.latestOffset(end, ALL)
+                log["idle"] = log.get("idle", 0) + 1 if end == log["committed"] and not waiting() else 0
+                if end != log["committed"]:
+                    log["rows"] |= {(row["_id"], row["n"]) for row in rows(one, log["committed"], end)}
+                    log["committed"] = end
+                    one.commit(end)
+                assert time.monotonic() < deadline
+
+    def waiting() -> bool:
+        keys = [retry_stream("s", "g", 1), retry_stream("s", "g", 2), returned_stream("s", "g")]
+        with cluster.server.client() as client:
+            return any(client.xlen(key) for key in keys)
+
+    def check() -> None:
+        assert sorted(n for _, n in log["rows"]) == [0, 2]
+        [letter] = envelopes(cluster.server)
+        assert (letter["stream"], letter["deliveries"]) == ("s", "3")
+        with connect(Address.parse(cluster.url)) as server:
+            assert server.execute("XPENDING", "s", "g")[0] == 0
+            assert server.execute("XPENDING", returned_stream("s", "g"), "g")[0] == 0
+            assert server.execute("EXISTS", b"rstream:outbox:{dead}:g:" + returned_stream("s", "g").encode()) == 0
+
+    begin()
+    act()
+    check()
+    for turn in range(1, 160, 11):
+        for heard in (False, True):
+            begin()
+            with contextlib.suppress(KilledError), dying_at(turn, heard):
+                act()
+            act()
+            check()
 
 
 def test_each_dead_letter_is_moved_once_wherever_a_redrive_dies(cluster: RedisCluster) -> None:
