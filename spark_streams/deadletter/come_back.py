@@ -78,9 +78,10 @@ def _moved(
 ) -> bool:
     """Whether they are where they belong now; not, where somebody was faster. Raises ServerReplyError where the server
     refuses them: then they wait again."""
-    create = ("XGROUP", "CREATE", returned, group, "0-0", "MKSTREAM", "ENTRIESREAD", "0")
-    added = [("XADD", returned, "*", *fields) for _, fields in page]
-    replies = transact(there, [create, *added, ("XDEL", waiting, *[entry for entry, _ in page])])
+    create: tuple[Argument, ...] = ("XGROUP", "CREATE", returned, group, "0-0", "MKSTREAM", "ENTRIESREAD", "0")
+    added: list[tuple[Argument, ...]] = [("XADD", returned, "*", *fields) for _, fields in page]
+    remove: tuple[Argument, ...] = ("XDEL", waiting, *[entry for entry, _ in page])
+    replies = transact(there, [create, *added, remove])
     if replies is None:
         return False
     if isinstance(replies[0], ReplyError) and not is_busy_group(replies[0]):

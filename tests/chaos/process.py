@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,10 +34,13 @@ class Job:
         in_turn: bool = False,
         second_host: str | None = None,
         program: str = "tests.chaos.job",
+        more: Mapping[str, object] | None = None,
     ) -> None:
+        """program: what is run; more: that its plan says besides."""
         self.queries = list(queries)
         folder.mkdir(parents=True, exist_ok=True)
-        plan = {"master": master, "conf": conf or {}, "in_turn": in_turn, "second_host": second_host}
+        plan: dict[str, object] = {"master": master, "conf": conf or {}, "in_turn": in_turn, "second_host": second_host}
+        plan |= more or {}
         number = len(list(folder.glob("plan-*.json")))
         (folder / f"plan-{number}.json").write_text(
             json.dumps({**plan, "queries": [query.to_json() for query in queries]})

@@ -8,6 +8,7 @@ import datetime
 import logging
 import time
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -17,12 +18,15 @@ from spark_streams.deadletter.envelope import MARK, opened
 from spark_streams.errors import InvalidOptionError, RStreamError, StreamStateError
 from spark_streams.keys import read_retry_stream, retry_stream, returned_stream
 from spark_streams.source.stream_reader import StreamReader
-from tests.sending import KilledError, before_sending, killed, lost, reply_lost
+from spark_streams.spark.read_limits import ReadMaxRows
+from tests.sending import KilledError, before_sending, dying_at, killed, reply_lost
 from tests.servers import Server
 from tests.source.driving import ALL, SCHEMA, add, another_reader, forget_all, pending_count, reader, rows, stop_all
 
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "dead"}
 TWICE = {**LETTERS, "retryDelay": "30ms, 60ms"}
+STRIDE = 5  # of the requests that a query sends: they repeat themselves
+AT_ONCE = {**LETTERS, "retryDelay": "1ms, 2ms"}
 FIRST, SECOND, BACK = retry_stream("s", "g", 1), retry_stream("s", "g", 2), returned_stream("s", "g")
 TOLD = pa.schema(
     [
@@ -287,8 +291,8 @@ def attempt(one: StreamReader, at: dict[str, Any], log: dict[str, Any]) -> None:
         one.commit(end)
 
 
-@pytest.mark.parametrize("fault", [killed, lost, reply_lost], ids=["killed", "lost", "reply_lost"])
-@pytest.mark.parametrize("word", [b"WATCH", b"EXEC", b"XDEL", b"XTRIM", b"XREADGROUP", b"XACK", b"HSET"])
+@pytest.mark.parametrize("fault", [killed, reply_lost], ids=["killed", "reply_lost"])
+@pytest.mark.parametrize("word", [b"WATCH", b"XDEL", b"XTRIM", b"XACK", b"HSET"])
 def test_killed_before_or_after_any_command_each_entry_is_tried_once_a_time_and_dies_once(
     server: Server, client: redis.Redis, word: bytes, fault: Any
 ) -> None:
@@ -298,7 +302,7 @@ def test_killed_before_or_after_any_command_each_entry_is_tried_once_a_time_and_
         some(client, bad=2, good=2)
         # What fails at the first try only: the second run can read it.
         log: dict[str, Any] = {"rows": set()}
-        one = reader(server, TOLD, **TWICE)
+        one = reader(server, TOLD, **AT_ONCE)
         log["committed"] = log["logged"] = one.initialOffset()
         met = 0
 
@@ -316,7 +320,7 @@ def test_killed_before_or_after_any_command_each_entry_is_tried_once_a_time_and_
                 except (KilledError, RStreamError):
                     with contextlib.suppress(KilledError, RStreamError):
                         stop_all()
-                    one = reader(server, TOLD, **TWICE)
+                    one = reader(server, TOLD, **AT_ONCE)
                 if log["logged"] == log["committed"] and len(dead(client)) >= 2 and not waiting(client):
                     with contextlib.suppress(KilledError, RStreamError):
                         if one.latestOffset(log["committed"], ALL) == log["committed"]:
@@ -326,6 +330,106 @@ def test_killed_before_or_after_any_command_each_entry_is_tried_once_a_time_and_
         assert {one["dl.deliveries"] for one in dead(client)} == {"3"}
         assert len(log["rows"]) == 2
         assert (pending_count(client), pending_count(client, BACK)) == (0, 0), (word, place)
+
+
+def test_a_query_with_a_new_checkpoint_goes_on_with_what_waits_and_what_has_come_back(
+    server: Server, client: redis.Redis
+) -> None:
+    some(client, bad=4, good=0)
+    one = reader(server, **{**TWICE, "maxEntriesPerTrigger": "2"})
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(2))
+    rows(one, start, end)
+    one.commit(end)
+    time.sleep(0.05)
+    assert (
+        one.latestOffset(end, ReadMaxRows(3)) != end
+    )  # two are back, and one of them is reserved; it is gone for good
+    found, _ = run(reader(server, **TWICE), client)
+    assert (found, len(dead(client)), {one["dl.deliveries"] for one in dead(client)}) == ([], 4, {"3"})
+    assert pending_count(client) == pending_count(client, BACK) == 0
+
+
+def test_what_has_come_back_and_is_gone_is_named(server: Server, client: redis.Redis) -> None:
+    some(client, bad=2, good=0)
+    one = reader(server, **TWICE)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    rows(one, start, end)
+    one.commit(end)
+    time.sleep(0.05)
+    batch = one.latestOffset(end, ALL)
+    rows(one, end, batch)
+    client.delete(BACK)  # with the entries of this batch
+    again = reader(server, **TWICE)
+    with pytest.raises(RStreamError, match=r"rstream:returned:\{s\}:g.* is gone"):
+        again.latestOffset(batch, ALL)
+
+
+def test_an_entry_that_kills_at_its_second_try_is_a_dead_letter_at_once(server: Server, client: redis.Redis) -> None:
+    [bad] = some(client, bad=1, good=0)
+    given = {**TWICE, "maxDeliveries": "1", "claimIdle": "1ms"}
+    one = reader(server, **given)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    rows(one, start, end)
+    one.commit(end)
+    client.xgroup_create(BACK, "g", id="0", mkstream=True)
+    time.sleep(0.05)
+    one.latestOffset(end, ALL)
+    client.xclaim(BACK, "g", "bob", 0, [entry["message_id"] for entry in client.xpending_range(BACK, "g", "-", "+", 9)])
+    time.sleep(0.01)
+    one = reader(server, **given)
+    assert one.latestOffset(end, ALL) == end
+    [letter] = dead(client)
+    told = {name: letter[f"dl.{name}"] for name in ("stream", "id", "stage", "reason")}
+    assert told == {"stream": "s", "id": bad, "stage": "claim", "reason": "deliveries"}
+    assert (letter["n"], len(letter), waiting(client)) == ("bad 0", 17, 0)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_killed_at_each_request_each_entry_is_tried_once_a_time(server: Server, client: redis.Redis, part: int) -> None:
+    """Before it and behind it; then a new run of the query goes on."""
+    log: dict[str, Any] = {}
+
+    def begin() -> None:
+        forget_all()
+        client.flushall()
+        some(client, bad=2, good=1)
+        log.clear()
+        log["rows"] = set()
+
+    def act() -> None:
+        one = reader(server, TOLD, **AT_ONCE)
+        if "committed" not in log:
+            log["committed"] = log["logged"] = one.initialOffset()
+        deadline = time.monotonic() + 20
+        idle = 0
+        while idle < 2:
+            before = log["committed"]
+            attempt(one, log["committed"], log)
+            idle = idle + 1 if log["committed"] == before and not waiting(client) else 0
+            assert time.monotonic() < deadline, (log, waiting(client))
+
+    turn, died = 1 + part, True
+    while died:
+        died = False
+        for heard in (False, True):
+            begin()
+            with mock.patch("spark_streams.lease.Lease._take"):  # this process, which lives on, would have it still
+                try:
+                    with dying_at(turn, heard):
+                        act()
+                except KilledError:
+                    died = True
+                    act()
+            letters = sorted(one["n"] for one in dead(client))
+            assert letters == ["bad 0", "bad 1"], (turn, heard)
+            assert {one["dl.deliveries"] for one in dead(client)} == {"3"}
+            assert len(log["rows"]) == 1
+            assert (pending_count(client), waiting(client)) == (0, 0)
+        turn += 4 * STRIDE
+    assert turn > 40
 
 
 def test_killed_while_good_at_the_second_try_each_is_read_in_one_batch(server: Server, client: redis.Redis) -> None:
