@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_streams.by_stream import ByStream
+from spark_streams.keys import origin_of
 from spark_streams.options import Options
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
@@ -17,7 +18,8 @@ from spark_streams.source.weigh import Budget, Scales
 @dataclass(frozen=True)
 class Room:
     """entries: of all streams, None: any number; of_stream: of each, without what is taken already; weights: how
-    `entries` and bytes are shared; budget: of bytes, None: any number."""
+    `entries` and bytes are shared; budget: of bytes, None: any number. What has come back for another try has the limit
+    and the weight of the stream that it came from, by itself."""
 
     entries: int | None
     of_stream: ByStream[int | None]
@@ -50,7 +52,7 @@ class Room:
         return found
 
     def _cap(self, stream: str) -> int | None:
-        most = self.of_stream.of(stream)
+        most = self.of_stream.of(origin_of(stream))
         return None if most is None else max(0, most - self.taken.get(stream, 0))
 
     def of(self, stream: str) -> int | None:
@@ -60,7 +62,11 @@ class Room:
     def shares(self, backlog: Mapping[str, int], turn: int) -> Mapping[str, int]:
         """How many entries of each stream to take, of so many that wait; bytes do not count yet. turn: see `share`."""
         there = self.open_to(backlog)
-        return there if self.entries is None else share(self.entries, there, turn, self.weights.of)
+        return there if self.entries is None else share(self.entries, there, turn, self.weight)
+
+    def weight(self, stream: str) -> int:
+        """How `entries` and bytes are shared."""
+        return self.weights.of(origin_of(stream))
 
 
 class Rooms:

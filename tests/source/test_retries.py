@@ -490,3 +490,16 @@ def test_an_envelope_that_waits_can_be_read_by_versions_that_know_no_tries(serve
     own, envelope = opened(flat)
     assert list(own) == [b"n", b"bad 0", b"other", b"x\r\ny"]
     assert len(envelope) == 15
+
+
+def test_limits_by_stream_hold_for_what_comes_back(server: Server, client: redis.Redis) -> None:
+    some(client, bad=5, good=0)
+    one = reader(server, **TWICE)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    rows(one, start, end)
+    one.commit(end)
+    time.sleep(0.05)
+    one = reader(server, TEXTS, **TWICE, maxEntriesPerTrigger='{"s": 2}')
+    batch = one.latestOffset(end, ALL)
+    assert len(rows(one, end, batch)) == 2

@@ -52,7 +52,7 @@ class Reserving:
                 for stream, count in allowed.items()
                 if count
             }
-            allowed = room.budget.share(waiting, room.weights.of, turn)
+            allowed = room.budget.share(waiting, room.weight, turn)
         wanted = {s: Wanted(n, self.admission.end_of(s, heads).last) for s, n in allowed.items() if n > 0}
         step = min(self.limits.reserve_step, self.admission.size(list(allowed.values())))
         return reserve(server, self.member, wanted, states, step, self.no_ack, self.limits)
