@@ -24,7 +24,7 @@ from spark_streams.errors import UnsupportedError
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 
 REPORT = "report"  # in an offset, beside what Offset.from_json reads
-COUNTS = ("lost", "claimed", "dead", "bad")  # of run_counters
+COUNTS = ("lost", "claimed", "dead", "retried", "bad", "waiting")  # of run_counters, and of what waits
 _WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 

@@ -21,7 +21,18 @@ from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.sending import KilledError, before_sending, dying_at, killed, reply_lost
 from tests.servers import Server
-from tests.source.driving import ALL, SCHEMA, add, another_reader, forget_all, pending_count, reader, rows, stop_all
+from tests.source.driving import (
+    ALL,
+    LOOK_EACH_TIME,
+    SCHEMA,
+    add,
+    another_reader,
+    forget_all,
+    pending_count,
+    reader,
+    rows,
+    stop_all,
+)
 
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": "dead"}
 TWICE = {**LETTERS, "retryDelay": "30ms, 60ms"}
@@ -214,6 +225,32 @@ def test_a_pattern_tries_again_too(server: Server, client: redis.Redis) -> None:
     assert sorted((one["dl.stream"], one["n"]) for one in dead(client)) == [
         ("o:1", "bad of o:1"), ("o:2", "bad of o:2")
     ]  # fmt: skip
+
+
+def test_what_waits_beside_a_stream_that_is_gone_comes_back_all_the_same(server: Server, client: redis.Redis) -> None:
+    """A pattern's streams come and go; what failed once has a place of its own."""
+    client.xadd("o:1", {"n": "bad"})
+    client.xadd("o:2", {"n": "1"})
+    one = reader(server, streamsPattern="o:*", limits=LOOK_EACH_TIME, **TWICE)
+    at = one.initialOffset()
+    deadline = time.monotonic() + 20
+    while not client.xlen(retry_stream("o:1", "g", 2)):
+        end = one.latestOffset(at, ALL)
+        if end != at:
+            rows(one, at, end)
+            one.commit(end)
+            at = end
+        assert time.monotonic() < deadline
+    client.delete("o:1")
+    again = reader(server, streamsPattern="o:*", limits=LOOK_EACH_TIME, failOnDataLoss="false", **TWICE)
+    while not dead(client):
+        end = again.latestOffset(at, ALL)
+        if end != at:
+            rows(again, at, end)
+            again.commit(end)
+            at = end
+        assert time.monotonic() < deadline
+    assert [(one["dl.stream"], one["dl.deliveries"]) for one in dead(client)] == [("o:1", "3")]
 
 
 def test_an_available_now_run_takes_what_is_due_when_it_starts(server: Server, client: redis.Redis) -> None:

@@ -54,29 +54,28 @@ class Retries:
         self._lists = not options["noAck"] and options["delivery"] == "at-least-once"
         self._limits = limits
         self._waiting: dict[str, list[_Waiting]] = {}  # by the stream that they come from
-        self._back: set[str] = set()  # streams that something has come back to
+        self._names: dict[str, str] = {}  # by the same: the stream that they come back to
+        self._back: set[str] = set()  # of these, those that are there
 
     def forget(self) -> None:
         """Take nothing for known: the server is asked."""
-        self._waiting, self._back = {}, set()
+        self._waiting, self._names, self._back = {}, {}, set()
 
     def look(self, server: Server, streams: Iterable[str], begin: Offset | None, move: bool) -> list[str]:
         """Have what is due come back, if it is to `move`. The streams to read beside these: what has come back stands
         there. begin: the checkpoint; what it knows of must be there. Raises ServerError and kin."""
-        wanted = list(dict.fromkeys([*streams, *self._waiting]))
-        self._meet(server, [stream for stream in wanted if stream not in self._waiting])
-        places = [(stream, one) for stream in wanted for one in self._waiting[stream]]
+        self._meet(server, [stream for stream in dict.fromkeys(streams) if stream not in self._waiting])
+        places = [(stream, one) for stream, some in self._waiting.items() for one in some]
         lengths = server.execute_all([("XLEN", one.name) for _, one in places])
         for (stream, one), length in zip(places, lengths, strict=True):
             one.length = length
             if length:
                 self._look_at(server, stream, one, move)
         positions = {} if begin is None else begin.positions
-        names = {stream: returned_stream(stream, self._group) for stream in wanted}
-        unknown = [name for name in names.values() if name not in self._back]
-        found = server.execute_all([("EXISTS", name) for name in unknown]) if self._delays else []
-        self._back |= {name for name, there in zip(unknown, found, strict=False) if there}
-        return [name for name in names.values() if self._lists and (name in self._back or name in positions)]
+        unknown = [name for name in self._names.values() if name not in self._back] if self._delays else []
+        found = server.execute_all([("EXISTS", name) for name in unknown])
+        self._back |= {name for name, there in zip(unknown, found, strict=True) if there}
+        return [name for name in self._names.values() if self._lists and (name in self._back or name in positions)]
 
     def waiting(self) -> dict[str, dict[str, int | None]]:
         """Per stream, how many entries wait and when the next one is due (milliseconds since the epoch), as of the last
@@ -96,14 +95,15 @@ class Retries:
             return
         questions: list[tuple[str, ...]] = []
         for stream in new:
+            self._names[stream] = returned_stream(stream, self._group)
             questions += [
-                ("EXISTS", returned_stream(stream, self._group)),
+                ("EXISTS", self._names[stream]),
                 ("EXISTS", *[retry_stream(stream, self._group, attempts) for attempts in _ALL]),
             ]
         replies = server.execute_all(questions)
         for stream, back, left in zip(new, replies[0::2], replies[1::2], strict=True):
             if back:
-                self._back.add(returned_stream(stream, self._group))
+                self._back.add(self._names[stream])
             if not self._delays:
                 self._waiting[stream] = []
                 if left:
@@ -140,7 +140,7 @@ class Retries:
         clock = milliseconds(now)
         if not move or one.due is None or clock < one.due:
             return
-        back = returned_stream(stream, self._group)
+        back = self._names[stream]
         due = StreamId(clock - one.delay, U64_MAX)
         one.length -= bring_back(server, one.name, back, self._group, due, self._limits.dead_letters)
         one.first = None

@@ -8,7 +8,7 @@ from itertools import filterfalse
 
 from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
 from spark_streams.errors import StreamMissingError
-from spark_streams.keys import is_returned, key_of_query, returned_stream
+from spark_streams.keys import is_returned, key_of_query, origin_of, returned_stream
 from spark_streams.options import Options
 from spark_streams.source.group.consumer_lease import Lease
 from spark_streams.source.group.expected_streams import ExpectedStreams
@@ -127,7 +127,9 @@ class Subscription:
             self.made |= create_groups(server, self.member, new, self._options["startingOffsets"])
         if at_once:
             self.retries.forget()
-        streams = (*streams, *self.retries.look(server, streams, begin, move=look))
+        # A stream that the pattern finds no more may have left entries that come back, or have.
+        left = [origin_of(stream) for stream in begin.streams if is_returned(stream)] if self.by_pattern else []
+        streams = (*streams, *self.retries.look(server, [*streams, *left], begin, move=look))
         self.hold(server, streams)
         self._lease.keep_only(streams)
         return streams
