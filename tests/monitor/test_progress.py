@@ -111,3 +111,10 @@ def test_offsets_are_found_in_the_text_of_an_exception() -> None:
         f'x {{"a" {{Python@1f: {json.dumps(first)}}}\nAvailable: {{Python@1f: {json.dumps(second)}, Rate: {{"n": 1}}}}'
     )
     assert list(offsets_in(said)) == [first, second]
+
+
+def test_what_waits_for_another_try_is_told_where_anything_does() -> None:
+    seen = progress(retried={"s": 5}, waiting={"s": {"entries": 2, "due": 1_700_000_000_000}})
+    first, second = progress_line("now", seen, {})["groups"]
+    assert (first["retried"], first["waiting"], first["due"]) == (5, 2, 1_700_000_000_000)
+    assert not {"retried", "waiting", "due"} & second.keys()

@@ -7,6 +7,7 @@ import logging
 import pytest
 import redis
 
+from spark_streams.keys import delays_key, retry_stream, returned_stream
 from spark_streams.monitor.lag_survey import GroupStanding
 from spark_streams.monitor.watch.lag_cache import Standings
 from spark_streams.wire.address import Address
@@ -74,3 +75,21 @@ def test_a_server_that_is_away_is_said_once(caplog: pytest.LogCaptureFixture) ->
     assert len(caplog.records) == 1
     assert caplog.records[0].levelno == logging.WARNING
     assert "secret" not in caplog.text
+
+
+def test_what_waits_for_another_try_is_asked_for_when_somebody_wants_to_know(
+    server: Server, client: redis.Redis
+) -> None:
+    standings = Standings(Address.parse(server.url))
+    watched = [("s", "g"), ("t", "g"), (returned_stream("s", "g"), "g")]
+    assert standings.waiting(watched) == []
+    client.set(delays_key("s", "g"), "1000 86400000")
+    client.xadd(retry_stream("s", "g", 1), {"n": 1}, id="1-0")
+    client.xadd(retry_stream("s", "g", 2), {"n": 2})
+    client.xadd(retry_stream("t", "g", 1), {"n": 3})  # of a group whose queries have no retryDelay
+    found = standings.waiting(watched)
+    assert [(one.stream, one.group, one.attempt, one.entries) for one in found] == [("s", "g", 2, 1), ("s", "g", 3, 1)]
+    assert found[0].due_in == 0
+    assert 86_000_000 < (found[1].due_in or 0) <= 86_400_000
+    standings.close()
+    assert Standings(Address.parse(f"redis://127.0.0.1:{free_port()}/0")).waiting(watched) == []
