@@ -100,7 +100,7 @@ def test_what_a_retry_needs_is_asked_for(spark: SparkSession) -> None:
 
 CONFIG = """
 url = "{url}"
-source = {{streams = "orders", group = "etl", startingOffsets = "earliest", retryDelay = "1ms,2ms"}}
+source = {{streams = "orders", group = "etl", startingOffsets = "earliest", retryDelay = "1ms"}}
 columns = {{ n = "INT" }}
 dead_letters.stream = "orders:dead"
 job = {{checkpoint = "{folder}/checkpoint"}}
@@ -126,12 +126,12 @@ def test_the_etl_job_tries_again_what_its_rules_refuse(spark: SparkSession, serv
     append(spark.range(4).selectExpr("CAST(id AS STRING) AS n"), server, "orders")
     with server.client() as client:
         client.xadd("orders", {"n": "none"})
-    told = [run_etl(server, tmp_path, spark) for _ in range(3)]
-    assert [(one["entries"], one["dead"], one["tried_again"]) for one in told] == [(5, 0, 3), (3, 0, 1), (1, 1, 0)]
+    told = [run_etl(server, tmp_path, spark) for _ in range(2)]
+    assert [(one["entries"], one["dead"], one["tried_again"]) for one in told] == [(5, 0, 3), (3, 1, 0)]
     assert sorted(row["n"] for row in spark.read.json(str(tmp_path / "all")).collect()) == [0, 1, 2, 3]
     with server.client(decode_responses=True) as client:
         [(_, letter)] = client.xrange("orders:dead")
-    assert (letter["n"], letter["dl.deliveries"], letter["dl.reason"]) == ("none", "3", "decode: n is no INT")
+    assert (letter["n"], letter["dl.deliveries"], letter["dl.reason"]) == ("none", "2", "decode: n is no INT")
 
 
 def test_letters_that_are_trimmed_cannot_wait(server: Server, tmp_path: Path) -> None:
