@@ -33,14 +33,20 @@ def bring_back(
     returned: str,
     group: str,
     due: StreamId,
+    most: int | None = None,
     limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
 ) -> int:
-    """Have all entries up to `due` come back, and the group on the stream that they come back to; how many there were.
+    """Have entries up to `due` come back, the oldest first, and the group on the stream that they come back to; how
+    many there were: about as many as are wanted at `most`, or all.
 
     May be run again after a lost connection. Raises WrongKeyTypeError, IdsExhaustedError, ServerReplyError.
     """
     there, size, moved, tries = server.of(waiting), PageSize(limits, _FIRST_PAGE), 0, 0
-    while page := _watched_page(there, waiting, returned, due, size.next()):
+    while most is None or moved < most:
+        page = _watched_page(there, waiting, returned, due, size.next())
+        if not page:
+            there.execute("UNWATCH")
+            break
         if _moved(there, waiting, returned, group, page):
             moved, tries = moved + len(page), 0
             size.learn(len(page), sum(sum(map(len, fields)) for _, fields in page), len(page))
@@ -48,7 +54,6 @@ def bring_back(
         tries += 1
         if tries == _TRIES:
             raise ServerReplyError(f"stream {waiting!r} at {server.address} changes too often to be emptied")
-    there.execute("UNWATCH")
     return moved
 
 

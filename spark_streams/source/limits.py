@@ -35,6 +35,7 @@ class Limits:
     worth_ahead: entries of a batch; reserving fewer (50 ms) takes less time than Spark needs between two batches
 
     claim_page: entries that are claimed with one command, 4 ms of the server's time; larger ones are no faster
+    come_back: entries of a retry stream that one trigger has come back, about a second; the next one goes on
     look_every: seconds between two looks for streams that match the pattern
 
     Removing what is committed (onCommit):
@@ -62,6 +63,7 @@ class Limits:
     reserve_round: int = 10_000
     worth_ahead: int = 50_000
     claim_page: int = 1_000
+    come_back: int = 20_000
     look_every: float = 2.0
     sweep_streams: int = 500
     look_behind: float = 10.0

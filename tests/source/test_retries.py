@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -25,6 +26,7 @@ from tests.source.driving import (
     ALL,
     LOOK_EACH_TIME,
     SCHEMA,
+    SMALL,
     add,
     another_reader,
     forget_all,
@@ -527,6 +529,12 @@ def test_an_envelope_that_waits_can_be_read_by_versions_that_know_no_tries(serve
     own, envelope = opened(flat)
     assert list(own) == [b"n", b"bad 0", b"other", b"x\r\ny"]
     assert len(envelope) == 15
+
+
+def test_what_is_due_comes_back_over_several_triggers_where_it_is_much(server: Server, client: redis.Redis) -> None:
+    some(client, bad=90, good=0)
+    found, _ = run(reader(server, **{**LETTERS, "retryDelay": "1ms"}, limits=replace(SMALL, come_back=10)), client)
+    assert (found, len(dead(client)), {one["dl.deliveries"] for one in dead(client)}) == ([], 90, {"2"})
 
 
 def test_limits_by_stream_hold_for_what_comes_back(server: Server, client: redis.Redis) -> None:

@@ -61,16 +61,17 @@ class Retries:
         """Take nothing for known: the server is asked."""
         self._waiting, self._names, self._back = {}, {}, set()
 
-    def look(self, server: Server, streams: Iterable[str], begin: Offset | None, move: bool) -> list[str]:
-        """Have what is due come back, if it is to `move`. The streams to read beside these: what has come back stands
-        there. begin: the checkpoint; what it knows of must be there. Raises ServerError and kin."""
+    def look(self, server: Server, streams: Iterable[str], begin: Offset | None, most: int | None) -> list[str]:
+        """Have what is due come back, about `most` entries of each retry stream (None: any number): the others with the
+        next look. The streams to read beside these: what has come back stands there. begin: the checkpoint; what it
+        knows of must be there. Raises ServerError and kin."""
         self._meet(server, [stream for stream in dict.fromkeys(streams) if stream not in self._waiting])
         places = [(stream, one) for stream, some in self._waiting.items() for one in some]
         lengths = server.execute_all([("XLEN", one.name) for _, one in places])
         for (stream, one), length in zip(places, lengths, strict=True):
             one.length = length
             if length:
-                self._look_at(server, stream, one, move)
+                self._look_at(server, stream, one, most)
         positions = {} if begin is None else begin.positions
         unknown = [name for name in self._names.values() if name not in self._back] if self._delays else []
         found = server.execute_all([("EXISTS", name) for name in unknown])
@@ -129,8 +130,8 @@ class Retries:
                 sum(lengths.values()), self._group, next(name for name, length in lengths.items() if length),
             )  # fmt: skip
 
-    def _look_at(self, server: Server, stream: str, one: _Waiting, move: bool) -> None:
-        """When the first one is due; where that is now, all that are due come back."""
+    def _look_at(self, server: Server, stream: str, one: _Waiting, most: int | None) -> None:
+        """When the first one is due; where that is now, those that are due come back."""
         there = server.of(one.name)
         if one.first is None:
             now, first = there.execute_all([("TIME",), ("XRANGE", one.name, "-", "+", "COUNT", 1)])
@@ -138,9 +139,9 @@ class Retries:
         else:
             [now] = there.execute_all([("TIME",)])
         clock = milliseconds(now)
-        if not move or one.due is None or clock < one.due:
+        if most == 0 or one.due is None or clock < one.due:
             return
         back = self._names[stream]
         due = StreamId(clock - one.delay, U64_MAX)
-        one.length -= bring_back(server, one.name, back, self._group, due, self._limits.dead_letters)
+        one.length -= bring_back(server, one.name, back, self._group, due, most, self._limits.dead_letters)
         one.first = None

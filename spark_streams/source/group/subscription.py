@@ -129,7 +129,10 @@ class Subscription:
             self.retries.forget()
         # A stream that the pattern finds no more may have left entries that come back, or have.
         left = [origin_of(stream) for stream in begin.streams if is_returned(stream)] if self.by_pattern else []
-        streams = (*streams, *self.retries.look(server, [*streams, *left], begin, move=look))
+        streams = (
+            *streams,
+            *self.retries.look(server, [*streams, *left], begin, self._limits.come_back if look else 0),
+        )
         self.hold(server, streams)
         self._lease.keep_only(streams)
         return streams
@@ -137,7 +140,7 @@ class Subscription:
     def until_now(self, server: Server) -> tuple[str, ...]:
         """All streams that are read up to what they hold now, with what is due by now."""
         streams = self.member.streams
-        return (*streams, *self.retries.look(server, streams, None, move=True))
+        return (*streams, *self.retries.look(server, streams, None, most=None))
 
     def _check_expected(self, server: Server, unknown: Sequence[str]) -> None:
         """Raises StreamMissingError; then nothing is left of what `join` has kept for groups that are not made."""
