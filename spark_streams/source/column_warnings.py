@@ -15,10 +15,12 @@ _log = logging.getLogger("spark_streams.source")
 
 
 class ColumnWarnings:
-    """Of one run of a query, or of one batch read. modes: those of reading that there are."""
+    """Of one run of a query, or of one batch read. modes: those of reading that there are; tries_again: whether entries
+    are tried again before they are dead letters."""
 
-    def __init__(self, modes: Sequence[str]) -> None:
+    def __init__(self, modes: Sequence[str], tries_again: bool = False) -> None:
         self._modes = modes
+        self._tries_again = tries_again
         self._said: set[str] = set()
 
     def say(self, report: ColumnReport, entries: int, whose: str) -> None:
@@ -36,10 +38,13 @@ class ColumnWarnings:
     def _unfit(self, column: str, values: BadValues, mode: str, entries: int, whose: str) -> str:
         others = [other for other in self._modes if other != mode]
         one = values.count == 1
+        dead = "becomes a dead letter" if one else "become dead letters"
+        if self._tries_again:
+            dead = f"is tried again before it {dead}" if one else f"are tried again before they {dead}"
         become = {
             "PERMISSIVE": ", which is null instead",
             "DROPMALFORMED": f", and {'is' if one else 'are'} left out",
-            "DEADLETTER": f", and {'becomes a dead letter' if one else 'become dead letters'}",
+            "DEADLETTER": f", and {dead}",
         }[mode]
         more = f" and {len(values.counts) - 1} more" if len(values.counts) > 1 else ""
         return (

@@ -260,7 +260,9 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
     def _say_here(self, report: ColumnReport, why: RStreamError) -> None:
         """The server does not take a note on columns. No query ends for want of it, and none waits."""
         _log.warning("what does not fit its column is in no count: %s", why)
-        ColumnWarnings(STREAM_MODES).say(report, report.entries, "that this task has read")
+        ColumnWarnings(STREAM_MODES, bool(self._options["retryDelay"])).say(
+            report, report.entries, "that this task has read"
+        )
 
     def _batch_names(self) -> tuple[str, str]:
         """Spark's query id and batch id, as tasks see them (FACTS S8); empty outside of a query."""

@@ -87,10 +87,11 @@ def some(client: redis.Redis, bad: int = 3, good: int = 4) -> list[str]:
 
 
 def test_an_entry_that_never_fits_is_tried_after_each_delay_and_is_then_one_dead_letter(
-    server: Server, client: redis.Redis
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = some(client)
     found, _ = run(reader(server, **TWICE), client)
+    assert "and are tried again before they become dead letters (mode DEADLETTER)" in caplog.text
     assert sorted(row["n"] for row in found) == [0, 1, 2, 3]
     letters = dead(client)
     assert [(one["dl.stream"], one["dl.id"], one["dl.deliveries"]) for one in letters] == [("s", i, "3") for i in ids]

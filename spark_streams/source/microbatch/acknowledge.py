@@ -63,7 +63,7 @@ class Acknowledging:
         self._acknowledged: dict[str, StreamId] = {}
         self._done: Offset | None = None  # the last one that was acknowledged, or is being
         self._counters = counters
-        self._column_warnings = ColumnWarnings(STREAM_MODES)
+        self._column_warnings = ColumnWarnings(STREAM_MODES, self._retries > 0)
         self.knows_fields = False
 
     def is_done(self, up_to: Offset) -> bool:
