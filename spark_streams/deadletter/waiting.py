@@ -12,6 +12,7 @@ from spark_streams.option_values import MOST_DELAYS
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.replies import milliseconds
+from spark_streams.wire.reply_errors import is_wrong_type
 from spark_streams.wire.server import Server
 
 
@@ -43,8 +44,8 @@ def waiting_entries(server: Server, names: Iterable[bytes]) -> list[WaitingEntri
 def waiting_of(server: Server, groups: Iterable[tuple[str, str]]) -> list[WaitingEntries]:
     """What waits of these (stream, group), of queries that bring it back. Raises ServerError."""
     asked = list(groups)
-    delays = server.pipeline([("GET", delays_key(*one)) for one in asked])
-    with_some = [one for one, told in zip(asked, delays, strict=True) if told and not isinstance(told, ReplyError)]
+    delays = server.execute_all([("GET", delays_key(*one)) for one in asked])
+    with_some = [one for one, told in zip(asked, delays, strict=True) if told]
     names = [retry_stream(*one, attempts).encode() for one in with_some for attempts in range(1, MOST_DELAYS + 1)]
     return waiting_entries(server, names)
 
@@ -54,9 +55,16 @@ def _look(server: Server, name: str, told: RetryStream, attempts: int) -> Waitin
     asked: list[tuple[str | bytes | int, ...]] = [
         ("TIME",), ("XLEN", name), ("XRANGE", name, "-", "+", "COUNT", 1), ("GET", delays_key(told.stream, told.group))
     ]  # fmt: skip
-    now, length, first, delays = server.of(name).pipeline(asked)
-    if any(isinstance(reply, ReplyError) for reply in (length, first, delays)) or not first:
-        return None  # gone, or something else by now
+    there = server.of(name)
+    replies = there.pipeline(asked)
+    if is_wrong_type(replies[1]):
+        return None  # something else by now
+    for command, reply in zip(asked, replies, strict=True):
+        if isinstance(reply, ReplyError):
+            raise there.error_of(reply, command)
+    now, length, first, delays = replies
+    if not first:
+        return None
     due = None
     if delays:
         each = [int(delay) for delay in delays.split()]
