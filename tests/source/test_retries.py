@@ -186,6 +186,25 @@ def test_without_the_option_what_waits_stays_and_is_told_and_what_has_come_back_
     assert client.xlen(FIRST) == 1
 
 
+def test_a_query_without_a_pending_list_says_what_it_leaves(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    some(client, bad=2, good=0)
+    one = reader(server, **TWICE)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    rows(one, start, end)
+    one.commit(end)
+    time.sleep(0.05)
+    assert one.latestOffset(end, ReadMaxRows(1)) != end  # both are back
+    caplog.clear()
+    again = reader(server, TEXTS, delivery="at-most-once")
+    assert again.latestOffset(end, ALL) == end
+    assert "2 entries wait for another try" in caplog.text
+    assert "with neither noAck nor delivery=at-most-once" in caplog.text
+    assert client.xlen(BACK) == 2
+
+
 def test_two_queries_of_a_group_try_each_entry_once_a_time(server: Server, client: redis.Redis) -> None:
     some(client, bad=20, good=20)
     both = [another_reader(server, consumer=name, **TWICE) for name in ("a", "b")]

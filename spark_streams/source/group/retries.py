@@ -107,7 +107,7 @@ class Retries:
                 self._back.add(self._names[stream])
             if not self._delays:
                 self._waiting[stream] = []
-                if left:
+                if left or (back and not self._lists):
                     self._say_what_stays(server, stream)
                 continue
             levels = _ALL if left else range(1, len(self._delays) + 1)
@@ -120,15 +120,20 @@ class Retries:
             server.execute_all([("SET", delays_key(stream, self._group), told) for stream in new])
 
     def _say_what_stays(self, server: Server, stream: str) -> None:
-        names = [retry_stream(stream, self._group, attempts) for attempts in _ALL]
+        """What waits, and, where pending lists are not kept, what has come back: this query reads neither."""
+        waiting = [retry_stream(stream, self._group, attempts) for attempts in _ALL]
+        names = [*waiting, *([] if self._lists else [self._names[stream]])]
         lengths = dict(zip(names, server.execute_all([("XLEN", name) for name in names]), strict=True))
-        if sum(lengths.values()):
-            server.execute("DEL", delays_key(stream, self._group))
-            _log.warning(
-                "stream %r: %d entries wait for another try by group %r, and nothing brings them back without option "
-                "retryDelay: set it again, or send them back (rstream dead redrive %s)", stream,
-                sum(lengths.values()), self._group, next(name for name, length in lengths.items() if length),
-            )  # fmt: skip
+        if not sum(lengths.values()):
+            return
+        server.execute("DEL", delays_key(stream, self._group))
+        first = next((name for name in waiting if lengths[name]), None)
+        _log.warning(
+            "stream %r: %d entries wait for another try by group %r, and nothing brings them back without option "
+            "retryDelay: set it again%s%s", stream, sum(lengths.values()), self._group,
+            "" if self._lists else " (with neither noAck nor delivery=at-most-once)",
+            "" if first is None else f", or send them back (rstream dead redrive {first})",
+        )  # fmt: skip
 
     def _look_at(self, server: Server, stream: str, one: _Waiting, most: int | None) -> None:
         """When the first one is due; where that is now, those that are due come back."""
