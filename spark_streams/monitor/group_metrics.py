@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from spark_streams.deadletter.waiting import WaitingEntries
 from spark_streams.monitor.lag_survey import GroupStanding
 
 if TYPE_CHECKING:
@@ -36,6 +37,20 @@ def group_metrics(groups: Iterable[GroupStanding]) -> Iterable[Metric]:
         if one.lag_ms is not None:
             age.add_metric(key, one.lag_ms / 1000)
     yield from (lag, age, pending, oldest)
+
+
+def waiting_metrics(entries: Iterable[WaitingEntries]) -> Iterable[Metric]:
+    """What waits for another try."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    labels = (*OF_GROUPS, "attempt")
+    waiting = GaugeMetricFamily("rstream_waiting_entries", "Entries that wait for another try.", labels=labels)
+    due = GaugeMetricFamily("rstream_waiting_seconds", "How long the first of these has yet to wait.", labels=labels)
+    for one in entries:
+        key = one.stream, one.group, str(one.attempt)
+        waiting.add_metric(key, one.entries)
+        due.add_metric(key, (one.due_in or 0) / 1000)
+    yield from (waiting, due)
 
 
 def server_up(answers: bool) -> Metric:

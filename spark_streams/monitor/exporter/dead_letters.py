@@ -19,6 +19,7 @@ from spark_streams.deadletter.page_reader import PageSize, read_page
 from spark_streams.deadletter.reason_counts import REASONS, ReasonCounts
 from spark_streams.errors import NotPermittedError, RStreamError, ServerUnreachableError
 from spark_streams.ids import StreamId
+from spark_streams.keys import read_retry_stream
 from spark_streams.monitor.lag_survey import StreamStanding
 from spark_streams.wire.connection import ReplyTooLargeError
 from spark_streams.wire.server import Server
@@ -64,7 +65,8 @@ class DeadLetters:
     ) -> None:
         """Bring the counts nearer to how the streams are. keys: by a stream's name as it is shown. refused: is told
         what may not be read. Raises ServerError."""
-        letters = {one.stream: one for one in streams if one.has_dead_letters}
+        # What waits for another try is written as they are, and is none yet.
+        letters = {one.stream: one for one in streams if one.has_dead_letters and read_retry_stream(one.stream) is None}
         for gone in self._known.keys() - letters.keys():
             del self._known[gone]
         for name, one in letters.items():

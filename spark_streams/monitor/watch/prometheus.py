@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from spark_streams.monitor.group_metrics import OF_GROUPS, group_metrics, server_up
+from spark_streams.monitor.group_metrics import OF_GROUPS, group_metrics, server_up, waiting_metrics
 from spark_streams.monitor.watch.lag_cache import Standings
 from spark_streams.monitor.watch.queries import Query
 
@@ -33,23 +33,8 @@ class Collector:
         keys = {key for query in queries for key in query.groups}
         found = self._standings.of(keys)
         yield from group_metrics(found[key] for key in sorted(found))
-        yield from self._waiting(keys)
+        yield from waiting_metrics(self._standings.waiting(keys))
         yield server_up(self._standings.answers)
-
-    def _waiting(self, keys: Iterable[tuple[str, str]]) -> Iterable[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        waiting = GaugeMetricFamily(
-            "rstream_waiting_entries", "Entries that wait for another try.", labels=(*OF_GROUPS, "attempt")
-        )
-        due = GaugeMetricFamily(
-            "rstream_waiting_seconds", "How long the first of these has yet to wait.", labels=(*OF_GROUPS, "attempt")
-        )
-        for one in self._standings.waiting(keys):
-            labels = (one.stream, one.group, str(one.attempt))
-            waiting.add_metric(labels, one.entries)
-            due.add_metric(labels, (one.due_in or 0) / 1000)
-        yield from (waiting, due)
 
 
 def _queries(queries: list[Query]) -> Iterable[Metric]:
