@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
+from spark_streams.keys import retry_stream
 from spark_streams.monitor.exporter.chosen import Chosen
 from spark_streams.monitor.exporter.looks import Looks
 from spark_streams.monitor.exporter.metrics import Collector
@@ -455,3 +456,12 @@ def test_a_port_that_is_taken_is_said(engine_server: Server) -> None:
         words = ["exporter", "--port", str(other.getsockname()[1]), "--url", engine_server.url]
         ran = CliRunner().invoke(main, words)
     assert (ran.exit_code, "metrics cannot be served at 127.0.0.1:" in ran.output) == (1, True)
+
+
+def test_what_waits_for_another_try_is_no_dead_letter_yet(
+    server: Server, client: redis.Redis, exporter: Exporter
+) -> None:
+    fill(server, 3)
+    fill(server, 5, into=retry_stream("s", "g", 1))
+    assert sum(of(exporter.page(), "rstream_dead_letters_waiting").values()) == 3
+    assert not any("rstream:retry" in labels for labels in of(exporter.page(), "rstream_dead_letters_waiting"))
