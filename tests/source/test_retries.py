@@ -573,3 +573,12 @@ def test_limits_by_stream_hold_for_what_comes_back(server: Server, client: redis
     one = reader(server, TEXTS, **TWICE, maxEntriesPerTrigger='{"s": 2}')
     batch = one.latestOffset(end, ALL)
     assert len(rows(one, end, batch)) == 2
+
+
+def test_what_waits_does_so_while_committed_entries_are_removed(server: Server, client: redis.Redis) -> None:
+    """onCommit=delete takes the entry itself, which is acknowledged: what waits is a copy."""
+    ids = some(client, bad=2, good=3)
+    found, _ = run(reader(server, onCommit="delete", **TWICE), client)
+    assert sorted(row["n"] for row in found) == [0, 1, 2]
+    assert [one["dl.id"] for one in dead(client)] == ids
+    assert client.xlen("s") == client.xlen(BACK) == 0
