@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.ids import StreamId
-from spark_streams.keys import is_returned
 from spark_streams.options import Options
 from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.column_warnings import STREAM_MODES, ColumnWarnings
 from spark_streams.source.group.commit_marks import Marks
 from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.done_entries import remove_done
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.background import BackgroundWorker
@@ -58,7 +56,6 @@ class Acknowledging:
         self._noted = losses.allowed or options["mode"] == "DEADLETTER"
         self._letters_to: str | None = options["deadLetterStream"]
         self._retries = len(options["retryDelay"] or ())
-        self._removes = self._listed and options["delivery"] == "at-least-once"
         self.marks = Marks(member.group, member.consumer, options["noAck"] or options["delivery"] == "at-most-once")
         self._acknowledged: dict[str, StreamId] = {}
         self._done: Offset | None = None  # the last one that was acknowledged, or is being
@@ -78,15 +75,9 @@ class Acknowledging:
         self.take_notes(server, up_to)
         self._acknowledge(server, up_to, self._ranges(up_to))
         self._close_claims(server, up_to)
-        self._removing.committed(server, up_to)
-        remove_done(server, self._member.group, self._come_back(up_to))
+        self._removing.sweep(server, up_to, self._removing.due(up_to))
         self._acknowledged.update(up_to.positions)
         self._done = up_to
-
-    def _come_back(self, up_to: Offset) -> list[str]:
-        """Streams of what came back for another try: what is done with there, is done with for all."""
-        streams = up_to.streams if self._done is None else up_to.taken_from
-        return [stream for stream in streams if is_returned(stream)] if self._removes else []
 
     def _acknowledge(self, server: Server, up_to: Offset, ranges: Sequence[PendingRange]) -> None:
         acknowledge(server, self._member, ranges, self._limits)
@@ -97,15 +88,10 @@ class Acknowledging:
         name them, and after a crash they would be taken for some that no offset names."""
         self.take_notes(server, up_to)
         self._close_claims(server, up_to)
-        ranges, come_back = self._ranges(up_to), self._come_back(up_to)
-
-        def work(server: Server) -> None:
-            self._acknowledge(server, up_to, ranges)
-            remove_done(server, self._member.group, come_back)
-
-        self._worker.submit(work)
-        if self._removing.removes:
-            self._worker.submit(lambda server: self._removing.committed(server, up_to))
+        ranges, due = self._ranges(up_to), self._removing.due(up_to)
+        self._worker.submit(lambda server: self._acknowledge(server, up_to, ranges))
+        if due:
+            self._worker.submit(lambda server: self._removing.sweep(server, up_to, due))
         self._acknowledged.update(up_to.positions)
         self._done = up_to
 
@@ -118,7 +104,7 @@ class Acknowledging:
 
     def idle(self, server: Server, up_to: Offset) -> None:
         """There is nothing to read, and what is acknowledged already ends here."""
-        self._removing.idle(server, up_to)
+        self._removing.sweep(server, up_to, self._removing.due_later())
 
     def _ranges(self, up_to: Offset) -> list[PendingRange]:
         if not self._listed or not up_to.token:  # where the query begins, nothing is committed

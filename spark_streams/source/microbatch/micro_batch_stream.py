@@ -18,12 +18,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError
-from spark_streams.keys import is_returned, origin_of
+from spark_streams.keys import origin_of
 from spark_streams.options import Options
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.counting_server import refuse_where_nothing_is_counted
 from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.done_entries import remove_done
 from spark_streams.source.group.eviction_policy import refuse_where_keys_are_needed
 from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import fetch_state
@@ -88,7 +87,7 @@ class MicroBatchStream:
         account = LossAccount(losses, subscription, self._no_ack)
         groups = self._groups = GroupReconciler(losses, subscription, account, self._no_ack)
         poison = self._poison = PoisonBatch(options["maxDeliveries"], self._dead_letter, losses, limits)
-        removing = Removing(options, now, limits)
+        removing = self._removing = Removing(options, now, limits)
         acks = self._acknowledging = Acknowledging(
             self.worker, options, self.member, losses, self.counters, removing, limits
         )
@@ -271,8 +270,7 @@ class MicroBatchStream:
         """Entries that were delivered too often become dead letters."""
         to = self._options["deadLetterStream"]
         posted, gone = dead_letter(self._server.get(), self.member.group, entries, to, self._limits.dead_letters)
-        if is_returned(entries.stream):
-            remove_done(self._server.get(), self.member.group, [entries.stream])
+        self._removing.dead_lettered(self._server.get(), entries.stream)
         self.counters.dead[origin_of(entries.stream)] += posted
         self._losses.add(entries.stream, gone, "deleted while they were pending")
 
