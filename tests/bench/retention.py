@@ -146,7 +146,7 @@ def hour(url: str, entries: int, tell: Callable[[str], None]) -> tuple[list[Poin
 
 
 def _point(client: redis.Redis, added: int) -> Point:
-    usage = client.execute_command("MEMORY", "USAGE", STREAM)
+    usage = int(client.memory_usage(STREAM) or 0)
     return Point(added, client.xlen(STREAM), usage, client.info("memory")["used_memory"])
 
 

@@ -35,6 +35,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.wire.scan import matching_streams
 from spark_streams.wire.server import Server
+from spark_streams.wire.xinfo import stream_states
 
 
 class Subscription:
@@ -179,7 +180,8 @@ class Subscription:
         """Spark asks a query that has a checkpoint, too, where it would begin (S2). If no stream had the group then,
         those that had appeared were taken for the first ones: they are read from their first entry all the same."""
         wrong = list(saved_initial_positions(server, self._firsts, streams))
-        set_groups_to(server, self.member, resolve(server, wrong, FIRST))
+        there = [stream for stream, head in stream_states(server, wrong).items() if head.exists]  # or gone again since
+        set_groups_to(server, self.member, resolve(server, there, FIRST))
         forget_initial_positions(server, InitialPositionKeys("start", self.member), wrong)
         forget_initial_positions(server, self._firsts, wrong)
 

@@ -149,6 +149,33 @@ def test_streams_of_a_pattern_that_were_emptied_go_on(server: Server, client: re
     assert sorted(read(fresh, at, after)) == [0, 1, 2, 50, 51]
 
 
+@pytest.mark.parametrize("vanishes", [False, True])
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_a_stream_that_appears_while_all_others_are_empty_is_read_from_its_first_entry(
+    server: Server, client: redis.Redis, starting: str, vanishes: bool
+) -> None:
+    """When the query starts again, no stream of the pattern that has entries has its group. vanishes: the new one is
+    gone again at once."""
+    options = {"streamsPattern": "in:*", "onCommit": "delete", "startingOffsets": starting}
+    client.xgroup_create("in:1", "g", "0", mkstream=True)
+    add(client, 10, "in:1")
+    one = reader(server, limits=LOOK_EACH_TIME, **options)
+    at = one.latestOffset(one.initialOffset(), ALL)
+    assert read(one, one.initialOffset(), at) == list(range(10))
+    one.commit(at)
+    assert client.xlen("in:1") == 0
+    add(client, 7, "in:2")
+    again = reader(server, limits=LOOK_EACH_TIME, failOnDataLoss="false", **options)
+    again.initialOffset()
+    if vanishes:
+        client.delete("in:2")
+        assert again.latestOffset(at, ALL) == at
+        add(client, 7, "in:2")
+    end = again.latestOffset(at, ALL)
+    assert read(again, at, end) == list(range(7))
+    assert not again.batches.counters.lost
+
+
 def test_a_stream_of_dead_letters_that_was_emptied_is_still_no_input(server: Server, client: redis.Redis) -> None:
     """Its letters are read by name, and removed; the pattern's query does not take the next one for an entry."""
     add(client, 1, "in:1")
