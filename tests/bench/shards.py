@@ -63,7 +63,7 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
 
     @functools.cache
     def masters() -> str:
-        return stack.enter_context(running_cluster()).url
+        return stack.enter_context(running_cluster("--cluster-node-timeout", "15000")).url  # no failover amid a measure
 
     def sink(where: Callable[[], str], stream: str, **options: str) -> Callable[[], float]:
         return lambda: write(where(), frame(ROWS), stream, ROWS, maxlen=str(_KEEP), **options)
