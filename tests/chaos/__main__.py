@@ -89,6 +89,7 @@ INTO_A_STREAM = (
     "sink away, many restarts",
     "zombie task",
     "zombie of an old run",
+    keyed.NAME,
 )
 # What happens where several servers take each other's place, by their kind.
 SEVERAL = replaced_masters.BLOWS
