@@ -9,7 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from tests.spark.conftest import spark as spark
+from tests.spark.conftest import spark
+
+__all__ = ["spark"]
 
 HERE = Path(__file__).parent
 RECIPES = HERE.parents[1] / "examples" / "recipes"
@@ -19,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What recipes need is in an environment of its own: pandas above all, as for Spark Connect."""
     missing = [name for name in ("deltalake", "fastavro", "google.protobuf", "pandas") if not is_there(name)]
     if missing:
-        reason = f"{', '.join(missing)} missing: scripts/test --connect sets up what recipes need"
+        reason = f"{', '.join(missing)} missing: scripts/test --recipes brings them"
         for item in items:
             if HERE in item.path.parents:
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -17,7 +17,10 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-"
 # What each shows, and how many entries it leaves.
 PROGRAMS: dict[str, tuple[list[str], dict[str, int]]] = {
     "avro_columns": (["ann", "12.50", "no Avro", "IndexError"], {"example:avro:orders": 1, "example:avro:dead": 1}),
-    "protobuf_columns": (["1250", "[new, gift]", "no Order"], {"example:protobuf:orders": 1, "example:protobuf:dead": 1}),
+    "protobuf_columns": (
+        ["1250", "[new, gift]", "no Order"],
+        {"example:protobuf:orders": 1, "example:protobuf:dead": 1},
+    ),
     "running_totals": (["|     ann|     2|112.49|", "|     bob|     1|250.00|"], {"example:totals": 2}),
     "late_rows": (["too late: 1\n", "20.5", "21.5"], {"example:hours": 4}),
     "delta_table": (["{'customer': 'bob', 'amount': Decimal('250.00')}"], {"example:sales": 2}),

@@ -66,7 +66,7 @@ class DeltalakeTable:
             DeltaTable.create(
                 self._path, schema, "ignore", partition_by=self._keys or None, storage_options=self._options
             )
-        table = DeltaTable(self._path, storage_options=self._options, without_files=True)
+        table = DeltaTable(self._path, storage_options=self._options)
         there = [field.name for field in table.schema().fields]
         by = table.metadata().partition_columns
         if sorted(there) != sorted(schema.names) or by != self._keys:
