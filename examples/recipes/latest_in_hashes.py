@@ -39,7 +39,8 @@ def key(customer: str) -> str:
 
 def connect(url: str) -> "redis.Redis | redis.RedisCluster":
     if url.startswith("redis+cluster://"):
-        return redis.RedisCluster.from_url(url.replace("redis+cluster", "redis", 1))
+        first_node = url.removeprefix("redis+cluster").split(",")[0]
+        return redis.RedisCluster.from_url(f"redis{first_node}")
     return redis.Redis.from_url(url)
 
 

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 from redis.crc import key_slot
 
-from tests.servers import Server
+from tests.redis_cluster.processes import running_cluster
+from tests.servers import Server, skip_without_redis
 
 pytestmark = pytest.mark.spark
 Recipe = Callable[[str], ModuleType]
@@ -79,6 +80,22 @@ def test_all_keys_of_a_chunk_are_in_one_slot(recipe: Recipe) -> None:
     for customer in ("ann", "bob", "ünal", "a}{b", ""):
         keys = [hashes.key(customer), f"{hashes.bucket(customer)} versions"]
         assert len({key_slot(key.encode()) for key in keys}) == 1
+
+
+def test_hashes_of_a_cluster(recipe: Recipe) -> None:
+    """Of all its nodes."""
+    skip_without_redis()
+    hashes = recipe("latest_in_hashes")
+    customers = [f"c{n}" for n in range(200)]
+    with running_cluster() as cluster, hashes.connect(cluster.url) as client:
+        for version in ("2", "1"):
+            for name in {hashes.bucket(one) for one in customers}:
+                ours = [one for one in customers if hashes.bucket(one) == name]
+                told = {"customer": ours, "version": [version] * len(ours), "amount": [version] * len(ours)}
+                hashes.put(client, pa.record_batch({**told, "place": pa.nulls(len(ours), pa.string())}))
+        assert {client.hget(hashes.key(one), "amount") for one in customers} == {b"2"}
+        nodes = {client.get_node_from_key(hashes.key(one)).name for one in customers}
+        assert len(nodes) == len(client.get_primaries())
 
 
 def test_spark_finds_the_same_bucket_as_who_looks_a_hash_up(spark: SparkSession, recipe: Recipe) -> None:

@@ -65,11 +65,8 @@ class TableConfig:
             options,
         )
         if not table.path and not table.name and table.kind in _ONCE:
-            instead = (
-                ""
-                if where == "parquet" or table.kind == DELTALAKE
-                else f" (or {where}.name, a table of Spark's catalog)"
-            )
+            only_path = where == "parquet" or table.kind == DELTALAKE
+            instead = "" if only_path else f" (or {where}.name, a table of Spark's catalog)"
             raise ConfigError(f"{where}.path is missing{instead}; add it, or pass --set {where}.path=…")
         if table.path and table.name:
             raise ConfigError(f"{where}.path and {where}.name contradict each other: give one of them")
