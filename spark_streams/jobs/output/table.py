@@ -23,10 +23,13 @@ PARQUET_SHAPE = {"path": str, "partition_by": list}
 # Formats whose tables are folders of files, which Spark replaces partition by partition.
 FILES = ("parquet", "orc", "json", "csv", "avro", "xml")
 DELTA = "delta"
-# All that have each row once, and that are told by nothing but path or name where to write.
-_ONCE = (*FILES, DELTA, DELTALAKE)
 # Options of a writer that say which batch it is: the job's own.
 _OWN = ("partitionoverwritemode", "txnappid", "txnversion", "path")
+
+
+def _once() -> tuple[str, ...]:
+    """The formats that have each row once, and are told by path or name where to write."""
+    return (*FILES, DELTA, DELTALAKE)
 
 
 class Table(Protocol):
@@ -64,7 +67,7 @@ class TableConfig:
             given.get("once", True),
             options,
         )
-        if not table.path and not table.name and table.kind in _ONCE:
+        if not table.path and not table.name and table.kind in _once():
             only_path = where == "parquet" or table.kind == DELTALAKE
             instead = "" if only_path else f" (or {where}.name, a table of Spark's catalog)"
             raise ConfigError(f"{where}.path is missing{instead}; add it, or pass --set {where}.path=…")
@@ -77,11 +80,11 @@ class TableConfig:
         for key in options:
             if key.lower() in _OWN:
                 raise ConfigError(f"{where}.options.{key} is the job's own to say: leave it out")
-        if table.once and table.kind not in _ONCE:
+        if table.once and table.kind not in _once():
             raise ConfigError(
                 f"{where}.format {table.kind!r}: nothing is known that keeps a batch that is run again from being "
                 f"appended twice; say {where}.once = false to have each row at least once, or take one of "
-                f"{', '.join(_ONCE)}"
+                f"{', '.join(_once())}"
             )
         return table
 
