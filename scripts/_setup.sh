@@ -287,13 +287,13 @@ set_up_spark() {
   set_up_beside "spark-$1" "Spark $release (a download of 430 MB)" "pyspark==$release"
 }
 
-# What tests of Spark Connect need on top of .venv, in an environment that looks into that one, .venv/connect.
+# What tests of Spark Connect and of recipes need on top of .venv, in an environment that looks into that one, .venv/connect.
 set_up_connect() {
   local other=$venv/connect made
   made="connect $(venv_recipe)"
   if [ "$(cat "$other/.done" 2>/dev/null)" != "$made" ]; then
     rm -rf "$other"
-    step "setting up .venv/connect with what Spark Connect needs" install_connect "$other" || die "set-up stopped: see pip's own words above"
+    step "setting up .venv/connect with what Spark Connect and recipes need" install_connect "$other" || die "set-up stopped: see pip's own words above"
     printf '%s\n' "$made" >"$other/.done"
   fi
 }
@@ -304,7 +304,8 @@ install_connect() (
   packages() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
   printf 'import site; site.addsitedir("%s")\n' "$(packages "$venv")" >"$(packages "$1")/spark_streams_dev.pth"
   "$1/bin/python" -m pip install --disable-pip-version-check --no-user --constraint constraints.txt \
-    "pyspark[connect]==$("$1/bin/python" -c 'import pyspark; print(pyspark.__version__)')" 'pandas<3'
+    "pyspark[connect]==$("$1/bin/python" -c 'import pyspark; print(pyspark.__version__)')" \
+    'pandas<3' deltalake fastavro protobuf
 )
 
 # The same with the oldest version that the project declares of everything that it needs, .venv/oldest.

@@ -28,18 +28,19 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 # What takes longest begins first; a folder that is not named here is run, too.
 # A Spark waits most of the time. With too many at once its Python processes come too late for it: in ten seconds.
-SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/connect"]
+SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/recipes", "tests/connect"]
 FIRST = [*SPARK, "tests/source", "tests/engine"]
 # Folders that would take longer than all others: each so many legs, which share its files.
 PARTS = {"tests/spark": 3}
 # Tests of how Spark goes with us, of which each costs a query or a Spark: on the engine or redis-server, by turns. How
 # a server goes with us is shown by the other folders, on both.
-BY_TURNS = ["tests/spark", "tests/faults", "tests/connect"]
-# Where scripts/test has set it up: a Python with what Spark Connect needs.
+BY_TURNS = ["tests/spark", "tests/faults", "tests/recipes", "tests/connect"]
+# Where scripts/test has set it up: a Python with what Spark Connect and the recipes need, and what runs in that.
 OF_CONNECT = Path(sys.prefix) / "connect" / "bin" / "python"
+IN_CONNECT = SPARK[-2:]
 # What depends on Spark, or is told by it how things are; and the part of it that shows most in little time: the side
-# of the driver, a query from end to end, how one ends. (Not Spark Connect.)
-ON_ANOTHER_SPARK = [*SPARK[:-1], "tests/source", "tests/unit"]
+# of the driver, a query from end to end, how one ends. (Not Spark Connect, and no recipes.)
+ON_ANOTHER_SPARK = [*SPARK[:-2], "tests/source", "tests/unit"]
 SHORT = {
     "tests/spark": ("tests/spark/test_end_to_end.py",),
     "tests/faults": ("tests/faults/test_endings.py",),
@@ -93,7 +94,7 @@ class Leg:
     @property
     def python(self) -> str:
         """What runs it."""
-        return str(OF_CONNECT) if self.part.folder == "tests/connect" and OF_CONNECT.exists() else sys.executable
+        return str(OF_CONNECT) if self.part.folder in IN_CONNECT and OF_CONNECT.exists() else sys.executable
 
     @property
     def log(self) -> Path:

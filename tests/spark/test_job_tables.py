@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,6 +143,16 @@ def test_a_format_may_be_told_by_its_options_where_to_write(spark: SparkSession,
     table.open(spark).write(rows_of(spark).select("id"), 0)
     table.open(spark).write(rows_of(spark).select("id"), 1)
     assert spark.read.format("jdbc").options(**derby).load().count() == 18
+
+
+def test_a_package_that_is_not_there_is_named_with_what_installs_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a table is made."""
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(ConfigError, match=r"has no package deltalake, .*pip install 'spark-streams\[delta\]'"):
+        TableConfig("table", "deltalake", str(tmp_path / "t")).check_format(spark)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_format_that_spark_does_not_have_is_named_with_where_it_comes_from(spark: SparkSession) -> None:

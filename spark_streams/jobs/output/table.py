@@ -15,6 +15,7 @@ from spark_streams.jobs.config import FREE
 from spark_streams.jobs.output.appended_table import AppendedTable
 from spark_streams.jobs.output.batch_folders import BatchFolders
 from spark_streams.jobs.output.catalog_table import CatalogTable
+from spark_streams.jobs.output.deltalake_table import DELTALAKE, DeltalakeTable, is_installed
 from spark_streams.running.failing import one_line
 
 SHAPE = {"format": str, "path": str, "name": str, "partition_by": list, "once": bool, "options": FREE}
@@ -24,6 +25,11 @@ FILES = ("parquet", "orc", "json", "csv", "avro", "xml")
 DELTA = "delta"
 # Options of a writer that say which batch it is: the job's own.
 _OWN = ("partitionoverwritemode", "txnappid", "txnversion", "path")
+
+
+def _once() -> tuple[str, ...]:
+    """The formats that have each row once, and are told by path or name where to write."""
+    return (*FILES, DELTA, DELTALAKE)
 
 
 class Table(Protocol):
@@ -61,19 +67,24 @@ class TableConfig:
             given.get("once", True),
             options,
         )
-        if not table.path and not table.name and table.kind in (*FILES, DELTA):
-            instead = "" if where == "parquet" else f" (or {where}.name, a table of Spark's catalog)"
+        if not table.path and not table.name and table.kind in _once():
+            only_path = where == "parquet" or table.kind == DELTALAKE
+            instead = "" if only_path else f" (or {where}.name, a table of Spark's catalog)"
             raise ConfigError(f"{where}.path is missing{instead}; add it, or pass --set {where}.path=…")
         if table.path and table.name:
             raise ConfigError(f"{where}.path and {where}.name contradict each other: give one of them")
+        if table.name and table.kind == DELTALAKE:
+            raise ConfigError(
+                f"{where}.name has no meaning with format {DELTALAKE!r}, which no catalog has: say {where}.path"
+            )
         for key in options:
             if key.lower() in _OWN:
                 raise ConfigError(f"{where}.options.{key} is the job's own to say: leave it out")
-        if table.once and table.kind not in (*FILES, DELTA):
+        if table.once and table.kind not in _once():
             raise ConfigError(
                 f"{where}.format {table.kind!r}: nothing is known that keeps a batch that is run again from being "
                 f"appended twice; say {where}.once = false to have each row at least once, or take one of "
-                f"{', '.join((*FILES, DELTA))}"
+                f"{', '.join(_once())}"
             )
         return table
 
@@ -104,7 +115,14 @@ class TableConfig:
             raise ConfigError(f"{self.where}: its rows have a column 'batch', a name that the job itself uses")
 
     def check_format(self, spark: SparkSession) -> None:
-        """Whether Spark knows the format. Raises ConfigError."""
+        """Whether Spark knows the format, or the package is there that writes it. Raises ConfigError."""
+        if self.kind == DELTALAKE:
+            if not is_installed():
+                raise ConfigError(
+                    f"{self.where}.format {DELTALAKE!r}: this Python has no package deltalake, which writes it: "
+                    "pip install 'spark-streams[delta]', here and where tasks run"
+                )
+            return
         jvm: Any = spark.sparkContext._jvm
         find = jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource
         try:
@@ -117,8 +135,10 @@ class TableConfig:
 
     def open(self, spark: SparkSession, output: str = "table") -> Table:
         """output: what tells it from other outputs of the query."""
+        transaction = output if self.once else None
+        if self.kind == DELTALAKE:
+            return DeltalakeTable(spark, self.place, self.partition_by, self.options, transaction)
         if not self.in_batches:
-            transaction = output if self.once else None
             return AppendedTable(spark, self.path, self.name, self.partition_by, self.kind, self.options, transaction)
         if self.name is not None:
             return CatalogTable(spark, self.name, self.partition_by, self.kind, self.options)

@@ -1,0 +1,59 @@
+"""Each micro-batch once in a Delta table, without a jar: the Python package deltalake, and Delta's own transactions.
+
+    python examples/recipes/delta_table.py
+
+Needs `pip install deltalake`. The jobs etl and archive do the same with `[table] format = "deltalake"`.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import spark_streams
+
+COLUMNS = pa.schema({"customer": pa.string(), "amount": pa.decimal128(10, 2)})
+
+
+def appending(path: str) -> Callable[[DataFrame, int], None]:
+    """For foreachBatch. A batch goes through the driver: bound it by maxEntriesPerTrigger."""
+
+    def append(batch: DataFrame, number: int) -> None:
+        # The checkpoint's own id: a checkpoint that is begun anew has batches of its own.
+        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        table = DeltaTable(path)
+        last = table.transaction_version(query)
+        if last is not None and last >= number:
+            return  # written before, by a run that was killed before Spark knew of it
+        # In one transaction with the rows. If another run of this batch is faster, this one is refused.
+        once = CommitProperties(app_transactions=[Transaction(query, number)])
+        write_deltalake(table, batch.toArrow().cast(COLUMNS), mode="append", commit_properties=once)
+
+    return append
+
+
+def into_delta(spark: SparkSession, url: str, path: str) -> DataStreamWriter:
+    DeltaTable.create(path, COLUMNS, mode="ignore")
+    orders = (
+        spark.readStream.format("rstream")
+        .schema("customer STRING, amount DECIMAL(10,2)")
+        .options(url=url, streams="example:sales", group="delta", startingOffsets="earliest")
+        .option("maxEntriesPerTrigger", 100_000)
+        .load()
+    )
+    return orders.writeStream.foreachBatch(appending(path)).queryName("delta")
+
+
+if __name__ == "__main__":
+    spark = SparkSession.builder.getOrCreate()
+    url = os.environ.get("RSTREAM_URL", "embedded:")
+    new = spark.createDataFrame([("ann", "12.50"), ("bob", "250.00")], "customer STRING, amount STRING")
+    new.write.format("rstream").mode("append").options(url=url, stream="example:sales").save()
+    # In a real query both stay where they are; a checkpoint on storage that lasts goes with the table.
+    place, checkpoint = tempfile.mkdtemp(), tempfile.mkdtemp()
+    spark_streams.run(into_delta(spark, url, place).option("checkpointLocation", checkpoint).trigger(availableNow=True))
+    print(DeltaTable(place).to_pyarrow_table().to_pylist())

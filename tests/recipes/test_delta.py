@@ -1,0 +1,144 @@
+"""Tables that the package deltalake writes, by the jobs: each row once, also where a batch is written again."""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from spark_streams import register
+from spark_streams.errors import StreamStateError
+from spark_streams.jobs import archive, etl
+from spark_streams.jobs.job import Job
+from spark_streams.jobs.output.deltalake_table import _Batch, _writer
+from spark_streams.jobs.output.table import TableConfig
+from tests.servers import Server
+
+pytestmark = pytest.mark.spark
+
+ETL = """
+url = "{url}"
+source = {{streams = "orders", group = "etl", startingOffsets = "earliest", maxEntriesPerTrigger = 7}}
+columns = {{n = "INT", who = "STRING", amount = "DECIMAL(10,2)", at = "TIMESTAMP"}}
+dead_letters.stream = "orders:dead"
+job = {{checkpoint = "{folder}/checkpoint"}}
+table = {{format = "deltalake", path = "{folder}/all", partition_by = ["who"]}}
+
+[[output]]
+name = "large"
+where = "amount >= 10"
+select = ["n"]
+table = {{format = "deltalake", path = "{folder}/large"}}
+"""
+ARCHIVE = """
+url = "{url}"
+source = {{streams = "orders", group = "archive"}}
+table = {{format = "deltalake", path = "{folder}/archive", fields = "binary"}}
+job = {{checkpoint = "{folder}/archive-checkpoint"}}
+trim.approximate = false
+"""
+AT = datetime.datetime(2026, 1, 1, 10, tzinfo=datetime.UTC)
+WHO = ["it's / a=b % \\ ", "ann"]
+
+
+def run(spark: SparkSession, program: Any, config: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    register(spark)
+    monkeypatch.setattr(Job, "session", lambda _job: spark)
+    job = Job("job", tomllib.loads(config), Console(quiet=True))
+    program.body(job)
+    return job.summary
+
+
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    from deltalake import DeltaTable
+
+    return DeltaTable(path).to_pyarrow_table().to_pylist()
+
+
+class KilledError(Exception):
+    """Stands for the end of the process."""
+
+
+def test_the_jobs_write_each_row_once(
+    spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended between two outputs, behind Delta's commit of the first and before Spark's; and run again."""
+    with server.client() as client:
+        for n in range(20):
+            client.xadd("orders", {"n": n, "who": WHO[n % 2], "amount": f"{n}.50", "at": "2026-01-01T10:00:00Z"})
+        client.xadd("orders", {"n": "x"})
+    config = ETL.format(url=server.url, folder=tmp_path)
+    write = etl.Batches._write_output
+
+    def killed(self: Any, output: Any, place: Any, good: Any, count: int, batch: int) -> None:
+        if (output.name, batch) == ("large", 1):
+            raise KilledError
+        write(self, output, place, good, count, batch)
+
+    monkeypatch.setattr(etl.Batches, "_write_output", killed)
+    with pytest.raises(Exception, match="KilledError"):
+        run(spark, etl, config, monkeypatch)
+    monkeypatch.setattr(etl.Batches, "_write_output", write)
+    assert (len(rows_in(tmp_path / "all")), len(rows_in(tmp_path / "large"))) == (14, 0)
+    told = run(spark, etl, config, monkeypatch)
+    assert (told["dead"], told["entries"]) == (1, 14)
+    rows = sorted(rows_in(tmp_path / "all"), key=lambda row: row["n"])
+    assert [(row["n"], row["who"], str(row["amount"]), row["at"]) for row in rows] == [
+        (n, WHO[n % 2], f"{n}.50", AT) for n in range(20)
+    ]
+    assert sorted(row["n"] for row in rows_in(tmp_path / "large")) == list(range(10, 20))
+    run(spark, archive, ARCHIVE.format(url=server.url, folder=tmp_path), monkeypatch)
+    kept = rows_in(tmp_path / "archive")
+    assert sorted(dict(row["fields"])[b"n"] for row in kept) == sorted([*(b"%d" % n for n in range(20)), b"x"])
+    with server.client() as client:
+        assert client.xlen("orders") == 0
+
+
+def pages(*numbers: int) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"n": pa.array(numbers, pa.int32())})
+
+
+def test_of_two_tasks_that_write_one_batch_the_table_takes_one(tmp_path: Path) -> None:
+    """Also where the second one had looked before the first one had written."""
+    from deltalake import DeltaTable
+
+    path, schema = str(tmp_path / "table"), pa.schema({"n": pa.int32()})
+    DeltaTable.create(path, schema)
+    write = _writer(_Batch(path, [], {}, "query:table", 0), schema)
+    other = _writer(_Batch(path, [], {}, "query:late", 0), schema)
+
+    def others() -> list[Any]:
+        return [page["written"].to_pylist() for page in (*write(pages(1, 2)), *other(pages(3)))]
+
+    def overtaken() -> Iterator[pa.RecordBatch]:
+        with ThreadPoolExecutor() as beside:  # deltalake is in the midst of a write in this one
+            assert beside.submit(others).result() == [[True], [True]]
+        yield from pages(1, 2)
+
+    assert len(list(write(overtaken()))) == 1
+    assert [page["written"].to_pylist() for page in write(pages(1, 2))] == [[False]]
+    assert sorted(row["n"] for row in rows_in(tmp_path / "table")) == [1, 2, 3]
+    at_least_once = _writer(_Batch(path, [], {}, None, 0), schema)
+    list(at_least_once(pages(4)))
+    list(at_least_once(pages(4)))
+    assert sorted(row["n"] for row in rows_in(tmp_path / "table")) == [1, 2, 3, 4, 4]
+
+
+def test_a_table_of_other_columns_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    table = TableConfig.of({"format": "deltalake", "path": str(tmp_path / "t")}, "table", {})
+    table.check_format(spark)
+    table.open(spark).write(spark.range(3), 0)
+    with pytest.raises(StreamStateError, match="has columns id by nothing, and the job writes id, b by nothing"):
+        table.open(spark).write(spark.sql("SELECT 1L AS id, 2 AS b"), 1)
+    by_id = TableConfig.of({"format": "deltalake", "path": str(tmp_path / "t"), "partition_by": ["id"]}, "table", {})
+    with pytest.raises(StreamStateError, match="has columns id by nothing, and the job writes id by id"):
+        by_id.open(spark).write(spark.range(3), 1)
+    assert len(rows_in(tmp_path / "t")) == 3

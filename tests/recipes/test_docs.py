@@ -1,0 +1,82 @@
+"""docs/recipes.md: its programs are there, and its blocks run as they stand, with the jars where Spark has them."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from tests.recipes.conftest import RECIPES
+
+pytestmark = pytest.mark.spark
+
+PAGE = (RECIPES.parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
+Recipe = Callable[[str], ModuleType]
+
+
+def block(word: str) -> str:
+    """The one block of Python that has this word."""
+    (found,) = [one for one in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if word in one]
+    return str(found)
+
+
+def skip_without(spark: SparkSession, name: str, jar: str) -> None:
+    """A class of a jar that Spark itself does not bring."""
+    loader: Any = spark.sparkContext._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        loader.loadClass(name)
+    except Py4JJavaError:
+        pytest.skip(f"this Spark has no {jar}, which comes from Maven Central (--packages): its leg did not run")
+
+
+def test_each_program_is_named() -> None:
+    assert set(re.findall(r"examples/recipes/(\w+)\.py", PAGE)) == {path.stem for path in RECIPES.glob("*.py")}
+
+
+def test_spark_s_own_reader_of_avro(spark: SparkSession, recipe: Recipe) -> None:
+    skip_without(spark, "org.apache.spark.sql.avro.AvroDataToCatalyst", "spark-avro")
+    import fastavro
+
+    into = io.BytesIO()
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "customer", "type": "string"}]}
+    fastavro.schemaless_writer(into, fastavro.parse_schema(schema), {"customer": "ann"})
+    rows = [("1-0", into.getvalue()), ("2-0", b"\xff")]
+    given: dict[str, Any] = {
+        "entries": spark.createDataFrame(rows, "_id STRING, payload BINARY"),
+        "schema": '{"type": "record", "name": "Order", "fields": [{"name": "customer", "type": "string"}]}',
+    }
+    exec(block("from_avro"), given)
+    assert [tuple(row) for row in given["good"].collect()] == [("1-0", "ann")]
+
+
+def test_spark_s_own_reader_of_protobuf(
+    spark: SparkSession, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_without(spark, "org.apache.spark.sql.protobuf.ProtobufDataToCatalyst", "spark-protobuf")
+    descriptors = recipe("protobuf_columns").descriptor_set()
+    message = recipe("protobuf_columns").message_class(descriptors)(customer="ann", cents=5)
+    (tmp_path / "orders.desc").write_bytes(descriptors)
+    monkeypatch.chdir(tmp_path)
+    given: dict[str, Any] = {"entries": spark.createDataFrame([(message.SerializeToString(),)], "payload BINARY")}
+    exec(block("from_protobuf"), given)
+    assert given["decoded"].select("record.customer", "record.cents").first() == ("ann", 5)
+
+
+def test_delta_s_own_writer(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch that is run again."""
+    skip_without(spark, "io.delta.sql.DeltaSparkSessionExtension", "Delta")
+    given: dict[str, Any] = {}
+    exec(block("txnAppId").replace("/data/orders", str(tmp_path / "orders")), given)
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", "a query")
+    batch = spark.createDataFrame([(Decimal(1),)], "amount DECIMAL(10,2)")
+    for number in (0, 1, 1, 0):
+        given["append"](batch, number)
+    assert spark.read.format("delta").load(str(tmp_path / "orders")).count() == 2
