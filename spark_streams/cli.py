@@ -14,6 +14,7 @@ from spark_streams.commands.add import add
 from spark_streams.commands.dead import dead
 from spark_streams.commands.doctor import doctor
 from spark_streams.commands.exporter import exporter
+from spark_streams.commands.groups import groups
 from spark_streams.commands.init import init
 from spark_streams.commands.lag import lag
 from spark_streams.commands.pending import pending
@@ -24,7 +25,7 @@ from spark_streams.commands.serve import serve
 from spark_streams.commands.shards import shards
 from spark_streams.commands.shared import Group
 from spark_streams.commands.show import show
-from spark_streams.commands.streams import groups, streams
+from spark_streams.commands.streams import streams
 from spark_streams.commands.top import top
 from spark_streams.commands.url import url
 
