@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,7 +21,12 @@ class Acknowledged:
     stream: str
     group: str
     entries: int = 0
-    consumers: Counter[str] = field(default_factory=Counter)
+    consumers: dict[str, int] = field(default_factory=dict)
+
+    def add(self, consumer: str, entries: int) -> None:
+        """So many more of a consumer."""
+        self.entries += entries
+        self.consumers[consumer] = self.consumers.get(consumer, 0) + entries
 
 
 def consumers_of(standing: Standing, choice: Choice) -> list[str]:
@@ -34,8 +38,7 @@ def plan_acknowledge(server: Server, standing: Standing, choice: Choice) -> Ackn
     """What would be acknowledged."""
     found = Acknowledged(standing.stream, standing.group)
     for page in pages(server, standing, choice):
-        found.entries += len(page.ids)
-        found.consumers[page.owner] += len(page.ids)
+        found.add(page.owner, len(page.ids))
     return found
 
 
@@ -49,8 +52,7 @@ def acknowledge(server: Server, standing: Standing, choice: Choice, even_active:
             *note_taken(standing, page),
         ]
         replies = change(server, standing.stream, standing.group, queries_among([page.owner]), commands)
-        found.entries += replies[0]
-        found.consumers[page.owner] += replies[0]
+        found.add(page.owner, replies[0])
     return found
 
 

@@ -68,6 +68,6 @@ def after_deleting_consumer(query: str, pending: int) -> list[str]:
         return [f"query {query!r}, started with its checkpoint, enters the group again and goes on"]
     return [
         f"query {query!r}, started with its checkpoint, reads a batch that its log holds from the stream; where "
-        "entries were reserved for one to come, it stops (RSTREAM_DATA_LOSS), or with failOnDataLoss=false, where nobody "
-        "else reads from the group, sets that back and reads them. With a new checkpoint it passes over them"
+        "entries were reserved for one to come, it stops (RSTREAM_DATA_LOSS), or with failOnDataLoss=false, where "
+        "nobody else reads from the group, sets that back and reads them. With a new checkpoint it passes over them"
     ]
