@@ -26,6 +26,7 @@ from spark_streams.commands.shards import shards
 from spark_streams.commands.shared import Group
 from spark_streams.commands.show import show
 from spark_streams.commands.streams import streams
+from spark_streams.commands.tail import tail
 from spark_streams.commands.top import top
 from spark_streams.commands.url import url
 
@@ -41,10 +42,12 @@ def main() -> None:
     Examples:
       rstream streams                   what is there
       rstream show orders --last 3      what is in it
+      rstream tail orders -f            and what comes
       rstream top                       who keeps up, live
       rstream report --for 60s          a page for the browser
       rstream lag --max 10000           an exit code for an alert
       rstream exporter                  metrics of all streams and groups, for Prometheus
+      rstream groups seek orders --group etl --to 1h   what it would take to read an hour again; --yes does it
       rstream add orders customer=ann amount=12.50
       rstream dead list                 what could not be processed
       rstream init etl --stream orders  a job's configuration to begin with
@@ -59,6 +62,22 @@ def main() -> None:
 for _command in (
     *(streams, shards, show, groups, lag, pending, top, report, exporter, add, dead),
     *(doctor, init, run, quicken, url, serve),
+    streams,
+    show,
+    tail,
+    groups,
+    lag,
+    pending,
+    top,
+    report,
+    add,
+    dead,
+    doctor,
+    init,
+    run,
+    quicken,
+    url,
+    serve,
 ):
     main.add_command(_command)
 

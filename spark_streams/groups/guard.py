@@ -39,7 +39,7 @@ def change(
     replies. Raises GroupInUseError, and the named error of the first reply that is one."""
     keys = [lease_key(stream, group, query) for query in queries]
     while True:
-        watch = [("WATCH", *keys)] if keys else []  # a name that is no text is no query's
+        watch: list[Sequence[Argument]] = [("WATCH", *keys)] if keys else []  # a name that is no text is no query's
         leases = server.execute_all([*watch, *[("GET", key) for key in keys]])[len(watch) :]
         held = living(stream, group, queries, leases, processes or Processes())
         if held:
