@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import redis
 
+from spark_streams.errors import ServerUnreachableError
+from spark_streams.groups import guard
 from tests.groups.conftest import Rstream, Said
 from tests.servers import counts_entries
 
@@ -191,3 +193,47 @@ def test_consumers_whose_names_are_no_text(client: redis.Redis, orders: list[str
     assert said("groups", "ack", "orders", *G, "--first-id", "1025", "--yes")["streams"][0]["entries"] == 3
     assert said("groups", "seek", "orders", *G, "--to", "earliest", "--yes")["streams"][0]["read_again"] == 28
     assert said("groups", "delete", "orders", *G, "--yes")["streams"][0]["pending"] == 25
+
+
+# -- killed in the midst -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0, 3, 5])
+@pytest.mark.parametrize("hand", [["ack", "--all"], ["claim", "--from", "bob", "--to", "eve"], ["delete"]], ids=str)
+def test_a_hand_that_is_cut_off_is_laid_on_again(
+    client: redis.Redis, rstream: Rstream, said: Said, monkeypatch: pytest.MonkeyPatch, hand: list[str], at: int
+) -> None:
+    """Its connection breaks before a transaction of it, or behind one; the next run does what is left."""
+    for stream in ("s", "t"):
+        pipe = client.pipeline(transaction=False)
+        for n in range(1_200):
+            pipe.xadd(stream, {"n": n}, id=f"{n + 1}-0")
+        pipe.execute()
+        client.xgroup_create(stream, "g", id="0")
+        client.xreadgroup("g", "bob", {stream: ">"})
+        client.set(f"rstream:committed:{{{stream}}}:g:spark", "1-1")
+    client.set("rstream:begun:g:spark", "*")
+    honest, calls = guard.transact, 0
+
+    def breaking(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at // 2 + 1 and at % 2 == 0:
+            raise ServerUnreachableError("cut off")
+        replies = honest(*arguments)
+        if calls == at // 2 + 1:
+            raise ServerUnreachableError("cut off")
+        return replies
+
+    with monkeypatch.context() as patch:
+        patch.setattr(guard, "transact", breaking)
+        ran = rstream("groups", hand[0], "s", "t", *G, *hand[1:], "--yes")
+        assert (ran.exit_code, "cut off" in ran.stderr) == (1, True)
+    if hand[0] == "delete":
+        for stream in ("s", "t"):
+            rstream("groups", "delete", stream, *G, "--yes")  # where nothing was left, it says so
+        assert (client.xinfo_groups("s"), client.xinfo_groups("t"), client.keys("rstream:*")) == ([], [], [])
+        return
+    said("groups", hand[0], "s", "t", *G, *hand[1:], "--yes")
+    assert [len(held(client, "bob", stream)) for stream in "st"] == [0, 0]
+    assert [len(held(client, "eve", stream)) for stream in "st"] == ([1_200] * 2 if hand[0] == "claim" else [0] * 2)

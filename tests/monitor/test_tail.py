@@ -168,7 +168,7 @@ def test_whoever_reads_it_may_leave(server: Server, client: redis.Redis) -> None
 def test_a_server_that_is_away_is_waited_for(tmp_path: Path) -> None:
     """It dies amid what is printed, and comes back with its file: no line is missing, none comes twice."""
     port = free_port()
-    words = ("--port", str(port), "--dir", str(tmp_path), "--appendfsync", "always")
+    words = ("--port", str(port), "--dir", str(tmp_path), "--appendonly", "yes", "--appendfsync", "always")
     url = f"redis://127.0.0.1:{port}/0"
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(redis.Redis.from_url(url, protocol=2))
