@@ -2,7 +2,7 @@
 
 Its commands are in commands/. Read-only ones never change a stream or a group, and start no engine. Exit codes: 0 fine,
 1 the server or the engine said no, 2 usage, 3 something is not well: a group is further behind than `rstream lag` was
-told to allow, `rstream doctor` has found a warning or worse.
+told to allow, `rstream doctor` has found a warning or worse, a dry run (`rstream groups …`) would be refused now.
 """
 
 from __future__ import annotations
