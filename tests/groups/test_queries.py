@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -339,3 +340,27 @@ def test_after_its_group_was_deleted_a_lenient_query_makes_it_again(
     said("groups", "delete", *G, "--yes")
     assert query.again(**LENIENT) == list(range(20, 50))
     assert pending_count(client) == 0
+
+
+def test_a_new_checkpoint_after_a_seek_back_is_not_taken_for_an_old_one(
+    server: Server, client: redis.Redis, said: Said
+) -> None:
+    """The query dies in its first batch with the next one reserved: what it had committed before the seek lies above
+    its new checkpoint."""
+    query = made(server, client, "stopped")
+    said("groups", "seek", *G, "--to", "earliest", "--yes")
+    one = reader(server)
+    at = one.initialOffset()
+    end = one.latestOffset(at, ReadMaxRows(5))
+    found = read(one, at, end)
+    until_reserved(client, query.ids[5])
+    found += query.rest(reader(server, limits=NEVER_AHEAD), end)
+    assert found == list(range(50))
+
+
+def until_reserved(client: redis.Redis, entry: str) -> None:
+    """Until the group was given this entry."""
+    deadline = time.monotonic() + 30
+    while client.xpending_range("s", "g", entry, entry, 1) == []:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
