@@ -42,8 +42,9 @@ def plan_create(
             f"stream {stream!r} at {server.address} has a group {group!r} already; rstream groups seek moves it"
         )
     position = target.position(server, stream, head, now_ms)
-    read = count_read(server, stream, head, position)
-    lag = None if head.added is None or read is None else head.added - read
+    # Of a stream that is not there yet nothing is known, not even whether its server counts.
+    read = count_read(server, stream, head, position) if head.exists else None
+    lag = 0 if not head.exists else None if head.added is None or read is None else head.added - read
     return Created(stream, group, str(position), lag, not head.exists), Start(position, read)
 
 
