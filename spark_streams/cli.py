@@ -60,24 +60,8 @@ def main() -> None:
 
 
 for _command in (
-    *(streams, shards, show, groups, lag, pending, top, report, exporter, add, dead),
+    *(streams, shards, show, tail, groups, lag, pending, top, report, exporter, add, dead),
     *(doctor, init, run, quicken, url, serve),
-    streams,
-    show,
-    tail,
-    groups,
-    lag,
-    pending,
-    top,
-    report,
-    add,
-    dead,
-    doctor,
-    init,
-    run,
-    quicken,
-    url,
-    serve,
 ):
     main.add_command(_command)
 

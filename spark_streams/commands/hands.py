@@ -38,15 +38,17 @@ def hand_options(command: F) -> F:
 
 
 def streams_meant(server: Server, names: Sequence[str], group: str | None) -> list[str]:
-    """The streams of names and patterns (with `*`, `?` or `[`), in order; of a pattern those that have the group, where
-    one is given. Raises StreamStateError where one is not there, or a pattern finds none."""
+    """The streams of names (of one in shards, these) and patterns (with `*`, `?` or `[`), in order; of a pattern
+    those that have the group, where one is given. Raises StreamStateError where it finds none."""
     from spark_streams.groups.standing import has_group
+    from spark_streams.shards.registry import known_shards
     from spark_streams.wire.scan import matching_streams
 
     found: list[str] = []
+    sets = known_shards(server, [name for name in names if not is_pattern(name)])
     for name in names:
-        if not re.search(r"[*?\[]", name):
-            found.append(name)
+        if not is_pattern(name):
+            found += sets[name].names if name in sets else [name]
             continue
         matching = matching_streams(server, name, ())
         if group is not None:
@@ -66,6 +68,11 @@ def standings_of(server: Server, names: Sequence[str], group: str) -> list[Stand
     found = streams_meant(server, names, group)
     named_streams(server, found)
     return [look(server, stream, group) for stream in found]
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for those that match it."""
+    return re.search(r"[*?\[]", name) is not None
 
 
 def server_time(server: Server) -> int:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_streams.commands.entry import entry_as_json, print_entry
-from spark_streams.commands.hands import streams_meant
+from spark_streams.commands.hands import is_pattern, streams_meant
 from spark_streams.commands.shared import address_of, json_option, named_streams, url_option
 from spark_streams.errors import RetriesExhaustedError
 
 if TYPE_CHECKING:
+    from spark_streams.ids import StreamId
     from spark_streams.monitor.group_eyes import Pending
     from spark_streams.monitor.last_entries import Follower, Name, Seen
     from spark_streams.wire.server import Server
@@ -60,7 +60,7 @@ def tail(names: tuple[str, ...], follow: bool, most: int, group: str | None, url
     from spark_streams.wire.connect import connect
     from spark_streams.wire.session import Session
 
-    show = _line if as_json else _Screen(by_name=len(names) != 1 or _is_pattern(names[0]))
+    show = _line if as_json else _Screen(by_name=len(names) != 1 or is_pattern(names[0]))
     address = address_of(url)
     ends = contextlib.suppress(KeyboardInterrupt)
     with ends, _until_nobody_reads(), Session(address, "rstream tail", is_known=True) as session:
@@ -120,11 +120,11 @@ class Tail:
                 yield from entries_to_come(server, stream, position, self._most)
 
     def _streams(self, server: Server, follow: bool) -> Sequence[Name]:
-        plain = [name for name in self._names if not _is_pattern(name)]
-        named_streams(server, plain) if plain else None
-        if not self._names:
+        if self._names and (plain := [name for name in self._names if not is_pattern(name)]):
+            named_streams(server, plain)
+        if follow or not self._names:
             return self._matching(server)
-        return self._matching(server) if follow else [*streams_meant(server, self._names, self._group)]
+        return [*streams_meant(server, self._names, self._group)]
 
     def _matching(self, server: Server) -> list[Name]:
         """The streams that are there now."""
@@ -133,8 +133,8 @@ class Tail:
 
         if not self._names:
             return self._with_group(server, list_streams(server))
-        plain = [name for name in self._names if not _is_pattern(name)]
-        patterns = [name for name in self._names if _is_pattern(name)]
+        plain = streams_meant(server, [name for name in self._names if not is_pattern(name)], None)
+        patterns = [name for name in self._names if is_pattern(name)]
         matching = [one for pattern in patterns for one in matching_streams(server, pattern, plain)]
         return [*existing(server, plain), *self._with_group(server, matching)]
 
@@ -149,11 +149,15 @@ class Tail:
         group = self._group.encode()
         return [one for one, groups in zip(streams, told, strict=True) if any(each.name == group for each in groups)]
 
-    def _new(self, server: Server, follower: Follower) -> list[Name]:
-        """Streams that match since the last look; of one without the group all is yet to be given."""
-        if self._names and not any(map(_is_pattern, self._names)):
-            return []
-        return [one for one in self._matching(server) if one not in follower.positions]
+    def _new(self, server: Server, follower: Follower) -> Mapping[Name, StreamId]:
+        """Streams that match since the last look: from their first entry on, or from where the group stands."""
+        from spark_streams.ids import MIN_ID
+        from spark_streams.monitor.group_eyes import positions_of
+
+        if self._names and not any(map(is_pattern, self._names)):
+            return {}
+        new = [one for one in self._matching(server) if one not in follower.positions]
+        return dict.fromkeys(new, MIN_ID) if self._group is None else positions_of(server, new, self._group)
 
     def _step(self, follower: Follower) -> Iterable[Seen]:
         """What has come; a server that is away is waited for. Entries are handed out one by one: where the server goes
@@ -214,10 +218,6 @@ def _line(one: Seen | Pending) -> None:
     else:
         entry = entry_as_json(str(one.id), one.pairs, stream=shown(one.stream))
     click.echo(json.dumps(entry, ensure_ascii=False))
-
-
-def _is_pattern(name: str) -> bool:
-    return re.search(r"[*?\[]", name) is not None
 
 
 @contextlib.contextmanager

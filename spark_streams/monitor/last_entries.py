@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.connection import Argument, Reply, ReplyError
 from spark_streams.wire.reply_errors import is_no_such_key
 from spark_streams.wire.server import Server
@@ -51,10 +51,9 @@ class Follower:
         self.positions = dict(positions)
         self._at_once = at_once
 
-    def add(self, streams: Sequence[Name]) -> None:
-        """Follow these from their first entry, too, where they are new."""
-        for stream in streams:
-            self.positions.setdefault(stream, MIN_ID)
+    def add(self, positions: Mapping[Name, StreamId]) -> None:
+        """Follow these, too, where they are new."""
+        self.positions = {**positions, **self.positions}
 
     def step(self, server: Server, wait_ms: int) -> Iterator[Seen]:
         """What there is, in the order of the ids; where nothing is, and all streams stand in one slot, it is waited
