@@ -151,9 +151,11 @@ def test_following_until_ctrl_c(server: Server, client: redis.Redis) -> None:
     assert client.xinfo_groups("s:1")[0]["pending"] == 1
 
 
-def test_whoever_reads_it_may_leave(server: Server, client: redis.Redis) -> None:
+def test_whoever_reads_it_may_leave(engine_server: Server) -> None:
+    client = engine_server.client()
+    client.flushall()
     client.xadd("s", {"n": 1})
-    with following("s", "--url", server.url) as process:
+    with client, following("s", "--url", engine_server.url) as process:
         assert told(process, 1) == ["1"]
         assert process.stdout is not None
         process.stdout.close()
