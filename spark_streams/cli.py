@@ -2,7 +2,7 @@
 
 Its commands are in commands/. Read-only ones never change a stream or a group, and start no engine. Exit codes: 0 fine,
 1 the server or the engine said no, 2 usage, 3 something is not well: a group is further behind than `rstream lag` was
-told to allow, `rstream doctor` has found a warning or worse.
+told to allow, `rstream doctor` has found a warning or worse, a dry run (`rstream groups …`) would be refused now.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from spark_streams.commands.add import add
 from spark_streams.commands.dead import dead
 from spark_streams.commands.doctor import doctor
 from spark_streams.commands.exporter import exporter
+from spark_streams.commands.groups import groups
 from spark_streams.commands.init import init
 from spark_streams.commands.lag import lag
 from spark_streams.commands.pending import pending
@@ -24,7 +25,8 @@ from spark_streams.commands.serve import serve
 from spark_streams.commands.shards import shards
 from spark_streams.commands.shared import Group
 from spark_streams.commands.show import show
-from spark_streams.commands.streams import groups, streams
+from spark_streams.commands.streams import streams
+from spark_streams.commands.tail import tail
 from spark_streams.commands.top import top
 from spark_streams.commands.url import url
 
@@ -40,10 +42,12 @@ def main() -> None:
     Examples:
       rstream streams                   what is there
       rstream show orders --last 3      what is in it
+      rstream tail orders -f            and what comes
       rstream top                       who keeps up, live
       rstream report --for 60s          a page for the browser
       rstream lag --max 10000           an exit code for an alert
       rstream exporter                  metrics of all streams and groups, for Prometheus
+      rstream groups seek orders --group etl --to 1h   what it would take to read an hour again; --yes does it
       rstream add orders customer=ann amount=12.50
       rstream dead list                 what could not be processed
       rstream init etl --stream orders  a job's configuration to begin with
@@ -56,7 +60,7 @@ def main() -> None:
 
 
 for _command in (
-    *(streams, shards, show, groups, lag, pending, top, report, exporter, add, dead),
+    *(streams, shards, show, tail, groups, lag, pending, top, report, exporter, add, dead),
     *(doctor, init, run, quicken, url, serve),
 ):
     main.add_command(_command)

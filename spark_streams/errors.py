@@ -20,7 +20,8 @@
     │   ├── GroupMissingError           the consumer group was destroyed under the query
     │   ├── TakenError                  another running process has what this one wants for itself
     │   │   ├── ConsumerTakenError      another running query has this group and consumer
-    │   │   └── RedriveTakenError       another process moves or purges its dead letters
+    │   │   ├── RedriveTakenError       another process moves or purges its dead letters
+    │   │   └── GroupInUseError         a query lives in the group or consumer that was to be changed
     │   ├── GroupSharedError            noAck wants a group of its own, and others read from it
     │   ├── ShardsError                 a stream is in other shards than is wanted, or in none, or its shards are lost
     │   ├── LedgerError                 rows that were written before are not those of this attempt, or are lost
@@ -200,6 +201,12 @@ class RedriveTakenError(TakenError):
     """Another process moves or purges the dead letters of this stream."""
 
     condition = "RSTREAM_REDRIVE_TAKEN"
+
+
+class GroupInUseError(TakenError):
+    """A query lives in the group or consumer that was to be changed, or another client is at work there."""
+
+    condition = "RSTREAM_GROUP_IN_USE"
 
 
 class GroupSharedError(StreamStateError):

@@ -202,7 +202,7 @@ class Lease(ABC):
         return transact(server, [("SET", key, self._value, "PX", self._ttl)]) is not None
 
     def _taken(self, stream: str, held: bytes | None) -> TakenError:
-        return self.taken(stream, _describe(held))
+        return self.taken(stream, describe(held))
 
     # -- keeping it ----------------------------------------------------------------------------------------------
 
@@ -262,7 +262,8 @@ def _read(value: bytes | None) -> dict[str, str | int] | None:
     return known if isinstance(known, dict) and isinstance(known.get("pid"), int) else None
 
 
-def _describe(value: bytes | None) -> str:
+def describe(value: bytes | None) -> str:
+    """` (process 1 on host)` of whoever wrote a lease; empty where it does not say."""
     known = _read(value)
     return f" (process {known['pid']} on {known['host']})" if known else ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,15 +35,27 @@ def age(entry: str) -> str:
     return f"{duration(max(ms, 0))} ago" if abs(ms) < _NO_TIME else entry
 
 
-def print_entry(what: str, entry: str, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-    """An entry, a line for each field. what: it is. Bytes that are no text, or that a terminal would obey, are escaped;
-    of a long value the beginning is shown."""
+def print_entry(what: str, entry: str, pairs: Iterable[tuple[bytes, bytes]], note: str = "") -> None:
+    """An entry, a line for each field. what: it is; note: what else is known of it. Bytes that are no text, or that a
+    terminal would obey, are escaped; of a long value the beginning is shown."""
+    from spark_streams.monitor.terminal.units import printable
+
     old = age(entry)
-    click.echo(click.style(f"{what} {entry}", bold=True) + ("" if old == entry else click.style(f"   {old}", dim=True)))
+    more = "   ".join(printable(one) for one in ("" if old == entry else old, note) if one)
+    head = click.style(f"{printable(what)} {entry}", bold=True)
+    click.echo(head + (click.style(f"   {more}", dim=True) if more else ""))
     lines = [(_printable(name), _shown(value), name.startswith(b"dl.")) for name, value in pairs]
     width = max((len(name) for name, _, _ in lines if len(name) <= _ALIGNED), default=0)
     for name, value, dim in lines:
         click.echo(f"  {click.style(name, dim=dim)}{' ' * (width - len(name))}  {value}".rstrip())
+
+
+def entry_as_json(entry: str, pairs: Iterable[tuple[bytes, bytes]], **more: Any) -> dict[str, Any]:
+    """An entry for programs, as rstream dead export writes fields. more: what else is known, before its id."""
+    from spark_streams.deadletter.envelope import text
+    from spark_streams.deadletter.export import fields_as_json
+
+    return {**more, "id": entry, "fields": fields_as_json([(text(name), text(value)) for name, value in pairs])}
 
 
 def no_such_entry(server: Server, stream: str, entry: str) -> StreamStateError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_streams.commands.entry import no_such_entry, parse_id, print_entry
+from spark_streams.commands.entry import entry_as_json, no_such_entry, parse_id, print_entry
 from spark_streams.commands.shared import connect, json_option, named_streams, print_json, url_option
 
 if TYPE_CHECKING:
@@ -51,11 +51,7 @@ def show(stream: str, entry: str | None, first: int | None, last: int | None, ur
             found = _entries(server, streams, "XREVRANGE", "+", "-", "COUNT", last or _LAST)[-(last or _LAST) :]
     entries = [(one.decode(), list(zip(fields[0::2], fields[1::2], strict=True))) for one, fields in found]
     if as_json:
-        from spark_streams.deadletter.envelope import text
-        from spark_streams.deadletter.export import fields_as_json
-
-        told = [(one, [(text(name), text(value)) for name, value in pairs]) for one, pairs in entries]
-        print_json([{"id": one, "fields": fields_as_json(pairs)} for one, pairs in told])
+        print_json([entry_as_json(one, pairs) for one, pairs in entries])
         return
     for at, (one, pairs) in enumerate(entries):
         click.echo("", nl=at > 0)

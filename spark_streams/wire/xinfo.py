@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.wire.connection import Reply, ReplyError
@@ -15,6 +15,7 @@ from spark_streams.wire.replies import pairs
 from spark_streams.wire.reply_errors import is_no_such_key
 from spark_streams.wire.server import Server
 
+Name = TypeVar("Name", str, bytes, str | bytes)
 Entry = tuple[StreamId, Sequence[bytes]]  # its id; name, value, name, value …
 
 
@@ -63,7 +64,7 @@ class ConsumerInfo(NamedTuple):
         return self.name.decode("utf-8", "surrogateescape")
 
 
-def stream_states(server: Server, streams: Sequence[str]) -> dict[str, StreamState]:
+def stream_states(server: Server, streams: Sequence[Name]) -> dict[Name, StreamState]:
     """What each stream holds, in one round trip; a stream that does not exist holds nothing."""
     replies = server.each([("XINFO", "STREAM", stream) for stream in streams])
     return {s: read_stream_state(server, s, reply) for s, reply in zip(streams, replies, strict=True)}

@@ -130,3 +130,43 @@ def test_the_url_for_other_clients_is_a_node_s(filled: RedisCluster) -> None:
         assert [client.xlen(name) for name in NAMES] == [20] * 6
     with connect(Address.parse(filled.url.replace("://", "://default:@"))) as server:
         assert redis_cli(server) == f"redis-cli -c -u redis://***@127.0.0.1:{filled.ports[0]}"
+
+
+def test_hands_on_groups(filled: RedisCluster) -> None:
+    """Each stream in its own slot; several at once, or a pattern."""
+    group = ("--group", "g", "--even-active")
+    planned = said(filled, "groups", "seek", "orders-?", *group, "--to", "2-1")
+    done = said(filled, "groups", "seek", "orders-?", *group, "--to", "2-1", "--yes")
+    assert planned["streams"] == done["streams"]
+    assert [(one["stream"], one["read_again"], one["lag"]) for one in done["streams"]] == [(n, 3, 18) for n in NAMES]
+    claimed = said(filled, "groups", "claim", *NAMES, *group, "--from", "bob", "--to", "eve", "--last-id", "3", "--yes")
+    assert [one["entries"] for one in claimed["streams"]] == [3] * 6
+    acked = said(filled, "groups", "ack", "orders-*", *group, "--limit", "14", "--yes")
+    assert [one["entries"] for one in acked["streams"]] == [5, 5, 4, 0, 0, 0]
+    with connect(Address.parse(filled.url)) as server:
+        server.execute("SET", "rstream:committed:{orders-3}:g:spark", "1-1")
+        server.execute("SET", "rstream:begun:g:spark", "*")
+        server.execute("HSET", "rstream:outbox:{orders-dead}:g:orders-3", "1-1", "")
+    deleted = said(filled, "groups", "delete", "orders-*", *group, "--yes")["streams"]
+    assert (sum(one["pending"] for one in deleted), sum(len(one["keys"]) for one in deleted)) == (16, 3)
+    assert [
+        one["stream"] for one in said(filled, "groups", "create", "orders-[12]", "--group", "g")["streams"]
+    ] == NAMES[1:3]
+    assert said(filled, "groups") == []
+    with connect(Address.parse(filled.url)) as server:
+        assert [node.execute("KEYS", "rstream:*") for node in server.nodes()] == [[], [], []]
+
+
+def test_tail(filled: RedisCluster) -> None:
+    from spark_streams.ids import StreamId
+    from spark_streams.monitor.last_entries import Follower
+
+    seen = rstream(filled, "tail", "orders-?", "-n", "7", "--json")
+    assert [json.loads(line)["id"] for line in seen.output.splitlines()] == ["19-1", *["20-1"] * 6]
+    assert rstream(filled, "tail", "orders-0", "--group", "g", "-n", "2").output.count("pending for bob") == 2
+    follower = Follower({name: StreamId(15, 0) for name in NAMES}, at_once=12)
+    with connect(Address.parse(filled.url)) as server:
+        found = []
+        while step := list(follower.step(server, 0)):
+            found += [one.id.ms for one in step]
+    assert found == [n for n in range(15, 21) for _ in NAMES]

@@ -50,6 +50,19 @@ def test_the_logical_name_stands_for_all_shards(server: Server) -> None:
     assert one["fields"]["key"].startswith("k")
 
 
+def test_hands_on_groups_and_tail_take_the_logical_name(server: Server) -> None:
+    made = rstream(server, "groups", "create", "orders", "--group", "g", "--start", "earliest", "--yes", "--json")
+    assert [one["stream"] for one in json.loads(made.output)["streams"]] == list(NAMES)
+    moved = json.loads(
+        rstream(server, "groups", "seek", "orders", "--group", "g", "--to", "latest", "--yes", "--json").output
+    )
+    assert sum(one["skipped"] for one in moved["streams"]) == 100
+    ends = rstream(server, "tail", "orders", "-n", "5", "--json").output.splitlines()
+    shown = json.loads(rstream(server, "show", "orders", "--last", "5", "--json").output)
+    assert sorted(json.loads(line)["id"] for line in ends) == sorted(one["id"] for one in shown)
+    assert rstream(server, "groups", "delete", "orders", "--group", "g", "--yes").exit_code == 0
+
+
 def test_nothing_is_added_that_nobody_would_read(server: Server) -> None:
     told = rstream(server, "add", "orders", "key=k1", "n=1")
     assert (told.exit_code, "would be read by nobody" in told.output) == (1, True)

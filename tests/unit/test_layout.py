@@ -44,6 +44,7 @@ BELOW = {
         *("source", "spark", "task_context", "wire", "worker"),
     },
     "monitor": {"_version", "deadletter", "errors", "ids", "keys", "options", "source", "spark", "wire"},
+    "groups": {"errors", "ids", "keys", "lease", "option_tables", "option_values", "source", "wire"},
     "option_uses": {"errors", "option_tables", "options"},
     "datasource": {"errors", "option_tables", "option_uses", "options", "sink", "source", "spark", "wire"},
     "commands": {
@@ -51,6 +52,7 @@ BELOW = {
         "doctor",
         "engine",
         "errors",
+        "groups",
         "ids",
         "jobs",
         "monitor",

@@ -8,7 +8,8 @@
 - with ` holds` behind the id, the query acknowledges entries before they are processed (at-most-once), or lists none
   (noAck): whoever trims what everybody has acknowledged leaves the entries above it alone.
 
-A query that has no checkpoint yet leaves none, unless it `holds`: where it begins, this run knows.
+A query that has no checkpoint yet leaves none, unless it `holds`: where it begins, this run knows. It lowers one that
+an earlier checkpoint has left above that.
 
 It is written after what it speaks of is acknowledged, so it may be too low after a crash, and never too high.
 """
@@ -66,6 +67,21 @@ class Marks:
             self.write(server, positions)
         else:
             self._begun.update(positions)
+            self._lower(server, positions)
+
+    def _lower(self, server: Server, positions: Mapping[str, StreamId]) -> None:
+        """Somebody has set these groups back for a new checkpoint: what an earlier one had committed above where it
+        begins would make it look like an older copy."""
+        streams = list(positions)
+        replies = server.execute_all(
+            [("GET", committed_key(stream, self._group, self._consumer)) for stream in streams]
+        )
+        marks = {stream: Mark.parse(reply) for stream, reply in zip(streams, replies, strict=True)}
+        above = [stream for stream, mark in marks.items() if mark is not None and mark.up_to > positions[stream]]
+        server.execute_all([
+            ("SET", committed_key(stream, self._group, self._consumer), str(Mark(positions[stream], False)))
+            for stream in above
+        ])  # fmt: skip
 
     def hold(self, server: Server, streams: Sequence[str]) -> None:
         """Streams that the checkpoint does not name, before any of their entries are reserved: nothing of them is

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_streams.errors import ServerReplyError
-from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.entry_count import Count
 from spark_streams.source.group.entry_counts import held_above
 from spark_streams.wire.connection import pack
-from spark_streams.wire.entries.decode import decode_entries
+from spark_streams.wire.entries.decode import EntryPage, decode_entries
 from spark_streams.wire.named_errors import while_reading
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState, stream_states
@@ -113,3 +113,46 @@ def _pages(server: Server, stream: str, after: StreamId, last: StreamId) -> Iter
             return
         after = page.last_id
         size = max(1, min(_LARGEST_PAGE, 10 * size, _PAGE_BYTES * entries // len(reply)))
+
+
+def nth_from(server: Server, stream: str, position: StreamId, entries: int) -> StreamId:
+    """The position that lies so many entries above another one, or below it where they are less than 0; the stream's
+    end where there are not so many. Raises ServerReplyError and kin."""
+    if entries > 0:
+        at = position
+        for page in _walk(server, stream, b"(" + bytes(position), MAX_ID, entries):
+            at = page.last_id or at
+        return at
+    found, at = 0, position
+    # The position is the entry below the last one of these.
+    for page in _walk(server, stream, bytes(position), MIN_ID, 1 - entries):
+        found, at = found + page.count, page.last_id or at
+    return at if found > -entries else MIN_ID
+
+
+def ids_between(server: Server, stream: str, first: StreamId, last: StreamId) -> Iterator[list[bytes]]:
+    """The ids of the entries with first ≤ id ≤ last, page by page. Raises ServerReplyError and kin."""
+    if first <= last:
+        for page in _walk(server, stream, bytes(first), last):
+            yield page.ids().to_pylist()
+
+
+def _walk(server: Server, stream: str, bound: bytes, end: StreamId, most: int | None = None) -> Iterator[EntryPage]:
+    """The pages of a range, so many entries at most: downwards where it ends at MIN_ID."""
+    command, size = "XREVRANGE" if end == MIN_ID else "XRANGE", _FIRST_PAGE
+    there = server.of(stream)
+    while most is None or most > 0:
+        asked = size if most is None else min(size, most)
+        there.request(pack(command, stream, bound, bytes(end), "COUNT", asked))
+        reply = there.receive()
+        try:
+            page = decode_entries(reply)
+        except ServerReplyError as error:
+            raise while_reading(f"{command} of {stream!r} at {server.address}", error, stream) from None
+        if page.last_id is not None:
+            yield page
+        if page.last_id is None or page.count < asked:
+            return
+        bound = b"(" + bytes(page.last_id)
+        most = None if most is None else most - page.count
+        size = max(1, min(_LARGEST_PAGE, 10 * size, _PAGE_BYTES * page.count // len(reply)))

@@ -1,0 +1,131 @@
+"""`rstream groups delete`: a group, or one consumer of it, with what is kept for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_streams.commands.hands import Told, hand_options, plural, standings_of, streams_meant
+from spark_streams.commands.shared import connect
+
+if TYPE_CHECKING:
+    from spark_streams.wire.server import Server
+
+
+@click.command(short_help="Delete a group, or a consumer of it.")
+@click.argument("names", metavar="STREAM...", nargs=-1, required=True)
+@click.option("--consumer", metavar="CONSUMER", help="Only this consumer, and those that it has made as a query.")
+@click.option("--forget-pending", is_flag=True, help="With --consumer: also where entries are pending for it.")
+@hand_options
+def delete(
+    names: tuple[str, ...],
+    consumer: str | None,
+    forget_pending: bool,
+    group: str,
+    yes: bool,
+    even_active: bool,
+    url: str,
+    as_json: bool,
+) -> None:
+    """Delete a group of STREAM (XGROUP DESTROY), or one consumer of it (XGROUP DELCONSUMER), and what queries keep on
+    the server for it. What was pending is forgotten: nobody is given it again.
+
+    It is a dry run unless --yes. A group or a consumer in which a query lives is refused, and so is a consumer that
+    holds entries, without --forget-pending: rstream groups claim hands them to another one. Keys that are left of a
+    group which is gone are deleted, too. What a sink has written down of its rows belongs to no group, and stays.
+
+    \b
+    Examples:
+      rstream groups delete orders --group etl
+      rstream groups delete 'orders:*' --group etl --yes
+      rstream groups delete orders --group etl --consumer bob --yes
+    """
+    if forget_pending and consumer is None:
+        raise click.UsageError("--forget-pending goes with --consumer")
+    told = Told(yes, as_json)
+    with connect(url) as server:
+        if consumer is None:
+            _groups(server, names, group, even_active, told)
+        else:
+            _consumers(server, names, group, consumer, forget_pending, even_active, told)
+    pending = sum(one.pending for one in told.reports)
+    what = plural(len(told.reports), "group") if consumer is None else f"consumer {consumer}"
+    told.show(
+        ("stream", "group", "consumers", "pending forgotten", "not yet given", "keys"),
+        lambda one: (
+            *(one.stream, one.group, ", ".join(f"{name}: {n:,}" for name, n in one.consumers.items()) or "-"),
+            *(one.pending, one.lag, ", ".join(one.keys) or "-"),
+        ),
+        f"deleted {what}, with {plural(pending, 'pending entry', 'pending entries')}",
+    )
+
+
+def _groups(server: Server, names: Sequence[str], group: str, even_active: bool, told: Told) -> None:
+    from spark_streams.groups.afterwards import after_deleting_group
+    from spark_streams.groups.delete import delete_group, forget_kept, plan_delete_group, plan_forget
+    from spark_streams.groups.kept_keys import find_kept
+    from spark_streams.groups.standing import has_group
+
+    streams = streams_meant(server, names, group)
+    found = find_kept(server, group, streams)
+    kept = {stream: [one for one in found if one.stream == stream] for stream in streams}
+    replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
+    there = {stream for stream, reply in zip(streams, replies, strict=True) if has_group(reply, group)}
+    # Of a group that is gone there may be keys.
+    standings = standings_of(server, [one for one in streams if one in there or not kept[one]], group)
+    firsts = {one.consumer for one in found if one.kind == "first" and not one.stream}
+    # A query over a pattern that has begun on other streams still needs it.
+    kept[streams[-1]] += [one for one in found if one.kind == "begun" and one.consumer not in firsts]
+    told.carry_out(
+        standings,
+        [why for one in standings for why in one.in_use(None, even_active)],
+        lambda one: (
+            delete_group(server, one, kept[one.stream], even_active)
+            if told.yes
+            else plan_delete_group(one, kept[one.stream])
+        ),
+    )
+    for stream in (one for one in streams if one not in there):
+        told.reports.append(
+            forget_kept(server, stream, group, kept[stream]) if told.yes else plan_forget(stream, group, kept[stream])
+        )
+    for report in told.reports:
+        told.then += after_deleting_group(report.stream, group, report.committed)
+
+
+def _consumers(
+    server: Server,
+    names: Sequence[str],
+    group: str,
+    consumer: str,
+    forget_pending: bool,
+    even_active: bool,
+    told: Told,
+) -> None:
+    from spark_streams.groups.afterwards import after_deleting_consumer
+    from spark_streams.groups.delete import consumers_with, delete_consumer, kept_for, plan_delete_consumer
+
+    standings = standings_of(server, names, group)
+    refused = [why for one in standings for why in one.in_use(consumers_with(one, consumer), even_active)]
+    for one in standings:
+        held = sum(other.pending for other in one.of(consumers_with(one, consumer)))
+        if held and not forget_pending and not told.yes:
+            refused.append(
+                f"{plural(held, 'entry is', 'entries are')} pending for consumer {consumer!r} on stream "
+                f"{one.stream!r}: hand them over (rstream groups claim {one.stream} --group {group} --from {consumer} "
+                "--to …), or say --forget-pending"
+            )
+    told.carry_out(
+        standings,
+        refused,
+        lambda one: (
+            delete_consumer(server, one, consumer, forget_pending, even_active)
+            if told.yes
+            else plan_delete_consumer(one, consumer, kept_for(server, one.stream, group, consumer))
+        ),
+    )
+    for one, report in zip(standings, told.reports, strict=True):
+        if consumer in one.marks:
+            told.then += after_deleting_consumer(consumer, report.pending)

@@ -1,0 +1,140 @@
+"""What the commands share that change groups: which streams, looking before changing, and how it is told."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from spark_streams.commands.shared import json_option, named_streams, print_json, print_table, url_option
+from spark_streams.errors import GroupInUseError, RStreamError, StreamStateError
+
+if TYPE_CHECKING:
+    from spark_streams.groups.standing import Standing
+    from spark_streams.wire.server import Server
+
+REFUSED = 3  # exit code of a dry run of what would be refused
+F = TypeVar("F", bound=Callable[..., Any])
+Row = Sequence[object]
+
+
+def hand_options(command: F) -> F:
+    """Those of every hand: --group, --yes, --even-active, the server, --json."""
+    options = (
+        click.option("--group", required=True, help="The group."),
+        click.option("--yes", is_flag=True, help="Do it; else only what it would change is printed."),
+        click.option(
+            "--even-active", is_flag=True, help="Also where a consumer that is no query was active in the last minute."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return url_option(json_option(command))
+
+
+def streams_meant(server: Server, names: Sequence[str], group: str | None) -> list[str]:
+    """The streams of names (of one in shards, these) and patterns (with `*`, `?` or `[`), in order; of a pattern
+    those that have the group, where one is given. Raises StreamStateError where it finds none."""
+    from spark_streams.groups.standing import has_group
+    from spark_streams.shards.registry import known_shards
+    from spark_streams.wire.scan import matching_streams
+
+    found: list[str] = []
+    sets = known_shards(server, [name for name in names if not is_pattern(name)])
+    for name in names:
+        if not is_pattern(name):
+            found += sets[name].names if name in sets else [name]
+            continue
+        matching = matching_streams(server, name, ())
+        if group is not None:
+            replies = server.pipeline([("XINFO", "GROUPS", one) for one in matching])
+            matching = [one for one, reply in zip(matching, replies, strict=True) if has_group(reply, group)]
+        if not matching:
+            having = "" if group is None else f" has a group {group!r} and"
+            raise StreamStateError(f"no stream at {server.address}{having} matches {name!r}")
+        found += matching
+    return list(dict.fromkeys(found))
+
+
+def standings_of(server: Server, names: Sequence[str], group: str) -> list[Standing]:
+    """How the group stands on each stream that is meant. Raises StreamStateError."""
+    from spark_streams.groups.standing import look
+
+    found = streams_meant(server, names, group)
+    named_streams(server, found)
+    return [look(server, stream, group) for stream in found]
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for those that match it."""
+    return re.search(r"[*?\[]", name) is not None
+
+
+def server_time(server: Server) -> int:
+    """Milliseconds since the epoch."""
+    from spark_streams.groups.standing import now_of
+
+    return now_of(server, time.time_ns() // 1_000_000)
+
+
+@dataclass
+class Told:
+    """What was, or would be, done. reports: dataclasses, one a stream; refused: why it would be refused now; then:
+    what a query does afterwards."""
+
+    yes: bool
+    as_json: bool
+    reports: list[Any] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    then: list[str] = field(default_factory=list)
+
+    def carry_out(self, standings: Sequence[Standing], refused: Sequence[str], work: Callable[[Standing], Any]) -> None:
+        """The work of each stream, when none of them is refused. Raises GroupInUseError, and what the work raises: then
+        what was done before is told."""
+        self.refused = list(refused)
+        if self.yes and refused:
+            raise GroupInUseError("; ".join(refused))
+        try:
+            for standing in standings:
+                self.reports.append(work(standing))
+        except RStreamError as error:
+            if self.yes and self.reports:
+                done = ", ".join(repr(one.stream) for one in self.reports)
+                raise type(error)(f"{error.message} (done before: {done})") from None
+            raise
+
+    def show(self, head: Sequence[str], row: Callable[[Any], Row], said: str) -> None:
+        """Print it; said: one line on all of it, which begins with a verb's past: `set 2 groups`."""
+        if self.as_json:
+            print_json(
+                {
+                    "dry_run": not self.yes,
+                    "refused": self.refused,
+                    "streams": [asdict(one) for one in self.reports],
+                    "then": self.then,
+                }
+            )
+        else:
+            self._print(head, row, said)
+        if self.refused:
+            sys.exit(REFUSED)
+
+    def _print(self, head: Sequence[str], row: Callable[[Any], Row], said: str) -> None:
+        from spark_streams.monitor.terminal.units import printable
+
+        print_table(head, [row(one) for one in self.reports])
+        for line in dict.fromkeys(self.then):
+            click.echo(printable(f"then: {line}"))
+        for line in self.refused:
+            click.echo(printable(f"refused now: {line}"))
+        click.echo(said if self.yes else f"dry run, nothing is changed: --yes, and it has {said}")
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """`1 entry`, `2,000 entries`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

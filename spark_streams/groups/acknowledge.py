@@ -1,0 +1,64 @@
+"""Acknowledging pending entries in their consumers' stead (XACK), a page a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from spark_streams.groups.choice import Choice, Page, pages
+from spark_streams.groups.guard import change, require_free
+from spark_streams.groups.standing import Standing, queries_among
+from spark_streams.source.membership import OF_A_QUERY, Membership, owner_of
+from spark_streams.source.recovery.taken_entries import take
+from spark_streams.wire.connection import Argument
+from spark_streams.wire.server import Server
+
+
+@dataclass
+class Acknowledged:
+    """What was, or would be, acknowledged on one stream: by consumer."""
+
+    stream: str
+    group: str
+    entries: int = 0
+    consumers: dict[str, int] = field(default_factory=dict)
+
+    def add(self, consumer: str, entries: int) -> None:
+        """So many more of a consumer."""
+        self.entries += entries
+        self.consumers[consumer] = self.consumers.get(consumer, 0) + entries
+
+
+def consumers_of(standing: Standing, choice: Choice) -> list[str]:
+    """The consumers that a choice may touch: those that hold entries."""
+    return [one.text for one in standing.of(choice.consumers or None) if one.pending]
+
+
+def plan_acknowledge(server: Server, standing: Standing, choice: Choice) -> Acknowledged:
+    """What would be acknowledged."""
+    found = Acknowledged(standing.stream, standing.group)
+    for page in pages(server, standing, choice):
+        found.add(page.owner, len(page.ids))
+    return found
+
+
+def acknowledge(server: Server, standing: Standing, choice: Choice, even_active: bool) -> Acknowledged:
+    """Acknowledge them; what that was. Raises GroupInUseError, ServerError: what was done before stays done."""
+    found = Acknowledged(standing.stream, standing.group)
+    require_free(standing, consumers_of(standing, choice), even_active)
+    for page in pages(server, standing, choice):
+        commands: list[Sequence[Argument]] = [
+            ("XACK", standing.stream, standing.group, *page.ids),
+            *note_taken(standing, page),
+        ]
+        replies = change(server, standing.stream, standing.group, queries_among([page.owner]), commands)
+        found.add(page.owner, replies[0])
+    return found
+
+
+def note_taken(standing: Standing, page: Page) -> Sequence[tuple[Argument, ...]]:
+    """Of what a query has claimed, or held apart, it misses each entry that somebody takes: but those noted here."""
+    if OF_A_QUERY.search(page.owner) is None:
+        return []
+    member = Membership((standing.stream,), standing.group, owner_of(page.owner))
+    return [take(member, standing.stream, page.owner, len(page.ids))]

@@ -1,0 +1,73 @@
+"""What becomes of a query that is started again with its checkpoint, when hands were laid on its group. Pure text.
+
+tests/source/group/test_hands.py starts queries and holds each of these against what they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from spark_streams.ids import StreamId
+from spark_streams.source.group.commit_marks import Mark
+
+_NO_ACK = "(with noAck it sets the group back to its checkpoint, whatever stands here)"
+
+
+def after_seek(stream: str, group: str, marks: Mapping[str, Mark], before: str, position: str) -> list[str]:
+    """When a group was set from one position to another."""
+    lines = []
+    for query, mark in marks.items():
+        is_back = StreamId.parse(position) < StreamId.parse(before)
+        extra = f" {_NO_ACK}" if mark.holds else ""
+        if is_back:
+            lines.append(
+                f"query {query!r}, started with its checkpoint, stops where that stands above {position} "
+                "(RSTREAM_STREAM_STATE), or with failOnDataLoss=false, where nobody else reads from the group, sets it "
+                f"to its checkpoint and reads nothing again. With a new checkpoint it reads from {position} on; with "
+                f"the one it has it reads entries again that it is handed: rstream groups claim {stream} --group "
+                f"{group} --again --first-id {StreamId.parse(position).next()} --last-id {mark.up_to} --to {query}, "
+                f"and the group where it was{extra}"
+            )
+        elif position != before:
+            lines.append(
+                f"query {query!r}, started with its checkpoint, goes on behind what is skipped, and does not count it "
+                f"as lost; what is pending for it, it reads{extra}"
+            )
+    return lines
+
+
+def after_taking(queries: Iterable[str]) -> list[str]:
+    """When entries that were pending for queries were acknowledged, or handed to somebody else."""
+    return [
+        f"query {query!r}, started with its checkpoint: where a batch in its log held such entries, and nobody else "
+        "was given any of its range, it reads that batch whole, from the stream; where others were, it stops "
+        "(RSTREAM_DATA_LOSS), and with failOnDataLoss=false goes on without them. What no batch held yet is passed over"
+        for query in queries
+    ]
+
+
+def after_handing(query: str) -> list[str]:
+    """When a query was handed entries."""
+    return [f"query {query!r} reads them with its next batch, with the checkpoint that it has"]
+
+
+def after_deleting_group(stream: str, group: str, committed: Mapping[str, str]) -> list[str]:
+    """committed: up to where each query had."""
+    return [
+        f"query {query!r}, started with its checkpoint, stops (RSTREAM_GROUP_MISSING), or with failOnDataLoss=false "
+        f"makes the group again where its checkpoint stands. It goes on as if nothing had happened after: rstream "
+        f"groups create {stream} --group {group} --start {up_to} --yes. With a new checkpoint it begins at "
+        "startingOffsets"
+        for query, up_to in committed.items()
+    ]
+
+
+def after_deleting_consumer(query: str, pending: int) -> list[str]:
+    """pending: entries that were forgotten with it."""
+    if not pending:
+        return [f"query {query!r}, started with its checkpoint, enters the group again and goes on"]
+    return [
+        f"query {query!r}, started with its checkpoint, reads a batch that its log holds from the stream; where "
+        "entries were reserved for one to come, it stops (RSTREAM_DATA_LOSS), or with failOnDataLoss=false, where "
+        "nobody else reads from the group, sets that back and reads them. With a new checkpoint it passes over them"
+    ]

@@ -1,0 +1,156 @@
+"""Handing pending entries of one consumer to another one (XCLAIM … JUSTID), a page a transaction.
+
+JUSTID: nobody is given the entries by it, so it counts no delivery. Whoever gets them counts as having been given them
+just now.
+
+`again`: entries that the group was given and nobody holds any more are made pending anew (XCLAIM … FORCE), so that
+their new consumer is given them a second time. The group stays where it is.
+
+A query that gets entries reads them with its next batch where they lie below what it has committed. What lies above
+that may be of a batch in flight, and be acknowledged with it unread: it stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from spark_streams.errors import StreamStateError
+from spark_streams.groups.acknowledge import note_taken
+from spark_streams.groups.choice import Choice, pages
+from spark_streams.groups.guard import change, require_free
+from spark_streams.groups.standing import Standing, queries_among, query_of
+from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.source.group.commit_marks import Mark, committed_key
+from spark_streams.source.group.count_entries import count_between, ids_between
+from spark_streams.wire.connection import Argument
+from spark_streams.wire.replies import pairs
+from spark_streams.wire.server import Server
+
+_ENDLESS = 1 << 50  # milliseconds
+_PAGE = 1_000  # entries that one command changes, some milliseconds of the server's time
+
+
+@dataclass
+class Claimed:
+    """What was, or would be, handed over on one stream. gone: entries that were pending and are in the stream no more:
+    Redis 7 and later drop them from the pending list meanwhile; above: entries that stay, because the query that would
+    get them has not committed what lies there."""
+
+    stream: str
+    group: str
+    source: str
+    to: str
+    entries: int = 0
+    gone: int = 0
+    above: int = 0
+
+
+def plan_claim(server: Server, standing: Standing, to: str, choice: Choice) -> Claimed:
+    """What would be handed over. choice: of one consumer. Raises StreamStateError."""
+    found, below = _begin(server, standing, to, choice)
+    for page in pages(server, standing, below):
+        gone = _gone(server, standing, page.ids)
+        found.entries += len(page.ids) - gone
+        found.gone += gone
+    return found
+
+
+def claim(server: Server, standing: Standing, to: str, choice: Choice, even_active: bool) -> Claimed:
+    """Hand them over; what that was. Raises GroupInUseError, StreamStateError, ServerError: what was done before stays
+    done."""
+    require_free(standing, choice.consumers, even_active)
+    found, below = _begin(server, standing, to, choice)
+    for page in pages(server, standing, below):
+        head: tuple[Argument, ...] = ("XCLAIM", standing.stream, standing.group, to, choice.idle or 0)
+        commands: list[Sequence[Argument]] = [(*head, *page.ids, "JUSTID"), *note_taken(standing, page)]
+        replies = change(server, standing.stream, standing.group, queries_among([page.owner]), commands)
+        found.entries += len(replies[0])
+        found.gone += _gone(server, standing, sorted({*page.ids} - {*replies[0]}))
+    return found
+
+
+def plan_claim_again(server: Server, standing: Standing, to: str, choice: Choice) -> Claimed:
+    """What of a range of entries would be made pending for a consumer. Raises StreamStateError."""
+    found, ranges = _begin_again(server, standing, to, choice)
+    for ids in ranges:
+        asked = [("XPENDING", standing.stream, standing.group, one, one, 1) for one in ids]
+        free = server.execute_all(asked).count([])
+        found.entries += free if choice.limit is None else min(free, choice.limit - found.entries)
+        if found.entries == choice.limit:
+            break
+    return found
+
+
+def claim_again(server: Server, standing: Standing, to: str, choice: Choice) -> Claimed:
+    """Make them pending for the consumer; what that was. Raises StreamStateError, ServerError."""
+    found, ranges = _begin_again(server, standing, to, choice)
+    # Nothing is pending for so long: what somebody holds stays with them.
+    head = ("XCLAIM", standing.stream, standing.group, to, _ENDLESS)
+    for ids in ranges:
+        at = 0
+        while at < len(ids) and found.entries != choice.limit:
+            most = len(ids) if choice.limit is None else choice.limit - found.entries
+            found.entries += len(server.execute(*head, *ids[at : at + most], "FORCE", "JUSTID"))
+            at += most
+    return found
+
+
+def _begin_again(server: Server, standing: Standing, to: str, choice: Choice) -> tuple[Claimed, Iterator[list[bytes]]]:
+    found = Claimed(standing.stream, standing.group, "", to)
+    bound = _committed_by(server, standing, to)
+    last = min(choice.last, standing.position)
+    if bound is not None and last > bound:
+        below = choice.first.previous() if choice.first > MIN_ID else MIN_ID
+        found.above, last = count_between(server, standing.stream, max(bound, below), last), bound
+    pages = ids_between(server, standing.stream, choice.first, last)
+    return found, (ids[at : at + _PAGE] for ids in pages for at in range(0, len(ids), _PAGE))
+
+
+def _begin(server: Server, standing: Standing, to: str, choice: Choice) -> tuple[Claimed, Choice]:
+    """Nothing yet, and the choice without what its new consumer must not be given. Raises StreamStateError."""
+    [source] = choice.consumers
+    if not standing.of([source]):
+        raise StreamStateError(
+            f"group {standing.group!r} of stream {standing.stream!r} has no consumer {source!r}; rstream pending "
+            f"{standing.stream} lists them"
+        )
+    found = Claimed(standing.stream, standing.group, source, to)
+    bound = _committed_by(server, standing, to)
+    if bound is not None and choice.last > bound:
+        above = Choice((source,), choice.idle, max(choice.first, bound.next()), choice.last, choice.ids)
+        found.above = sum(len(page.ids) for page in pages(server, standing, above))
+        choice = choice.up_to(bound)
+    return found, choice
+
+
+def _committed_by(server: Server, standing: Standing, consumer: str) -> StreamId | None:
+    """Up to where entries may be handed to a consumer; None where it is no query, as far as anybody knows. Raises
+    StreamStateError where it is a query that has committed nothing."""
+    query = query_of(consumer)
+    if query != consumer:
+        raise StreamStateError(
+            f"consumer {consumer!r} was made by query {query!r} for entries of its own: hand them to {query!r}"
+        )
+    mark = Mark.parse(server.execute("GET", committed_key(standing.stream, standing.group, consumer)))
+    if mark is not None:
+        return min(mark.up_to, MAX_ID.previous())
+    if consumer in standing.holders:
+        raise StreamStateError(
+            f"query {consumer!r} of group {standing.group!r} has committed nothing of stream {standing.stream!r} yet: "
+            "what it is handed now might be acknowledged unread; wait for its first batch"
+        )
+    return None
+
+
+def _gone(server: Server, standing: Standing, ids: Sequence[bytes]) -> int:
+    """How many of these are in the stream no more, where the server drops such entries from pending lists."""
+    if standing.head.added is None or not ids:
+        return 0
+    info = pairs(server.execute("XINFO", "STREAM", standing.stream))
+    first, deleted = info[b"recorded-first-entry-id"], StreamId.parse(info[b"max-deleted-entry-id"])
+    # What lies above the last one that was ever deleted is there.
+    doubtful = [one for one in ids if StreamId.parse(one) < StreamId.parse(first) or StreamId.parse(one) <= deleted]
+    if not info[b"length"]:
+        return len(ids)
+    return sum(not reply for reply in server.each([("XRANGE", standing.stream, one, one) for one in doubtful]))

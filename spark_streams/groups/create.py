@@ -1,0 +1,57 @@
+"""Making a group (XGROUP CREATE), told how many entries lie below it, so that its lag is known from the start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_streams.errors import StreamStateError
+from spark_streams.groups.guard import change
+from spark_streams.groups.standing import DEFAULT_QUERY, has_group
+from spark_streams.groups.target import Target
+from spark_streams.source.group.count_entries import count_read
+from spark_streams.source.group.group_admin import Start
+from spark_streams.wire.absent_streams import missing
+from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.server import Server
+from spark_streams.wire.xinfo import read_stream_state
+
+
+@dataclass(frozen=True)
+class Created:
+    """A group that was, or would be, made. makes_stream: there is no such stream yet; lag: entries that it has yet to
+    be given, None where the server does not count."""
+
+    stream: str
+    group: str
+    position: str
+    lag: int | None
+    makes_stream: bool
+
+
+def plan_create(
+    server: Server, stream: str, group: str, target: Target, now_ms: int, makes_stream: bool
+) -> tuple[Created, Start]:
+    """What making it would do. Raises StreamStateError where it is there already, StreamMissingError where the stream
+    is not, and is not to be made."""
+    described, groups = server.pipeline([("XINFO", "STREAM", stream), ("XINFO", "GROUPS", stream)])
+    if is_no_such_key(described) and not makes_stream:
+        raise missing(server, stream, "make it, too, with --mkstream")
+    head = read_stream_state(server, stream, described)
+    if has_group(groups, group):
+        raise StreamStateError(
+            f"stream {stream!r} at {server.address} has a group {group!r} already; rstream groups seek moves it"
+        )
+    position = target.position(server, stream, head, now_ms)
+    # Of a stream that is not there yet nothing is known, not even whether its server counts.
+    read = count_read(server, stream, head, position) if head.exists else None
+    lag = 0 if not head.exists else None if head.added is None or read is None else head.added - read
+    return Created(stream, group, str(position), lag, not head.exists), Start(position, read)
+
+
+def create(server: Server, stream: str, group: str, target: Target, now_ms: int, makes_stream: bool) -> Created:
+    """Make it. Raises as plan_create does, GroupInUseError, ServerError."""
+    planned, start = plan_create(server, stream, group, target, now_ms, makes_stream)
+    makes = ["MKSTREAM"] if makes_stream else []
+    command = ("XGROUP", "CREATE", stream, group, str(start.position), *makes, *start.words())
+    change(server, stream, group, [DEFAULT_QUERY], [command])
+    return planned

@@ -1,0 +1,54 @@
+"""Changes that are only made while no query lives where they are made.
+
+    WATCH the leases   GET the leases   → somebody lives there: refused
+    MULTI   the change   EXEC           → a lease was taken, or ran out, since: again
+
+A query takes its lease before it looks at its group. So either it sees the group as the change has left it, or the
+change is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_streams.errors import GroupInUseError
+from spark_streams.groups.standing import Standing, lives, living
+from spark_streams.lease import Processes
+from spark_streams.source.group.consumer_lease import lease_key
+from spark_streams.wire.connection import Argument, Reply, ReplyError
+from spark_streams.wire.multi_exec import transact
+from spark_streams.wire.server import Server
+
+
+def require_free(standing: Standing, consumers: Sequence[str] | None, even_active: bool) -> None:
+    """Raises GroupInUseError where a query lives there, or another client may be at work."""
+    why = standing.in_use(consumers, even_active)
+    if why:
+        raise GroupInUseError("; ".join(why))
+
+
+def change(
+    server: Server,
+    stream: str,
+    group: str,
+    queries: Sequence[str],
+    commands: Sequence[Sequence[Argument]],
+    processes: Processes | None = None,
+) -> list[Reply]:
+    """Carry out commands as one transaction, all of keys in the stream's slot, while none of these queries lives; their
+    replies. Raises GroupInUseError, and the named error of the first reply that is one."""
+    keys = [lease_key(stream, group, query) for query in queries]
+    while True:
+        watch: list[Sequence[Argument]] = [("WATCH", *keys)] if keys else []  # a name that is no text is no query's
+        leases = server.execute_all([*watch, *[("GET", key) for key in keys]])[len(watch) :]
+        held = living(stream, group, queries, leases, processes or Processes())
+        if held:
+            server.execute("UNWATCH")
+            raise GroupInUseError("; ".join(lives(stream, group, query, holder) for query, holder in held.items()))
+        replies = transact(server, commands)
+        if replies is None:
+            continue
+        for command, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, ReplyError):
+                raise server.error_of(reply, command[:4])
+        return replies

@@ -1,0 +1,85 @@
+"""Setting a group to another position (XGROUP SETID), with the number of entries that lie below it (ENTRIESREAD), so
+that the server goes on to know its lag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_streams.groups.guard import change, require_free
+from spark_streams.groups.standing import Standing
+from spark_streams.groups.target import Target
+from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.source.group.count_entries import count_between, count_read
+from spark_streams.source.group.group_admin import Start
+from spark_streams.wire.connection import ReplyError, pack
+from spark_streams.wire.entries.pending_page import decode_pending
+from spark_streams.wire.server import Server
+from spark_streams.wire.xinfo import groups_in
+
+_PAGE = 10_000  # pending entries
+
+
+@dataclass(frozen=True)
+class Sought:
+    """A group that was, or would be, set. read_again, skipped: entries that the stream holds between the positions;
+    pending_again: those of the former that are pending: who is given them anew takes them over; lag: entries that it
+    has yet to be given then, None where the server does not count."""
+
+    stream: str
+    group: str
+    position_before: str
+    position: str
+    read_again: int
+    skipped: int
+    pending_again: int
+    lag: int | None
+
+
+def plan_seek(server: Server, standing: Standing, target: Target, now_ms: int) -> tuple[Sought, Start]:
+    """What setting the group there would change, and what tells the group. Raises StreamStateError."""
+    stream, head, before = standing.stream, standing.head, standing.position
+    to = target.position(server, stream, head, now_ms, before)
+    read = count_read(server, stream, head, to)
+    lag = None if head.added is None or read is None else head.added - read
+    return _between(server, standing, before, to, lag), Start(to, read)
+
+
+def seek(server: Server, standing: Standing, target: Target, now_ms: int, even_active: bool) -> Sought:
+    """Set the group there; what that has changed. Raises GroupInUseError, StreamStateError, ServerError."""
+    require_free(standing, None, even_active)
+    planned, start = plan_seek(server, standing, target, now_ms)
+    stream, group = standing.stream, standing.group
+    told, _ = change(
+        server,
+        stream,
+        group,
+        standing.queries,
+        [("XINFO", "GROUPS", stream), ("XGROUP", "SETID", stream, group, str(start.position), *start.words())],
+    )
+    before = next(one.last_delivered for one in groups_in(told) if one.name == group.encode())
+    if str(before) == planned.position_before:
+        return planned
+    return _between(server, standing, before, start.position, planned.lag)  # somebody has read since
+
+
+def _between(server: Server, standing: Standing, before: StreamId, to: StreamId, lag: int | None) -> Sought:
+    entries = count_between(server, standing.stream, min(before, to), max(before, to))
+    again = count_pending(server, standing.stream, standing.group, to, before) if to < before else 0
+    moved = (entries, 0) if to < before else (0, entries)
+    return Sought(standing.stream, standing.group, str(before), str(to), *moved, again, lag)
+
+
+def count_pending(server: Server, stream: str, group: str, after: StreamId, last: StreamId = MAX_ID) -> int:
+    """How many entries with after < id ≤ last are pending, for whomever. Raises ServerReplyError and kin."""
+    total, there = 0, server.of(stream)
+    while after < last:
+        question = ("XPENDING", stream, group, bytes(after.next()), bytes(last), _PAGE)
+        there.request(pack(*question))
+        page = decode_pending(there.receive(), 1)[0]
+        if isinstance(page, ReplyError):
+            raise server.error_of(page, question[:3])
+        total += page.count
+        if page.last is None or page.count < _PAGE:
+            break
+        after = page.last
+    return total

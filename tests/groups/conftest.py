@@ -1,0 +1,57 @@
+"""Fixtures for tests of hands on groups."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from click.testing import CliRunner, Result
+
+from spark_streams.cli import main
+from tests.servers import Server
+from tests.source.driving import forget_all
+
+# click before 8.2 has errors among the output, or nowhere else.
+APART = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
+
+Rstream = Callable[..., Result]
+Said = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def no_reader_is_left() -> Iterator[None]:
+    """Readers end with their test."""
+    yield
+    forget_all()
+
+
+@pytest.fixture
+def client(server: Server) -> redis.Redis:
+    """A plain client of the server."""
+    return server.client(decode_responses=True)
+
+
+@pytest.fixture
+def rstream(server: Server) -> Rstream:
+    """Run `rstream …` against the server."""
+
+    def run(*words: str) -> Result:
+        return CliRunner(**APART).invoke(main, [*words, "--url", server.url], env={"COLUMNS": "300"})
+
+    return run
+
+
+@pytest.fixture
+def said(rstream: Rstream) -> Said:
+    """The same for programs: what it prints; code: its exit code."""
+
+    def run(*words: str, code: int = 0) -> Any:
+        ran = rstream(*words, "--json")
+        assert ran.exit_code == code, ran.output + str(ran.stderr)
+        return json.loads(ran.stdout)
+
+    return run

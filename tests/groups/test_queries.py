@@ -1,0 +1,366 @@
+"""Hands on the group of a query: refused while it lives; and what it does when it is started again, as it is printed
+(spark_streams/groups/afterwards.py)."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import redis
+
+from spark_streams.errors import DataLossError, GroupMissingError, StreamStateError
+from spark_streams.groups import guard
+from spark_streams.source.group.consumer_lease import lease_key
+from spark_streams.source.stream_reader import StreamReader
+from spark_streams.spark.read_limits import ReadMaxRows
+from tests.groups.conftest import Rstream, Said
+from tests.servers import Server, skip_where_nothing_is_counted
+from tests.source.driving import NEVER_AHEAD, add, drain, pending_count, read, reader, stop_all
+
+TEN = ReadMaxRows(10)
+LENIENT = {"failOnDataLoss": "false"}
+G = ("s", "--group", "g")
+
+
+@dataclass
+class Query:
+    """A query that has read twenty entries of fifty in two batches. log: its checkpoint after each batch; ids: of the
+    stream; third: a third batch, of ten more entries, that is in the checkpoint's log and was not committed; None: it
+    was stopped in good order."""
+
+    server: Server
+    log: list[dict[str, Any]]
+    ids: list[str]
+    third: dict[str, Any] | None = None
+
+    def again(self, **options: str) -> list[int]:
+        """What it reads when it is started with its checkpoint: as Spark does, the logged batch first."""
+        one, at, found = reader(self.server, limits=NEVER_AHEAD, **options), self.log[-1], []
+        if self.third is not None:
+            found, at = read(one, at, self.third), self.third
+        return found + self.rest(one, at)
+
+    def anew(self, **options: str) -> list[int]:
+        """What it reads with a new checkpoint."""
+        return self.rest(reader(self.server, limits=NEVER_AHEAD, **options), None)
+
+    def rest(self, one: StreamReader, at: dict[str, Any] | None) -> list[int]:
+        self.lost = one.reportLatestOffset
+        return [n for batch in drain(one, 10, at) for n in batch]
+
+
+@pytest.fixture(params=["stopped", "reserved", "logged"])
+def query(request: pytest.FixtureRequest, server: Server, client: redis.Redis) -> Query:
+    """Stopped in good order; or killed with ten entries in hand that no batch had yet, or that were a logged batch."""
+    return made(server, client, request.param)
+
+
+def made(server: Server, client: redis.Redis, how: str, **options: str) -> Query:
+    skip_where_nothing_is_counted(client)
+    ids = add(client, 50)
+    one = reader(server, limits=NEVER_AHEAD, **options)
+    log = [one.initialOffset()]
+    for _ in range(2):
+        log.append(one.latestOffset(log[-1], TEN))
+        assert len(read(one, log[-2], log[-1])) == 10
+    one.commit(log[-1])
+    third = one.latestOffset(log[-1], TEN) if how != "stopped" else None
+    if how == "stopped":
+        assert one.latestOffset(log[-1], ReadMaxRows(0)) == log[-1]
+    stop_all()
+    return Query(server, log, ids, third if how == "logged" else None)
+
+
+# -- while it lives ----------------------------------------------------------------------------------------------------
+
+HANDS = {
+    "seek": ["seek", *G, "--to", "earliest"],
+    "claim": ["claim", *G, "--from", "spark", "--to", "bob"],
+    "ack": ["ack", *G, "--all"],
+    "delete": ["delete", *G],
+    "delete its consumer": ["delete", *G, "--consumer", "spark", "--forget-pending"],
+    "create": ["create", *G],
+}
+
+
+@pytest.mark.parametrize("hand", list(HANDS))
+def test_a_query_that_lives_is_left_alone(
+    server: Server, client: redis.Redis, rstream: Rstream, said: Said, hand: str
+) -> None:
+    skip_where_nothing_is_counted(client)
+    add(client, 20)
+    one = reader(server, limits=NEVER_AHEAD)
+    at = one.initialOffset()
+    end = one.latestOffset(at, TEN)
+    if hand == "create":
+        client.xgroup_destroy("s", "g")
+    before = client.xinfo_stream("s", full=True)
+    for words in ([], ["--even-active"]) if hand != "create" else ([],):
+        ran = rstream("groups", *HANDS[hand], *words, "--yes")
+        assert ran.exit_code == 1, ran.output
+        assert "RSTREAM_GROUP_IN_USE" in ran.stderr
+        assert "a query is running as consumer 'spark' of group 'g' of stream 's' (process " in ran.stderr
+    if hand != "create":
+        assert "a query is running" in said("groups", *HANDS[hand], code=3)["refused"][0]
+    assert client.xinfo_stream("s", full=True)["groups"] == before["groups"]
+    if hand != "create":
+        assert read(one, at, end) == list(range(10))
+
+
+@pytest.mark.parametrize("hand", list(HANDS))
+def test_a_query_that_starts_meanwhile_is_not_cut_under_its_feet(
+    server: Server, client: redis.Redis, rstream: Rstream, monkeypatch: pytest.MonkeyPatch, hand: str
+) -> None:
+    """Between the look at its lease and the change."""
+    query = made(server, client, "reserved")
+    if hand == "create":
+        client.xgroup_destroy("s", "g")
+    options = LENIENT if hand == "create" else {}
+    started: list[StreamReader] = []
+    honest = guard.transact
+
+    def racing(*arguments: Any) -> Any:
+        if not started:
+            started.append(reader(server, limits=NEVER_AHEAD, **options))
+            started[0].latestOffset(query.log[-1], TEN)
+        return honest(*arguments)
+
+    monkeypatch.setattr(guard, "transact", racing)
+    ran = rstream("groups", *HANDS[hand], "--yes")
+    assert ran.exit_code == 1, ran.output
+    assert "a query is running as consumer 'spark'" in ran.stderr
+    assert query.rest(started[0], query.log[-1]) == list(range(20, 50))
+    assert pending_count(client) == 0
+
+
+def test_the_lease_of_a_process_that_is_dead_hinders_nobody(
+    server: Server, client: redis.Redis, said: Said, rstream: Rstream
+) -> None:
+    made(server, client, "reserved")
+    key = lease_key("s", "g", "spark")
+    from spark_streams.lease import Processes
+
+    client.set(key, json.dumps({**Processes().this(), "pid": 999_999_999, "born": "1"}))
+    assert said("groups", "seek", *G, "--to", "-5")["refused"] == []
+    client.set(key, json.dumps({**Processes().this(), "space": "another machine", "host": "there"}))
+    ran = rstream("groups", "seek", *G, "--to", "-5", "--yes")
+    assert (ran.exit_code, "on there)" in ran.stderr) == (1, True)
+
+
+# -- seek --------------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_seek_back(query: Query, client: redis.Redis, said: Said) -> None:
+    told = said("groups", "seek", *G, "--to", query.ids[4], "--yes")
+    assert "RSTREAM_STREAM_STATE" in told["then"][0]
+    with pytest.raises(StreamStateError, match="below the checkpoint's"):
+        query.again()
+    assert query.again(**LENIENT) == list(range(20, 50))
+    assert pending_count(client) == 0
+
+
+def test_after_a_seek_back_a_new_checkpoint_begins_there(query: Query, client: redis.Redis, said: Said) -> None:
+    said("groups", "seek", *G, "--to", query.ids[4], "--yes")
+    assert query.anew() == list(range(5, 50))
+    assert pending_count(client) == 0
+
+
+@pytest.mark.parametrize("options", [{}, LENIENT], ids=["strict", "lenient"])
+def test_after_a_seek_forward_the_query_goes_on_behind_it(
+    query: Query, client: redis.Redis, said: Said, options: dict[str, str]
+) -> None:
+    told = said("groups", "seek", *G, "--to", query.ids[39], "--yes")
+    assert "goes on behind what is skipped" in told["then"][0]
+    held = list(range(20, 30)) if query.third is not None or pending_count(client) else []
+    assert query.again(**options) == [*held, *range(40, 50)]
+    assert query.lost().get("lost", {}) == {}
+    assert pending_count(client) == 0
+
+
+def test_seek_under_an_at_most_once_query(server: Server, client: redis.Redis, said: Said) -> None:
+    query = made(server, client, "stopped", delivery="at-most-once")
+    said("groups", "seek", *G, "--to", query.ids[39], "--yes")
+    assert query.again(delivery="at-most-once") == list(range(40, 50))
+    stop_all()
+    said("groups", "seek", *G, "--to", query.ids[4], "--yes")
+    with pytest.raises(StreamStateError, match="below the checkpoint's"):
+        query.again(delivery="at-most-once")
+
+
+def test_seek_without_a_pending_list_counts_for_a_new_checkpoint_only(
+    server: Server, client: redis.Redis, said: Said
+) -> None:
+    query = made(server, client, "stopped", noAck="true")
+    for to in (query.ids[4], query.ids[39]):
+        told = said("groups", "seek", *G, "--to", to, "--yes")
+        assert "with noAck it sets the group back to its checkpoint" in told["then"][0]
+        assert query.again(noAck="true") == list(range(20, 50))
+        stop_all()
+        client.xgroup_setid("s", "g", query.ids[19])
+
+
+# -- entries again -----------------------------------------------------------------------------------------------------
+
+
+def test_a_query_reads_a_part_of_its_stream_again_with_the_checkpoint_that_it_has(
+    query: Query, client: redis.Redis, said: Said
+) -> None:
+    words = ["claim", *G, "--again", "--first-id", query.ids[5], "--last-id", query.ids[45], "--to", "spark"]
+    planned = said("groups", *words)
+    committed = int(str(client.get("rstream:committed:{s}:g:spark")).split("-")[1]) >= 0
+    assert committed
+    told = said("groups", *words, "--yes")
+    assert told["streams"] == planned["streams"]
+    assert "reads them with its next batch" in told["then"][0]
+    handed = told["streams"][0]["entries"]
+    assert handed in (5, 15)  # up to what it has committed for certain
+    assert sorted(query.again()) == sorted([*range(5, 5 + handed), *range(20, 50)])
+    assert pending_count(client) == 0
+
+
+def test_a_query_that_lives_reads_what_it_is_handed(server: Server, client: redis.Redis, said: Said) -> None:
+    skip_where_nothing_is_counted(client)
+    ids = add(client, 50)
+    client.xgroup_create("s", "g", id="0")
+    client.xreadgroup("g", "bob", {"s": ">"}, count=5)
+    one = reader(server, limits=NEVER_AHEAD)
+    at = one.initialOffset()
+    found: list[int] = []
+    for _ in range(2):
+        end = one.latestOffset(at, TEN)
+        found += read(one, at, end)
+        at = end
+    told = said("groups", "claim", *G, "--from", "bob", "--to", "spark", "--even-active", "--yes")
+    assert (told["streams"][0]["entries"], told["streams"][0]["above"]) == (5, 0)
+    again = said("groups", "claim", *G, "--again", "--first-id", ids[6], "--last-id", ids[7], "--to", "spark", "--yes")
+    assert again["streams"][0]["entries"] == 2
+    found += [n for batch in drain(one, 10, at) for n in batch]
+    assert sorted(found) == sorted([*range(50), 6, 7])
+    assert pending_count(client) == 0
+
+
+def test_nothing_is_handed_to_a_query_above_what_it_has_committed(
+    server: Server, client: redis.Redis, said: Said, rstream: Rstream
+) -> None:
+    skip_where_nothing_is_counted(client)
+    add(client, 50)
+    one = reader(server, limits=NEVER_AHEAD)
+    at = one.initialOffset()
+    one.latestOffset(at, TEN)
+    client.xreadgroup("g", "bob", {"s": ">"}, count=5)
+    ran = rstream("groups", "claim", *G, "--from", "bob", "--to", "spark", "--even-active", "--yes")
+    assert (ran.exit_code, "has committed nothing of stream 's' yet" in ran.stderr) == (1, True), ran.stderr
+    client.set("rstream:committed:{s}:g:spark", "5-0")
+    told = said("groups", "claim", *G, "--from", "bob", "--to", "spark", "--even-active", "--yes")
+    assert (told["streams"][0]["entries"], told["streams"][0]["above"]) == (0, 5)
+
+
+# -- entries that are taken --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hand", [["ack", *G, "--all"], ["claim", *G, "--from", "spark", "--to", "bob"]])
+def test_after_entries_of_a_query_were_taken(query: Query, client: redis.Redis, said: Said, hand: list[str]) -> None:
+    held = pending_count(client)
+    told = said("groups", *hand, "--yes")
+    assert sum(one["entries"] for one in told["streams"]) == held
+    if held:
+        assert "What no batch held yet is passed over" in told["then"][0]
+    reads = query.again()
+    assert reads == list(range(20 if query.third is not None or not held else 30, 50))
+
+
+def test_after_entries_were_taken_of_a_batch_whose_range_others_shared(
+    server: Server, client: redis.Redis, said: Said
+) -> None:
+    skip_where_nothing_is_counted(client)
+    add(client, 50)
+    one = reader(server, limits=NEVER_AHEAD)
+    log = [one.initialOffset()]
+    client.xgroup_createconsumer("s", "g", "bob")
+    log.append(one.latestOffset(log[-1], TEN))
+    read(one, log[0], log[1])
+    one.commit(log[1])
+    # Bob reads amid the second batch: it is the query's by its pending list.
+    from spark_streams.source.microbatch import prefetch
+
+    honest = prefetch.reserve
+
+    def race(*arguments: Any) -> Any:
+        client.xreadgroup("g", "bob", {"s": ">"}, count=3)
+        return honest(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefetch, "reserve", race)
+        end = one.latestOffset(log[1], TEN)
+    stop_all()
+    said("groups", "ack", *G, "--consumer", "spark", "--limit", "4", "--yes")
+    with pytest.raises(DataLossError, match="4 entries of a batch of 10"):
+        read(reader(server, limits=NEVER_AHEAD), log[1], end)
+    assert len(read(reader(server, limits=NEVER_AHEAD, **LENIENT), log[1], end)) == 6
+
+
+# -- what is deleted ---------------------------------------------------------------------------------------------------
+
+
+def test_after_its_consumer_was_deleted(query: Query, client: redis.Redis, said: Said) -> None:
+    held = pending_count(client)
+    told = said("groups", "delete", *G, "--consumer", "spark", "--forget-pending", "--yes")
+    assert told["streams"][0]["pending"] == held
+    assert client.keys("rstream:*") == []
+    if held and query.third is None:
+        assert "it stops (RSTREAM_DATA_LOSS)" in told["then"][0]
+        with pytest.raises(DataLossError, match="no longer knows consumer 'spark'"):
+            query.again()
+        assert query.again(**LENIENT) == list(range(20, 50))
+    else:
+        assert query.again() == list(range(20, 50))
+    assert pending_count(client) == 0
+
+
+def test_after_its_group_was_deleted(query: Query, client: redis.Redis, said: Said, rstream: Rstream) -> None:
+    told = said("groups", "delete", *G, "--yes")
+    assert client.keys("rstream:*") == []
+    with pytest.raises(GroupMissingError):
+        query.again()
+    # As it is printed.
+    stop_all()
+    [line] = told["then"]
+    command = line.partition("after: rstream ")[2].partition(". With")[0].split(" ")
+    assert rstream(*command).exit_code == 0
+    assert query.again() == list(range(20, 50))
+    assert pending_count(client) == 0
+
+
+def test_after_its_group_was_deleted_a_lenient_query_makes_it_again(
+    query: Query, client: redis.Redis, said: Said
+) -> None:
+    said("groups", "delete", *G, "--yes")
+    assert query.again(**LENIENT) == list(range(20, 50))
+    assert pending_count(client) == 0
+
+
+def test_a_new_checkpoint_after_a_seek_back_is_not_taken_for_an_old_one(
+    server: Server, client: redis.Redis, said: Said
+) -> None:
+    """The query dies in its first batch with the next one reserved: what it had committed before the seek lies above
+    its new checkpoint."""
+    query = made(server, client, "stopped")
+    said("groups", "seek", *G, "--to", "earliest", "--yes")
+    one = reader(server)
+    at = one.initialOffset()
+    end = one.latestOffset(at, ReadMaxRows(5))
+    found = read(one, at, end)
+    until_reserved(client, query.ids[5])
+    found += query.rest(reader(server, limits=NEVER_AHEAD), end)
+    assert found == list(range(50))
+
+
+def until_reserved(client: redis.Redis, entry: str) -> None:
+    """Until the group was given this entry."""
+    deadline = time.monotonic() + 30
+    while client.xpending_range("s", "g", entry, entry, 1) == []:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
