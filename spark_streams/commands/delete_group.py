@@ -34,7 +34,8 @@ def delete(
 
     It is a dry run unless --yes. A group or a consumer in which a query lives is refused, and so is a consumer that
     holds entries, without --forget-pending: rstream groups claim hands them to another one. Keys that are left of a
-    group which is gone are deleted, too. What a sink has written down of its rows belongs to no group, and stays.
+    group which is gone are deleted, too. Entries that wait for another try (retryDelay) stay, and it says where. What a
+    sink has written down of its rows belongs to no group, and stays.
 
     \b
     Examples:
@@ -63,13 +64,15 @@ def delete(
 
 
 def _groups(server: Server, names: Sequence[str], group: str, even_active: bool, told: Told) -> None:
-    from spark_streams.groups.afterwards import after_deleting_group
+    from spark_streams.groups.afterwards import after_deleting_group, what_waits
     from spark_streams.groups.delete import delete_group, forget_kept, plan_delete_group, plan_forget
-    from spark_streams.groups.kept_keys import find_kept
+    from spark_streams.groups.kept_keys import entries_waiting, find_kept
     from spark_streams.groups.standing import has_group
 
     streams = streams_meant(server, names, group)
     found = find_kept(server, group, streams)
+    waiting = entries_waiting(server, found)
+    found = [one for one in found if one.key not in waiting]
     kept = {stream: [one for one in found if one.stream == stream] for stream in streams}
     replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
     there = {stream for stream, reply in zip(streams, replies, strict=True) if has_group(reply, group)}
@@ -93,6 +96,7 @@ def _groups(server: Server, names: Sequence[str], group: str, even_active: bool,
         )
     for report in told.reports:
         told.then += after_deleting_group(report.stream, group, report.committed)
+    told.then += [what_waits(key.decode("utf-8", "backslashreplace"), count) for key, count in waiting.items()]
 
 
 def _consumers(

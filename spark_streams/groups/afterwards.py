@@ -62,6 +62,14 @@ def after_deleting_group(stream: str, group: str, committed: Mapping[str, str]) 
     ]
 
 
+def what_waits(stream: str, entries: int) -> str:
+    """A group is gone, and in this stream entries of it wait for another try, or have come back for one."""
+    return (
+        f"{entries:,} entries of the group in {stream!r}, which wait for another try, stay there: a query with "
+        f"retryDelay of a group of that name reads them; rstream dead list {stream} shows them"
+    )
+
+
 def after_deleting_consumer(query: str, pending: int) -> list[str]:
     """pending: entries that were forgotten with it."""
     if not pending:

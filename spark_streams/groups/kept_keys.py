@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import quote, unquote_to_bytes
 
-from spark_streams.keys import key_beside
+from spark_streams.keys import delays_key, key_beside, read_retry_stream
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.server import Server
 
@@ -34,19 +34,26 @@ def keys_of_consumer(stream: str, group: str, consumer: str) -> list[bytes]:
 
 def find_kept(server: Server, group: str, streams: Iterable[str]) -> list[Kept]:
     """What is kept for a group, looked for among all keys of the server: those beside these streams; what goes with the
-    group on any stream (`begun`); dead letters that were under way for these streams (`outbox`); and `first` of other
-    streams, which tell that `begun` is of use. Raises ServerReplyError and kin, NotPermittedError without +scan."""
+    group on any stream (`begun`); dead letters that were under way for these streams (`outbox`); streams in which
+    entries wait for another try (`retry`, `returned`); and `first` of other streams, which tell that `begun` is of use.
+    Raises ServerReplyError and kin, NotPermittedError without +scan."""
     wanted = set(streams)
     named = quote(group, safe="").encode()
     beside = [(kind, re.compile(_beside(kind, named), re.DOTALL)) for kind in OF_A_CONSUMER]
     begun = re.compile(rb"rstream:begun:%b:([^:]*)" % re.escape(named))
     outbox = re.compile(rb"rstream:outbox:\{.*:%b:([^:]*)" % re.escape(named), re.DOTALL)
+    delays = {delays_key(stream, group): stream for stream in wanted}
     archives = {key_beside(stream, "archive", group): stream for stream in wanted}
     places = {key_beside(stream, "x"): stream for stream in wanted}
     found = []
     for key in dict.fromkeys(key for node in server.nodes() for key in _scan(node)):
         if key in archives:
             found.append(Kept(key, "archive", stream=archives[key]))
+        elif key in delays:
+            found.append(Kept(key, "delays", stream=delays[key]))
+        elif (retry := read_retry_stream(_as_text(key))) is not None:
+            if retry.stream in wanted and retry.group == group:
+                found.append(Kept(key, "returned" if retry.attempts is None else "retry", stream=retry.stream))
         elif match := begun.fullmatch(key):
             found.append(Kept(key, "begun", _text(match[1])))
         elif match := outbox.fullmatch(key):
@@ -59,6 +66,13 @@ def find_kept(server: Server, group: str, streams: Iterable[str]) -> list[Kept]:
                     if stream or kind == "first":
                         found.append(Kept(key, kind, _text(match[2]), stream))
     return found
+
+
+def entries_waiting(server: Server, kept: Iterable[Kept]) -> dict[bytes, int]:
+    """Those of these streams that hold entries which wait for another try, and how many."""
+    streams = [one.key for one in kept if one.kind in ("retry", "returned")]
+    lengths = zip(streams, server.execute_all([("XLEN", key) for key in streams]), strict=True)
+    return {key: length for key, length in lengths if length}
 
 
 def _beside(kind: str, group: bytes) -> bytes:
@@ -76,4 +90,8 @@ def _scan(node: Connection) -> Iterator[bytes]:
 
 
 def _text(name: bytes) -> str:
-    return unquote_to_bytes(name).decode("utf-8", "surrogateescape")
+    return _as_text(unquote_to_bytes(name))
+
+
+def _as_text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")

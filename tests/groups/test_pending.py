@@ -10,6 +10,7 @@ import redis
 
 from spark_streams.errors import ServerUnreachableError
 from spark_streams.groups import guard
+from spark_streams.keys import delays_key, retry_stream, returned_stream
 from tests.groups.conftest import Rstream, Said
 from tests.servers import counts_entries
 
@@ -160,6 +161,21 @@ def test_what_is_left_of_a_group_that_is_gone_is_deleted(
     assert client.keys("rstream:*") == []
     ran = rstream("groups", "delete", "orders", "--group", "g", "--yes")
     assert (ran.exit_code, "no group 'g' of stream 'orders'" in ran.stderr) == (1, True)
+
+
+def test_entries_that_wait_for_another_try_stay_when_their_group_is_deleted(
+    client: redis.Redis, orders: list[str], said: Said, rstream: Rstream
+) -> None:
+    first, second, other = (retry_stream("orders", group, n) for group, n in (("g", 1), ("g", 2), ("h", 1)))
+    client.set(delays_key("orders", "g"), "60000 600000")
+    for name in (second, other):
+        client.xadd(name, {"n": 1})
+    client.xgroup_create(first, "x", mkstream=True)
+    client.xgroup_create(returned_stream("orders", "g"), "g", mkstream=True)
+    told = rstream("groups", "delete", "orders", "--group", "g", "--even-active")
+    assert f"1 entries of the group in {second!r}, which wait for another try, stay there" in told.stdout
+    assert rstream("groups", "delete", "orders", "--group", "g", "--even-active", "--yes").exit_code == 0
+    assert sorted(client.keys("rstream:*")) == sorted([second, other])
 
 
 def test_begun_stays_while_other_streams_of_its_pattern_need_it(
