@@ -23,7 +23,7 @@ from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
-from spark_streams.keys import retry_stream
+from spark_streams.keys import delays_key, retry_stream
 from spark_streams.monitor.exporter.chosen import Chosen
 from spark_streams.monitor.exporter.looks import Looks
 from spark_streams.monitor.exporter.metrics import Collector
@@ -463,5 +463,10 @@ def test_what_waits_for_another_try_is_no_dead_letter_yet(
 ) -> None:
     fill(server, 3)
     fill(server, 5, into=retry_stream("s", "g", 1))
-    assert sum(of(exporter.page(), "rstream_dead_letters_waiting").values()) == 3
+    client.set(delays_key("s", "g"), "3600000")
+    page = exporter.page()
+    assert sum(of(page, "rstream_dead_letters_waiting").values()) == 3
+    [(labels, waiting)] = of(page, "rstream_waiting_entries").items()
+    assert (labels, waiting) == ('{attempt="2",group="g",stream="s"}', 5)
+    assert 3_500 < of(page, "rstream_waiting_seconds")[labels] <= 3_600
     assert not any("rstream:retry" in labels for labels in of(exporter.page(), "rstream_dead_letters_waiting"))

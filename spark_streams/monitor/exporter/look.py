@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spark_streams.deadletter.page_reader import FIRST_LOOK, PageSize, pages_of
-from spark_streams.errors import RStreamError, ServerError
+from spark_streams.deadletter.waiting import WaitingEntries, waiting_entries, waiting_of
+from spark_streams.errors import NotPermittedError, RStreamError, ServerError
 from spark_streams.monitor.exporter.dead_letters import DeadLetters, Reason
 from spark_streams.monitor.groups import shown
 from spark_streams.monitor.lag_survey import GroupStanding, StreamStanding, survey
@@ -33,8 +34,8 @@ class NodeMemory:
 
 @dataclass(frozen=True)
 class Look:
-    """streams, groups: as the survey has them; stream_bytes: by stream; reasons, uncounted: of dead letters; seconds:
-    it took."""
+    """streams, groups: as the survey has them; stream_bytes: by stream; reasons, uncounted: of dead letters; waiting:
+    for another try; seconds: it took."""
 
     streams: tuple[StreamStanding, ...]
     groups: tuple[GroupStanding, ...]
@@ -42,6 +43,7 @@ class Look:
     nodes: tuple[NodeMemory, ...]
     reasons: tuple[Reason, ...]
     uncounted: dict[str, int]
+    waiting: tuple[WaitingEntries, ...]
     seconds: float
 
 
@@ -84,8 +86,22 @@ def look(
         tuple(nodes),
         tuple(letters.reasons),
         letters.uncounted,
+        _waiting(server, names, groups, refused),
         now() - began,
     )
+
+
+def _waiting(
+    server: Server, names: Sequence[str | bytes], groups: Sequence[GroupStanding], refused: Refused
+) -> tuple[WaitingEntries, ...]:
+    """What waits for another try: of these groups, and in those of these streams that are there for it."""
+    raw = [name.encode() if isinstance(name, str) else name for name in names]
+    try:
+        found = [*waiting_of(server, [(one.stream, one.group) for one in groups]), *waiting_entries(server, raw)]
+    except NotPermittedError as error:
+        refused(error)
+        return ()
+    return tuple({one.waits_in: one for one in found}.values())
 
 
 def _sizes(server: Server, keys: Sequence[str | bytes], refused: Refused) -> dict[str, int]:

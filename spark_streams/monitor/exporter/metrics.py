@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from spark_streams._version import __version__
 from spark_streams.monitor.exporter.look import Look
 from spark_streams.monitor.exporter.looks import Looks
-from spark_streams.monitor.group_metrics import OF_GROUPS, group_metrics, server_up
+from spark_streams.monitor.group_metrics import OF_GROUPS, group_metrics, server_up, waiting_metrics
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -39,6 +39,7 @@ class Collector:
         yield from _of_groups(look)
         yield from _of_streams(look)
         yield from _of_dead_letters(look)
+        yield from waiting_metrics(look.waiting)
 
 
 def _of_the_look(look: Look, looks: Looks) -> Iterable[Metric]:
