@@ -28,8 +28,8 @@ _LEAST_PAGE = 64 << 10  # bytes that are read together, however little room ther
 
 @dataclass(frozen=True)
 class Weighed:
-    """The first entries of a range that fit: how many, the last one's id, their bytes. is_all: no entry is left out,
-    and `last` is the range's end."""
+    """The first entries of a range that fit: how many, the last one's id, their bytes. is_all: none of as many as the
+    range counts is left out."""
 
     count: int
     last: StreamId
@@ -46,7 +46,8 @@ class Scales:
         self._limits = limits
 
     def weigh(self, entries: EntryRange, room: int, at_least_one: bool) -> Weighed:
-        """The first of these entries that have up to `room` bytes together. at_least_one: the first one in any case.
+        """The first of these entries, `entries.count` at most, that have up to `room` bytes together. at_least_one: the
+        first one in any case.
 
         Raises GroupMissingError, ServerError, RetriesExhaustedError.
         """
@@ -56,17 +57,19 @@ class Scales:
         last = entries.after
         for page in fetch.pages():
             sizes = sizes_of(page.entries)
+            wanted = min(page.rows, entries.count - count)  # a range may have more than its count
             fitting = int(np.searchsorted(np.cumsum(sizes), room - size, side="right"))
             if fitting == 0 and count == 0 and at_least_one:
-                fitting = min(1, page.rows)
-            taken = min(fitting, page.rows)
+                fitting = 1
+            taken = min(fitting, wanted)
             count += taken
             size += int(sizes[:taken].sum())
             if taken:
                 last = StreamId.parse(page.entries.ids()[taken - 1].as_py())
-            if taken < page.rows:
-                self._session.close()  # the next page may be on its way
-                return Weighed(count, last, size, is_all=False)
+            if taken < wanted or count == entries.count:
+                if not page.ended:
+                    self._session.close()  # the next page is on its way
+                return Weighed(count, last, size, is_all=taken == wanted)
         return Weighed(count, entries.last, size, is_all=True)
 
     def close(self) -> None:

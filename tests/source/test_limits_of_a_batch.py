@@ -144,6 +144,23 @@ def test_a_batch_has_no_more_bytes_than_asked_for(server: Server, options: dict[
     assert all(bytes_of(batch) + sizes[end] > 10_000 for batch, end in zip(found, ends, strict=False))
 
 
+@pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])
+@pytest.mark.parametrize("most", ["25", '{"s": 25}'])
+def test_limits_of_bytes_and_of_entries_hold_together(server: Server, most: str, limits: object) -> None:
+    with server.client() as client:
+        wide(client, [10] * 100 + [1_000] * 100)
+    options = {"maxBytesPerTrigger": "10000", "maxEntriesPerTrigger": most}
+    one = reader(server, WIDE, limits=limits, **options)  # type: ignore[arg-type]
+    at, found = one.initialOffset(), []
+    while (end := one.latestOffset(at, one.getDefaultReadLimit())) != at:
+        found.append(rows(one, at, end))
+        one.commit(end)
+        at = end
+    assert [row["n"] for batch in found for row in batch] == list(range(100, 300))
+    assert [len(batch) for batch in found[:4]] == [25] * 4
+    assert {len(batch) for batch in found[4:]} == {10}
+
+
 def test_bytes_are_shared_between_streams_by_weight_and_nobody_starves(server: Server) -> None:
     with server.client() as client:
         wide(client, [1_000] * 60, "small")
