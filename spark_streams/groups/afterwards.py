@@ -54,8 +54,9 @@ def after_handing(query: str) -> list[str]:
 def after_deleting_group(stream: str, group: str, committed: Mapping[str, str]) -> list[str]:
     """committed: up to where each query had."""
     return [
-        f"query {query!r}, started with its checkpoint, stops (RSTREAM_GROUP_MISSING), or with failOnDataLoss=false "
-        f"makes the group again where its checkpoint stands. It goes on as if nothing had happened after: rstream "
+        f"query {query!r}, started with its checkpoint: with startingOffsets=earliest Spark has the group made again, "
+        "and it goes on where its checkpoint stands; else it stops (RSTREAM_GROUP_MISSING, RSTREAM_DATA_LOSS), or with "
+        "failOnDataLoss=false makes the group again there. It goes on as if nothing had happened after: rstream "
         f"groups create {stream} --group {group} --start {up_to} --yes. With a new checkpoint it begins at "
         "startingOffsets"
         for query, up_to in committed.items()
