@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,9 @@ import pytest
 from tests.spark.conftest import spark
 
 __all__ = ["spark"]
+
+# Tasks need what recipes need, too, whatever Python scripts/test has chosen for the others' tasks.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 HERE = Path(__file__).parent
 RECIPES = HERE.parents[1] / "examples" / "recipes"
