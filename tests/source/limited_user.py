@@ -14,7 +14,8 @@ def read_in_all_ways(limited: Server, server: Server) -> None:
         admin.xgroup_create("s", "g", id="0")
         admin.xreadgroup("g", "bob", {"s": ">"}, count=10)
     given = {"mode": "DEADLETTER", "deadLetterStream": "dead", "maxDeliveries": "3", "claimIdle": "1ms"}
-    given["retryDelay"] = "1ms"
     assert sorted(n for batch in drain(reader(limited, **given)) for n in batch) == list(range(50))
+    waits = {**given, "group": "w", "retryDelay": "1h"}
+    assert sorted(n for batch in drain(reader(limited, **waits)) for n in batch) == list(range(50))
     assert drain(reader(limited, streamsPattern="o:*", failOnDataLoss="false")) == []
     assert drain(reader(limited, group="h", noAck="true", mode="DROPMALFORMED")) == [list(range(50))]
