@@ -128,7 +128,7 @@ def _case(folder: Path, point: str, kind: str, url: str, random_: random.Random,
         "entriesPerPartition": str(random_.choice([15, 40, 1000])),
     }
     if random_.random() < 0.3:
-        options["maxBytesPerTrigger"] = random_.choice(["1kb", "3kb", "1mb"])
+        options["maxBytesPerTrigger"] = random_.choice(["3kb", "1mb"])
         options["streamWeights"] = '{"*:0": 5}'
     elif random_.random() < 0.3:
         options["maxEntriesPerTrigger"] = json.dumps({"*": random_.randint(30, 60)})
