@@ -37,6 +37,7 @@ class ReturnedPage(EntryPage):
     somebody else has put there."""
 
     def __init__(self, raw: EntryPage, where: str | pa.Array) -> None:
+        self._raw = raw
         self.count, self.deleted, self.last_id = raw.count, raw.deleted, raw.last_id
         offsets, self._names, self._values = raw.fields()
         self._offsets: Index = offsets.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -71,7 +72,7 @@ class ReturnedPage(EntryPage):
         return Tries(pc.add(known.cast(pa.int32()), pa.scalar(1, pa.int32())), first)
 
     def rows_of(self, counts: Sequence[int]) -> Index:
-        raise NotImplementedError("the page that was read tells rows from replies")
+        return self._raw.rows_of(counts)
 
     def ids(self) -> pa.Array:
         return self._told("id")
