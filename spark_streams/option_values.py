@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from spark_streams.by_stream import ByStream
 from spark_streams.ids import U64_MAX, InvalidStreamId, StreamId
+from spark_streams.redis_pattern import is_pattern
 from spark_streams.shards.names import MOST
 
 T = TypeVar("T")
@@ -152,7 +153,7 @@ def glob(value: str) -> str:
     """A Redis pattern (`*`, `?`, `[a-z]`, `\\` before a character that stands for itself)."""
     if not value:
         raise ValueError("must not be empty")
-    if not re.search(r"[*?\[]", value):
+    if not is_pattern(value):
         raise ValueError("is no pattern: it has no *, ? or [; name single streams in option streams")
     return value
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 
+@lru_cache(maxsize=128)
 def compiled(pattern: bytes) -> re.Pattern[bytes]:
     """The pattern as a regular expression for `fullmatch`."""
     segments = [out := bytearray()]  # what stands between the stars

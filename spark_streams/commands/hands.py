@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ import click
 
 from spark_streams.commands.shared import json_option, named_streams, print_json, print_table, url_option
 from spark_streams.errors import GroupInUseError, RStreamError, StreamStateError
+from spark_streams.redis_pattern import is_pattern
 
 if TYPE_CHECKING:
     from spark_streams.groups.standing import Standing
@@ -68,11 +68,6 @@ def standings_of(server: Server, names: Sequence[str], group: str) -> list[Stand
     found = streams_meant(server, names, group)
     named_streams(server, found)
     return [look(server, stream, group) for stream in found]
-
-
-def is_pattern(name: str) -> bool:
-    """Whether a name stands for those that match it."""
-    return re.search(r"[*?\[]", name) is not None
 
 
 def server_time(server: Server) -> int:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_streams.commands.entry import entry_as_json, print_entry
-from spark_streams.commands.hands import is_pattern, streams_meant
+from spark_streams.commands.hands import streams_meant
 from spark_streams.commands.shared import address_of, json_option, named_streams, url_option
 from spark_streams.errors import RetriesExhaustedError
+from spark_streams.redis_pattern import is_pattern
 
 if TYPE_CHECKING:
     from spark_streams.ids import StreamId

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
 from tests.servers import Server
-from tests.source.driving import forget_all
+from tests.source.conftest import client, no_reader_is_left
+
+__all__ = ["client", "no_reader_is_left"]
 
 # click before 8.2 has errors among the output, or nowhere else.
 APART = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
 
 Rstream = Callable[..., Result]
 Said = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def no_reader_is_left() -> Iterator[None]:
-    """Readers end with their test."""
-    yield
-    forget_all()
-
-
-@pytest.fixture
-def client(server: Server) -> redis.Redis:
-    """A plain client of the server."""
-    return server.client(decode_responses=True)
 
 
 @pytest.fixture

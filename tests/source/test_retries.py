@@ -57,6 +57,15 @@ TOLD = pa.schema(
 TEXTS = TOLD.set(0, pa.field("n", pa.string()))  # everything fits
 
 
+def first_batch(one: StreamReader, limit: ReadMaxRows = ALL) -> dict[str, Any]:
+    """Read and commit a query's first batch; where it ends."""
+    start = one.initialOffset()
+    end = one.latestOffset(start, limit)
+    rows(one, start, end)
+    one.commit(end)
+    return end
+
+
 def run(one: StreamReader, client: redis.Redis, at: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
     """Batch after batch until nothing is new and nothing waits: the rows, and where it ends."""
     at = one.initialOffset() if at is None else at
@@ -170,10 +179,7 @@ def test_without_the_option_what_waits_stays_and_is_told_and_what_has_come_back_
 ) -> None:
     some(client, bad=2, good=0)
     one = reader(server, **TWICE)
-    start = one.initialOffset()
-    end = one.latestOffset(start, ALL)
-    rows(one, start, end)
-    one.commit(end)
+    end = first_batch(one)
     time.sleep(0.05)  # they are due
     batch = one.latestOffset(end, ALL)  # they are back, and reserved; the query dies
     assert batch != end
@@ -191,10 +197,7 @@ def test_a_query_without_a_pending_list_says_what_it_leaves(
 ) -> None:
     some(client, bad=2, good=0)
     one = reader(server, **TWICE)
-    start = one.initialOffset()
-    end = one.latestOffset(start, ALL)
-    rows(one, start, end)
-    one.commit(end)
+    end = first_batch(one)
     time.sleep(0.05)
     assert one.latestOffset(end, ReadMaxRows(1)) != end  # both are back
     caplog.clear()
@@ -232,10 +235,7 @@ def test_other_groups_do_not_see_it_and_a_pattern_does_not_find_it(server: Serve
     some(client)
     run(reader(server, TEXTS, group="h"), client)
     one = reader(server, **TWICE)
-    start = one.initialOffset()
-    end = one.latestOffset(start, ALL)
-    rows(one, start, end)
-    one.commit(end)
+    first_batch(one)
     assert client.xlen(FIRST) == 3
     other = reader(server, TEXTS, group="i", streamsPattern="*")
     begin = other.initialOffset()
@@ -308,10 +308,7 @@ def test_what_a_redrive_has_sent_back_begins_anew_and_keeps_its_past(server: Ser
     mark = b"2 2020-01-01T00:00:00.000000Z dead/5-5"
     client.xadd("s", {"n": "bad", MARK: mark})
     one = reader(server, TOLD, **TWICE)
-    start = one.initialOffset()
-    end = one.latestOffset(start, ALL)
-    rows(one, start, end)
-    one.commit(end)
+    end = first_batch(one)
     found, _ = run(reader(server, TEXTS, **TWICE), client, end)
     assert (found[0]["_attempt"], found[0]["_fields"]) == (2, [(b"n", b"bad"), (MARK, mark)])
     client.flushall()
@@ -401,10 +398,7 @@ def test_a_query_with_a_new_checkpoint_goes_on_with_what_waits_and_what_has_come
 ) -> None:
     some(client, bad=4, good=0)
     one = reader(server, **{**TWICE, "maxEntriesPerTrigger": "2"})
-    start = one.initialOffset()
-    end = one.latestOffset(start, ReadMaxRows(2))
-    rows(one, start, end)
-    one.commit(end)
+    end = first_batch(one, ReadMaxRows(2))
     time.sleep(0.05)
     assert (
         one.latestOffset(end, ReadMaxRows(3)) != end
@@ -417,10 +411,7 @@ def test_a_query_with_a_new_checkpoint_goes_on_with_what_waits_and_what_has_come
 def test_what_has_come_back_and_is_gone_is_named(server: Server, client: redis.Redis) -> None:
     some(client, bad=2, good=0)
     one = reader(server, **TWICE)
-    start = one.initialOffset()
-    end = one.latestOffset(start, ALL)
-    rows(one, start, end)
-    one.commit(end)
+    end = first_batch(one)
     time.sleep(0.05)
     batch = one.latestOffset(end, ALL)
     rows(one, end, batch)
@@ -434,10 +425,7 @@ def test_an_entry_that_kills_at_its_second_try_is_a_dead_letter_at_once(server: 
     [bad] = some(client, bad=1, good=0)
     given = {**TWICE, "maxDeliveries": "1", "claimIdle": "1ms"}
     one = reader(server, **given)
-    start = one.initialOffset()
-    end = one.latestOffset(start, ALL)
-    rows(one, start, end)
-    one.commit(end)
+    end = first_batch(one)
     client.xgroup_create(BACK, "g", id="0", mkstream=True)
     time.sleep(0.05)
     one.latestOffset(end, ALL)
@@ -499,10 +487,7 @@ def test_killed_at_each_request_each_entry_is_tried_once_a_time(server: Server, 
 def test_killed_while_good_at_the_second_try_each_is_read_in_one_batch(server: Server, client: redis.Redis) -> None:
     ids = some(client, bad=3, good=0)
     one = reader(server, TOLD, **TWICE)
-    start = one.initialOffset()
-    end = one.latestOffset(start, ALL)
-    rows(one, start, end)
-    one.commit(end)
+    end = first_batch(one)
     time.sleep(0.05)
     one = reader(server, TEXTS, **TWICE)
     batch = one.latestOffset(end, ALL)
@@ -565,10 +550,7 @@ def test_what_is_due_comes_back_over_several_triggers_where_it_is_much(server: S
 def test_limits_by_stream_hold_for_what_comes_back(server: Server, client: redis.Redis) -> None:
     some(client, bad=5, good=0)
     one = reader(server, **TWICE)
-    start = one.initialOffset()
-    end = one.latestOffset(start, ALL)
-    rows(one, start, end)
-    one.commit(end)
+    end = first_batch(one)
     time.sleep(0.05)
     one = reader(server, TEXTS, **TWICE, maxEntriesPerTrigger='{"s": 2}')
     batch = one.latestOffset(end, ALL)
