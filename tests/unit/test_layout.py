@@ -24,6 +24,7 @@ BELOW = {
     "task_context": set(),
     "worker": set(),
     "same_version": {"_version", "errors"},
+    "operator_commands": set(),
     "spark": {"errors"},
     "engine": {"_version", "ids", "redis_pattern"},
     "keys": set(),
@@ -36,15 +37,17 @@ BELOW = {
     "deadletter": {"errors", "ids", "keys", "lease", "option_values", "options", "task_context", "wire"},
     "retention": {"errors", "ids", "keys", "wire"},
     "source": {
-        *("by_stream", "deadletter", "errors", "ids", "keys", "lease", "option_values", "options", "retention"),
-        *("same_version", "shards", "spark", "task_context", "wire", "worker"),
+        *("by_stream", "deadletter", "errors", "ids", "keys", "lease", "operator_commands", "option_values", "options"),
+        *("retention", "same_version", "shards", "spark", "task_context", "wire", "worker"),
     },
     "sink": {
         *("deadletter", "errors", "ids", "keys", "option_tables", "options", "retention", "same_version", "shards"),
         *("source", "spark", "task_context", "wire", "worker"),
     },
     "monitor": {"_version", "deadletter", "errors", "ids", "keys", "options", "source", "spark", "wire"},
-    "groups": {"errors", "ids", "keys", "lease", "option_tables", "option_values", "source", "wire"},
+    "groups": {
+        *("errors", "ids", "keys", "lease", "operator_commands", "option_tables", "option_values", "source", "wire"),
+    },
     "option_uses": {"errors", "option_tables", "options"},
     "datasource": {"errors", "option_tables", "option_uses", "options", "sink", "source", "spark", "wire"},
     "commands": {

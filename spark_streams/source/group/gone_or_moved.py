@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.errors import DataLossError, StreamStateError
 from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.operator_commands import seek_command
 from spark_streams.source.entry_count import Count
 from spark_streams.source.group.commit_marks import Mark
 from spark_streams.source.group.count_entries import still_there
@@ -180,8 +181,9 @@ class Mender:
             problem = (
                 f"the checkpoint stands at {logged} of stream {stream!r}, and consumer {self.member.consumer!r} of "
                 f"group {self.member.group!r} has committed all up to {mark.up_to}: it is an older copy of the "
-                "checkpoint, or its last files are gone. Restore the newest one; or set the group back (XGROUP SETID "
-                f"{stream} {self.member.group} {logged}) to read again what lies between"
+                "checkpoint, its last files are gone, or another checkpoint was used with this group. Start the query "
+                "with the checkpoint that was used last. To read again with this one what lies between, set the group "
+                f"back ({seek_command(stream, self.member.group, logged)})"
             )
         elif not state.known and self._was_entered(begin, stream, alone):
             problem = (

@@ -1,0 +1,14 @@
+"""Commands of `rstream` that error messages and log lines name as a remedy, ready to copy into a shell. Pure."""
+
+from __future__ import annotations
+
+import shlex
+
+
+def seek_command(stream: str, group: str, position: object) -> str:
+    """The command that sets a stopped query's group to a position."""
+    return _command("groups seek", stream, group, "--to", str(position), "--yes")
+
+
+def _command(name: str, stream: str, group: str, *options: str) -> str:
+    return f"rstream {name} {shlex.join([stream, '--group', group, *options])}"
