@@ -28,6 +28,10 @@ class ByStream(Generic[T]):
                 return value
         return self.otherwise
 
+    def means(self, stream: str) -> bool:
+        """Whether a value was given for this stream: by name, by pattern, or the same for all."""
+        return not self.named or len(self.unmeant((stream,))) < len(self.named)
+
     def map(self, change: Callable[[T], U], otherwise: U) -> ByStream[U]:
         """The same names with other values."""
         return ByStream(otherwise, {name: change(value) for name, value in self.named.items()})

@@ -104,7 +104,7 @@ _STARTING = Option(
     "`latest`",
     "Where a new group starts: `earliest`, `latest`, after an id, or JSON of these by stream or Redis pattern "
     '(`{"orders": "earliest", "audit:*": "1700000000000-0"}`); streams that it does not name start at `latest`. '
-    "A group that exists goes on where it is.",
+    "A group that exists goes on where it is; a query without a checkpoint then logs that this option is not used.",
 )
 _BY_TIME = by_stream(moment, "a time", None)
 _STARTING_TIME = Option(

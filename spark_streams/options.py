@@ -24,16 +24,22 @@ SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 
 
 class Options:
-    """The checked options of one reader or writer; read as attributes-by-name: `options["chunkSize"]`."""
+    """The checked options of one reader or writer; read as attributes-by-name: `options["chunkSize"]`. given: the
+    names of those that the user typed."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], given: Iterable[str] = ()) -> None:
         self._values = dict(values)
+        self._given = frozenset(given)
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
+
+    def is_given(self, *names: str) -> bool:
+        """Whether the user typed one of these options, be it with its default value."""
+        return not self._given.isdisjoint(names)
 
     @property
     def address(self) -> Address:
@@ -43,7 +49,7 @@ class Options:
 
     def but(self, **values: Any) -> Options:
         """The same, with other values for these."""
-        return Options({**self._values, **values})
+        return Options({**self._values, **values}, self._given)
 
     def with_patience(self, patience: Patience) -> Options:
         """The same, with another patience with the server."""
@@ -73,11 +79,12 @@ def parse_options(given: Mapping[str, str], table: Iterable[Option], side: str) 
             if option.default is REQUIRED:
                 raise InvalidOptionError(f"{side} option {option.name} is missing: {option.doc}")
             values[option.name] = option.default() if callable(option.default) else option.default
-    check_together([option.name for option in known.values() if option.name.lower() in typed], values)
+    chosen = [option.name for option in known.values() if option.name.lower() in typed]
+    check_together(chosen, values)
     values["url"] = _accessed(values)
     if "replytimeout" in typed and server_url.has_parameter(values["url"].url, "socket_timeout"):
         raise InvalidOptionError("option replyTimeout and the url's socket_timeout are the same: give one of them")
-    return Options(values)
+    return Options(values, chosen)
 
 
 def server_of(given: Mapping[str, str], side: str) -> Address:

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.by_stream import ByStream
-from spark_streams.ids import StreamId
+from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.keys import key_beside
+from spark_streams.operator_commands import seek_command
 from spark_streams.source.group.count_entries import count_read
 from spark_streams.source.group.group_admin import Start, create_groups_at, streams_without_group
 from spark_streams.source.group.group_state import fetch_state, missing
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import stream_states
+from spark_streams.wire.xinfo import StreamState, stream_states
 
 FIRST = ByStream("0", {})  # before a stream's first entry
 
@@ -47,10 +48,14 @@ def resolve(server: Server, streams: Sequence[str], starting: ByStream[str]) -> 
     WrongKeyTypeError."""
     starts = {}
     for stream, head in stream_states(server, streams).items():
-        wanted = starting.of(stream)
-        position = head.last if wanted == "$" else StreamId.parse(wanted)
+        position = _wanted(starting, stream, head)
         starts[stream] = Start(position, count_read(server, stream, head, position), amid=position <= head.last)
     return starts
+
+
+def _wanted(starting: ByStream[str], stream: str, head: StreamState) -> StreamId:
+    wanted = starting.of(stream)
+    return head.last if wanted == "$" else StreamId.parse(wanted)
 
 
 def first_positions(server: Server, member: Membership, late: Mapping[str, Start]) -> dict[str, StreamId]:
@@ -70,6 +75,32 @@ def first_positions(server: Server, member: Membership, late: Mapping[str, Start
         oldest = StreamId.parse(reply[0][0]).previous() if reply else state.last_delivered
         positions[stream] = min(oldest, state.last_delivered)
     return positions
+
+
+def unused_start(
+    server: Server, member: Membership, positions: Mapping[str, StreamId], starting: ByStream[str]
+) -> str | None:
+    """The line for streams whose group existed, if the query begins elsewhere than `starting` says; None: there are no
+    such streams. positions: where the query begins on them. Raises WrongKeyTypeError, ServerError."""
+    meant = [stream for stream in positions if starting.means(stream)]
+    wanted = {stream: _wanted(starting, stream, head) for stream, head in stream_states(server, meant).items()}
+    between = [
+        ("XRANGE", stream, bytes(min(ends).next()), bytes(max(ends)), "COUNT", 1)
+        for stream in meant
+        if (ends := (positions[stream], wanted[stream]))[0] != ends[1]
+    ]
+    told = [command[1] for command, reply in zip(between, server.execute_all(between), strict=True) if reply]
+    if not told:
+        return None
+    stream, others = told[0], len(told) - 1
+    to = "earliest" if wanted[stream] == MIN_ID else "latest" if starting.of(stream) == "$" else wanted[stream]
+    more = f" ({others:,} more stream{'' if others == 1 else 's'} likewise)" if others else ""
+    return (
+        f"group {member.group!r} exists on stream {stream!r}: the query begins at {positions[stream]}, behind what the "
+        f"group was given, and startingOffsets is not used: it is for new groups{more}. To begin elsewhere: stop the "
+        f"query, set its group ({seek_command(stream, member.group, to)}), and start it with a new checkpoint; or give "
+        "the query a group of its own (option group)"
+    )
 
 
 def save_initial_positions(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import filterfalse
@@ -28,6 +29,7 @@ from spark_streams.source.group.initial_position import (
     resolve,
     save_initial_positions,
     saved_initial_positions,
+    unused_start,
 )
 from spark_streams.source.group.retries import Retries
 from spark_streams.source.limits import Limits
@@ -36,6 +38,8 @@ from spark_streams.source.offset import Offset
 from spark_streams.wire.scan import matching_streams
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import stream_states
+
+_log = logging.getLogger("spark_streams.source")
 
 
 class Subscription:
@@ -51,6 +55,7 @@ class Subscription:
         self._inputs = Inputs(limits.dead_letters)
         self._expected = ExpectedStreams(options)
         self.retries = Retries(options, limits)
+        self._is_first_trigger = True
         self._dropped: set[str] = set()  # streams of the checkpoint that the options name no more, and that are gone
         self.made: dict[str, Start] = {}  # where this run has made groups
         self.late: Mapping[str, Start] = {}  # named streams whose groups are made when the checkpoint is known
@@ -126,6 +131,7 @@ class Subscription:
             self.late = {}
             new = [stream for stream in streams if stream not in begin.positions]
             self.made |= create_groups(server, self.member, new, self._options["startingOffsets"])
+        self._tell_where_it_begins(server, begin)
         if at_once:
             self.retries.forget()
         # A stream that the pattern finds no more may have left entries that come back, or have.
@@ -137,6 +143,17 @@ class Subscription:
         self.hold(server, streams)
         self._lease.keep_only(streams)
         return streams
+
+    def _tell_where_it_begins(self, server: Server, begin: Offset) -> None:
+        """Once a run, with its first trigger: the query has no checkpoint, and its group existed, so that
+        startingOffsets is not used."""
+        is_first, self._is_first_trigger = self._is_first_trigger, False
+        if not is_first or begin.token or not self._options.is_given("startingOffsets", "startingTimestamp"):
+            return
+        existed = {stream: at for stream, at in begin.positions.items() if stream not in self.made}
+        line = unused_start(server, self.member, existed, self._options["startingOffsets"])
+        if line is not None:
+            _log.warning("%s", line)
 
     def until_now(self, server: Server) -> tuple[str, ...]:
         """All streams that are read up to what they hold now, with what is due by now."""

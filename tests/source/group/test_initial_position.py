@@ -1,0 +1,125 @@
+"""Where a query without a checkpoint begins: what is logged if its group exists and startingOffsets is not used."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import redis
+
+from spark_streams.source.stream_reader import StreamReader
+from tests.remedies import carry_out
+from tests.servers import Server
+from tests.source.driving import ALL, add, drain, read, reader, stop_all
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.WARNING, "spark_streams.source")
+    return caplog
+
+
+def begun(one: StreamReader) -> list[list[int]]:
+    """The batches of a query without a checkpoint, and of two idle triggers behind them."""
+    at = one.initialOffset()
+    batches = drain(one, at=at)
+    if not batches:
+        assert [one.latestOffset(at, ALL) for _ in range(2)] == [at, at]
+    return batches
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [message for message in caplog.messages if "is not used" in message]
+
+
+def test_a_new_checkpoint_in_a_group_that_exists_is_told_where_it_begins(
+    server: Server, client: redis.Redis, warnings: pytest.LogCaptureFixture
+) -> None:
+    """A notebook cell that is run again, with a temporary checkpoint."""
+    ids = add(client, 5)
+    assert begun(reader(server)) == [list(range(5))]
+    assert told(warnings) == []
+    one = reader(server)
+    assert begun(one) == []
+    [line] = told(warnings)
+    assert line.startswith(
+        f"group 'g' exists on stream 's': the query begins at {ids[-1]}, behind what the group was given, and "
+        "startingOffsets is not used"
+    )
+    # As the line says.
+    stop_all()
+    carry_out(server, line)
+    assert begun(reader(server)) == [list(range(5))]
+
+
+def test_a_line_is_logged_once_for_all_streams(
+    server: Server, client: redis.Redis, warnings: pytest.LogCaptureFixture
+) -> None:
+    streams = [f"s{n}" for n in range(7)]
+    for stream in streams:
+        add(client, 3, stream)
+    assert sum(map(len, begun(reader(server, streams=",".join(streams))))) == 21
+    assert begun(reader(server, streams=",".join(streams))) == []
+    [line] = told(warnings)
+    assert "group 'g' exists on stream 's0'" in line
+    assert "(6 more streams likewise)" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "is_told"),
+    [
+        ({"startingOffsets": "earliest"}, True),
+        ({"startingOffsets": '{"s": "earliest"}'}, True),
+        ({"startingTimestamp": "2020-01-01"}, True),
+        ({"startingOffsets": "latest"}, True),
+        ({"startingOffsets": '{"t": "earliest"}', "streams": "s,t"}, False),  # it says nothing of s
+        ({"startingOffsets": "1-0"}, True),
+    ],
+)
+def test_what_was_given_and_is_not_used_is_told(
+    server: Server, client: redis.Redis, warnings: pytest.LogCaptureFixture, options: dict[str, str], is_told: bool
+) -> None:
+    ids = add(client, 9)
+    client.xgroup_create("s", "g", id=ids[3])
+    one = reader(server, **options)
+    at = one.initialOffset()
+    assert len(read(one, at, one.latestOffset(at, ALL))) == 5
+    assert len(told(warnings)) == is_told
+
+
+def test_nothing_is_told_where_the_group_stands_as_the_option_says(
+    server: Server, client: redis.Redis, warnings: pytest.LogCaptureFixture
+) -> None:
+    ids = add(client, 9)
+    client.xgroup_create("s", "g", id=ids[3])
+    client.xtrim("s", minid=ids[4], approximate=False)
+    assert begun(reader(server)) == [list(range(4, 9))]
+    client.xgroup_create("s", "h", id=ids[-1])
+    assert begun(reader(server, group="h", startingOffsets="latest")) == []
+    assert told(warnings) == []
+
+
+def test_a_query_with_a_checkpoint_is_told_nothing(
+    server: Server, client: redis.Redis, warnings: pytest.LogCaptureFixture
+) -> None:
+    add(client, 5)
+    one = reader(server)
+    at = one.initialOffset()
+    end = one.latestOffset(at, ALL)
+    read(one, at, end)
+    again = reader(server)
+    again.initialOffset()  # Spark asks for it in every run (S2)
+    assert drain(again, at=end) == []
+    assert told(warnings) == []
+
+
+def test_streams_of_a_pattern_whose_group_exists_are_told(
+    server: Server, client: redis.Redis, warnings: pytest.LogCaptureFixture
+) -> None:
+    add(client, 3, "o:1")
+    add(client, 3, "o:2")
+    assert sum(map(len, begun(reader(server, streamsPattern="o:*")))) == 6
+    add(client, 2, "o:3", first=10)
+    assert begun(reader(server, streamsPattern="o:*")) == [[10, 11]]
+    [line] = told(warnings)
+    assert "(1 more stream likewise)" in line
