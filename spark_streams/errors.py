@@ -4,6 +4,7 @@
     ├── OptionError                     what a user typed into .option(…) or a config file
     │   ├── UnknownOptionError          no such option; the message names the nearest
     │   ├── InvalidOptionError          the value does not fit the option
+    │   ├── NotAllowedError             a variable RSTREAM_ALLOW_… of the driver's environment does not list the value
     │   └── ConfigError                 a job's config file, or a --set, cannot be used
     ├── ServerError                     between us and the stream server
     │   ├── ServerUnreachableError      nothing answers at the address
@@ -77,6 +78,12 @@ class InvalidOptionError(OptionError):
     """The value does not fit the option, is missing, or contradicts another option."""
 
     condition = "RSTREAM_INVALID_OPTION"
+
+
+class NotAllowedError(OptionError):
+    """A variable `RSTREAM_ALLOW_…` of the driver's environment does not list what an option names."""
+
+    condition = "RSTREAM_NOT_ALLOWED"
 
 
 class ConfigError(OptionError):

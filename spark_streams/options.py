@@ -7,6 +7,7 @@ ignored loses data.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,8 +15,8 @@ from typing import Any
 from spark_streams.errors import InvalidOptionError, OptionError, UnknownOptionError
 from spark_streams.option_checks import check_together
 from spark_streams.option_tables import ACCESS, BATCH_SOURCE, IDENTITY, REQUIRED, SOURCE, Option
-from spark_streams.wire import server_url
-from spark_streams.wire.address import Address, default_identity, default_url
+from spark_streams.wire import allowed, server_url
+from spark_streams.wire.address import DEFAULT_URL_VARIABLE, Address, default_identity, default_url
 from spark_streams.wire.identity import Identity
 from spark_streams.wire.patience import Patience
 
@@ -59,7 +60,7 @@ class Options:
 def parse_options(given: Mapping[str, str], table: Iterable[Option], side: str) -> Options:
     """Check what a user typed against a table. side: `source` or `sink`, for messages.
 
-    Raises UnknownOptionError, InvalidOptionError.
+    Raises UnknownOptionError, InvalidOptionError, NotAllowedError.
     """
     known = {option.name.lower(): option for option in table}
     typed = {name.lower() for name in given}
@@ -94,9 +95,13 @@ def server_of(given: Mapping[str, str], side: str) -> Address:
 
 def _accessed(values: Mapping[str, Any]) -> Address:
     """The server with who connects and how patiently: as is given, else for the url of the environment as that says.
-    Raises InvalidOptionError."""
+    The one place where an address or an identity is made from options. Raises InvalidOptionError, NotAllowedError."""
     address: Address = values["url"]
     identity = Identity(*(values[name] or "" for name in IDENTITY))
+    allowed.check_identity(identity)
+    # The server and the login of the environment are its operator's, as the lists of what is allowed are.
+    if address.url != os.environ.get(DEFAULT_URL_VARIABLE):
+        allowed.check_server(address)
     if identity == Identity() and address.url == default_url():
         identity = default_identity()
     if identity != Identity():

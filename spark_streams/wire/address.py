@@ -107,9 +107,15 @@ class Address:
         return replace(self, url=server_url.of_node(self.url, (host, port)))
 
     @property
+    def directory(self) -> Path | None:
+        """Where the bundled engine keeps its streams; None if it keeps none, or the server is another one."""
+        path = urlsplit(self.url).path if self.is_embedded else ""
+        return Path(unquote(path)) if path else None
+
+    @property
     def forgets(self) -> bool:
         """Whether the server keeps nothing once nobody uses it: the bundled engine without a directory."""
-        return self.is_embedded and not urlsplit(self.url).path
+        return self.is_embedded and self.directory is None
 
     def resolve(self) -> str:
         """The URL that redis-py connects to; for `embedded:` the engine is found, or started on first use.
@@ -130,9 +136,7 @@ class Address:
             )
         from spark_streams.engine.launch import embedded
 
-        parts = urlsplit(self.url)
-        directory = Path(unquote(parts.path)) if parts.path else None
-        given = dict(parse_qsl(parts.query))
+        directory, given = self.directory, dict(parse_qsl(urlsplit(self.url).query))
         idle = float(given["idle"]) if "idle" in given else embedded.IDLE_SECONDS
         try:
             if self.starts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import socket
+from collections.abc import Mapping
 from typing import Any, cast
 
 import redis
@@ -36,6 +37,11 @@ def opened(
     connection = cast(AbstractConnection, pool.make_connection())
     connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
     return connection
+
+
+def understood(url: str) -> Mapping[str, Any]:
+    """What redis-py reads from the URL of one server: host, port, path, ssl_ca_certs … Raises ValueError, TypeError."""
+    return cast(Mapping[str, Any], redis.connection.parse_url(url))  # type: ignore[no-untyped-call]
 
 
 def socket_of(connection: AbstractConnection) -> socket.socket:

@@ -94,6 +94,12 @@ def nodes(url: str) -> tuple[Node, ...]:
     return tuple((one[1] or unquote(one[2]), int(one[3] or default)) for one in found if one)
 
 
+def host_and_port(text: str) -> tuple[str, int | None] | None:
+    """`host`, `host:port`, `[v6]:port` in their parts; None if it is none of these."""
+    found = _HOST.fullmatch(text)
+    return None if found is None else (found[1] or found[2], None if found[3] is None else int(found[3]))
+
+
 def master_name(url: str) -> str:
     """What sentinels call the master; "" where a checked URL asks no sentinels."""
     return unquote(_path(url)[0]) if url.startswith(SENTINEL) else ""
@@ -173,7 +179,11 @@ def _check_parameters(url: str, scheme: str) -> None:
     if shown.endswith("?***"):
         how = "in a password write @ : / ? # % as %40 %3A %2F %3F %23 %25"
         raise InvalidOptionError(f"url {shown!r} cannot be read: {how}")
-    for name, value in parse_qsl(urlsplit(url).query, keep_blank_values=True):
+    pairs = parse_qsl(urlsplit(url).query, keep_blank_values=True)
+    names = [name for name, _ in pairs]
+    for name, value in pairs:
+        if names.count(name) > 1:
+            raise InvalidOptionError(f"url {shown!r}: parameter {name!r} is given twice; give it once")
         if name not in allowed:
             near = difflib.get_close_matches(name, allowed, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"{scheme}: knows {', '.join(sorted(allowed))}"

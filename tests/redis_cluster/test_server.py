@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_streams.errors import ServerReplyError, UnsupportedError
+from spark_streams.errors import NotAllowedError, ServerReplyError, UnsupportedError
 from spark_streams.keys import key_beside, slot_of
+from spark_streams.options import server_of
 from spark_streams.wire import cluster_watch
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
@@ -24,6 +25,21 @@ NAMES = [f"s{n}" for n in range(12)]
 def server(cluster: RedisCluster) -> Iterator[Server]:
     with connect(Address.parse(cluster.url)) as made:
         yield made
+
+
+def test_a_node_that_is_allowed_names_others_that_are_not_listed(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RSTREAM_ALLOW_HOSTS lists whom options may name; who operates a listed cluster decides which nodes it has."""
+    first, *others = (f"127.0.0.1:{port}" for port in cluster.ports)
+    monkeypatch.setenv("RSTREAM_ALLOW_HOSTS", first)
+    with connect(server_of({"url": f"redis+cluster://{first}"}, "sink")) as made:
+        for name in NAMES:
+            made.execute("XADD", name, "*", "n", 1)
+        assert len(made.nodes()) == 3
+    for seeds in (others[0], f"{first},{others[0]}"):
+        with pytest.raises(NotAllowedError, match=f"host {others[0]} is refused: RSTREAM_ALLOW_HOSTS"):
+            server_of({"url": f"redis+cluster://{seeds}"}, "sink")
 
 
 def elsewhere(cluster: RedisCluster, key: str) -> int:

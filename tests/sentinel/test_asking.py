@@ -11,9 +11,9 @@ import redis
 from click.testing import CliRunner
 
 from spark_streams.cli import main
-from spark_streams.errors import LoginError, RStreamError, ServerReplyError, ServerUnreachableError
+from spark_streams.errors import LoginError, NotAllowedError, RStreamError, ServerReplyError, ServerUnreachableError
 from spark_streams.option_tables import SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options import parse_options, server_of
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.retry import is_transient
@@ -45,6 +45,17 @@ def test_it_leads_to_the_master_and_the_commands_take_it(sentinels: Sentinels) -
     ran = CliRunner().invoke(main, ["streams", "--url", sentinels.url])
     assert ran.exit_code == 0
     assert "orders" in ran.output
+
+
+def test_sentinels_that_are_allowed_name_a_master_that_is_not_listed(
+    sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RSTREAM_ALLOW_HOSTS lists whom options may name; who operates listed sentinels decides what these name."""
+    monkeypatch.setenv("RSTREAM_ALLOW_HOSTS", ",".join(f"127.0.0.1:{port}" for port in sentinels.sentinels))
+    with connect(server_of({"url": sentinels.url}, "source")) as server:
+        assert server.execute("ROLE")[0] == b"master"
+    with pytest.raises(NotAllowedError, match=f"host 127.0.0.1:{sentinels.master()} is refused: RSTREAM_ALLOW_HOSTS"):
+        server_of({"url": f"redis://127.0.0.1:{sentinels.master()}"}, "source")
 
 
 def test_a_sentinel_that_is_away_is_passed_over_and_not_waited_for_again(sentinels: Sentinels) -> None:
