@@ -45,9 +45,9 @@ class Scales:
         self._member = member
         self._limits = limits
 
-    def weigh(self, entries: EntryRange, room: int, at_least_one: bool) -> Weighed:
-        """The first of these entries, `entries.count` at most, that have up to `room` bytes together. at_least_one: the
-        first one in any case.
+    def weigh(self, entries: EntryRange, room: int, first: int) -> Weighed:
+        """The first of these entries, `entries.count` at most, that have up to `room` bytes together. first: how many
+        bytes the first of them may have, which may be more than there is room for.
 
         Raises GroupMissingError, ServerError, RetriesExhaustedError.
         """
@@ -59,7 +59,7 @@ class Scales:
             sizes = sizes_of(page.entries)
             wanted = min(page.rows, entries.count - count)  # a range may have more than its count
             fitting = int(np.searchsorted(np.cumsum(sizes), room - size, side="right"))
-            if fitting == 0 and count == 0 and at_least_one:
+            if fitting == 0 and count == 0 and page.rows and sizes[0] <= first:
                 fitting = 1
             taken = min(fitting, wanted)
             count += taken
@@ -89,7 +89,8 @@ def sizes_of(entries: EntryPage) -> Index:
 
 
 class Budget:
-    """The bytes that one batch may still take, and whether it has an entry yet: the first one it may always take."""
+    """The bytes that one batch may still take. An entry above the limit fits only into an empty batch, and nothing
+    fits behind it."""
 
     def __init__(self, scales: Scales, size: int) -> None:
         self._scales = scales
@@ -101,18 +102,16 @@ class Budget:
         """Whether nothing more fits."""
         return self.left <= 0 and not self.is_empty
 
-    def take(self, entries: EntryRange, part: int | None = None, at_least_one: bool = False) -> Weighed:
-        """The first of these entries, up to `part` of what is left (None: all of it)."""
-        room = self.left if part is None else min(part, self.left)
-        weighed = self._scales.weigh(entries, max(room, 0), at_least_one or (self.is_empty and part is None))
+    def take(self, entries: EntryRange, part: int | None = None) -> Weighed:
+        """The first of these entries that fit, in `part` bytes of what is left (None: all of it). An empty batch takes
+        the first entry whatever its size, unless only a part of it is meant."""
+        if self.is_spent:
+            return Weighed(0, entries.after, 0, is_all=False)
+        room = max(0, self.left if part is None else min(part, self.left))
+        weighed = self._scales.weigh(entries, room, _ENDLESS if self.is_empty and part is None else room)
         self.left -= weighed.size
         self.is_empty = self.is_empty and weighed.count == 0
         return weighed
-
-    def note(self, entries: EntryRange) -> None:
-        """These are taken already, all of them."""
-        self.left -= self._scales.weigh(entries, _ENDLESS, at_least_one=True).size
-        self.is_empty = False
 
     def first_of(self, ranges: Sequence[EntryRange]) -> list[EntryRange]:
         """The first of these ranges, the last of them as far as it fits."""
@@ -128,19 +127,33 @@ class Budget:
         return kept
 
     def share(self, wanted: Mapping[str, EntryRange], weight: Callable[[str], int], turn: int) -> dict[str, int]:
-        """How many entries of each stream to take. Each has its part of the bytes, by weight, and what others leave;
-        streams take turns at having one entry at least, however large."""
-        waiting = sorted(wanted, key=lambda stream: (wanted[stream].count, stream))
+        """How many entries of each stream to take. Each has its part of the bytes, by weight, and what others leave.
+
+        Streams take turns at being favoured: if the favoured stream's first entry is larger than its part, this entry
+        is taken first. The others share what it leaves, which is nothing if it is above the limit.
+        """
         favoured = sorted(wanted)[turn % len(wanted)] if wanted else ""
+        left, is_empty = self.left, self.is_empty
+        found, waits = self._shared(wanted, weight)
+        if favoured in waits or (self.is_empty and waits):
+            self.left, self.is_empty = left, is_empty
+            named = favoured if favoured in waits else min(waits)
+            one = self.take(replace(wanted[named], count=1)).count
+            others = {stream: entries for stream, entries in wanted.items() if stream != named}
+            found = {named: one, **self._shared(others, weight)[0]}
+        return {stream: count for stream, count in found.items() if count}
+
+    def _shared(
+        self, wanted: Mapping[str, EntryRange], weight: Callable[[str], int]
+    ) -> tuple[dict[str, int], set[str]]:
+        """How many entries of each stream fit into its part, and which streams' first entries are larger than that."""
+        waiting = sorted(wanted, key=lambda stream: (wanted[stream].count, stream))
         weights = sum(map(weight, waiting))
         found: dict[str, int] = {}
         for stream in waiting:
             part = max(self.left, 0) * weight(stream) // weights
             weights -= weight(stream)
-            weighed = self.take(wanted[stream], part, at_least_one=stream == favoured)
-            # Where no entry is left the group is to find that out.
+            weighed = self.take(wanted[stream], part)
+            # If no entry is left, the group is to find that out.
             found[stream] = wanted[stream].count if weighed.is_all and not weighed.count else weighed.count
-        for stream in waiting:  # the favoured one's entries are gone, and the others' first ones are beyond their parts
-            if self.is_empty and not found[stream]:
-                found[stream] = self.take(wanted[stream], 0, at_least_one=True).count
-        return {stream: count for stream, count in found.items() if count}
+        return found, {stream for stream, count in found.items() if not count}

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -37,9 +38,10 @@ def _ended() -> Iterator[None]:
     forget_all()
 
 
-def batches(one: StreamReader) -> list[list[dict[str, object]]]:
-    """All batches, committed one after the other."""
-    found, at = [], one.initialOffset()
+def batches(one: StreamReader, at: dict[str, Any] | None = None) -> list[list[dict[str, object]]]:
+    """All batches from `at` or the start, committed one after the other."""
+    found: list[list[dict[str, object]]] = []
+    at = one.initialOffset() if at is None else at
     while (end := one.latestOffset(at, ALL)) != at:
         found.append(rows(one, at, end))
         one.commit(end)
@@ -176,7 +178,7 @@ def test_bytes_are_shared_between_streams_by_weight_and_nobody_starves(server: S
     )
     found = batches(one)
     assert sum(map(counted, found), Counter()) == {"small": 60, "vip": 60, "large": 4}
-    assert all(bytes_of(batch) <= 20 << 10 or counted(batch)["large"] == 1 for batch in found)
+    assert all(bytes_of(batch) <= 20 << 10 or len(batch) == 1 for batch in found)
     both = next(batch for batch in found if not counted(batch)["large"])
     assert counted(both)["vip"] > 2 * counted(both)["small"] > 0
     assert any(counted(batch)["large"] for batch in found[:3])
@@ -205,6 +207,75 @@ def test_what_is_claimed_is_cut_by_bytes_too(server: Server) -> None:
         found = batches(one)
         assert [len(batch) for batch in found] == [15, 15, 15, 5]
         assert pending_count(client) == 0
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=["acked", "noAck"])
+def test_entries_above_the_limit_come_alone_whichever_of_several_streams_they_are_in(
+    server: Server, options: dict[str, str], limits: object
+) -> None:
+    """Others of several streams are above a stream's part of the limit, and fit in beside what the rest takes."""
+    with server.client() as client:
+        wide(client, [100] * 30 + [7_000] + [100] * 30 + [15_000, 15_000], "a")
+        wide(client, [9_000, 100, 100, 15_000] * 5 + [100] * 400, "b")
+        wide(client, [500] * 200, "c")
+    given = {"streams": "a,b,c", "maxBytesPerTrigger": "10000", **options}
+    found = batches(reader(server, WIDE, limits=limits, **given))  # type: ignore[arg-type]
+    assert sum(map(counted, found), Counter()) == {"a": 63, "b": 420, "c": 200}
+    for stream in "abc":
+        numbers = [row["n"] for batch in found for row in batch if row["_stream"] == stream]
+        assert numbers == sorted(numbers)
+    assert [len(batch) for batch in found if bytes_of(batch) > 10_000] == [1] * 7
+
+
+def test_an_entry_above_the_limit_joins_no_claimed_ones(server: Server) -> None:
+    """New behind claimed ones, claimed behind claimed ones of another consumer, and first among them."""
+    with server.client() as client:
+        wide(client, [1_000] * 3 + [1_000, 15_000, 1_000] + [15_000] + [15_000, 1_000, 1_000])
+        client.xgroup_create("s", "g", "0")
+        for consumer, count in (("ann", 3), ("bob", 3), ("eve", 1)):
+            client.xreadgroup("g", consumer, {"s": ">"}, count=count)
+        found = batches(reader(server, WIDE, limits=NEVER_AHEAD, maxBytesPerTrigger="10000", claimIdle="1ms"))
+        assert sorted(row["n"] for batch in found for row in batch) == list(range(100, 110))  # type: ignore[type-var]
+        assert [len(batch) for batch in found if bytes_of(batch) > 10_000] == [1, 1, 1]
+        assert pending_count(client) == 0
+
+
+def test_an_entry_above_the_limit_that_a_crash_left_comes_alone(server: Server) -> None:
+    """Reserved by a run that died, and claimed by one."""
+    sizes = [1_000, 15_000, 1_000, 0 + 8]
+    with server.client() as client:
+        wide(client, sizes, "a")
+        wide(client, [15_000, 1_000], "b")
+        wide(client, sizes, "dead")
+        client.xgroup_create("dead", "g", "0")
+        client.xreadgroup("g", "bob", {"dead": ">"})
+        streams = {"streams": "a,b,dead"}
+        one = reader(server, WIDE, limits=NEVER_AHEAD, claimIdle="1ms", maxBytesPerTrigger="100000", **streams)
+        at = one.initialOffset()
+        one.latestOffset(at, ALL)
+        again = reader(server, WIDE, limits=NEVER_AHEAD, maxBytesPerTrigger="10000", **streams)
+        found = batches(again)
+        assert sum(map(counted, found), Counter()) == {"a": 4, "b": 2, "dead": 4}
+        assert [len(batch) for batch in found if bytes_of(batch) > 10_000] == [1] * 3
+        assert all(pending_count(client, stream) == 0 for stream in ("a", "b", "dead"))
+
+
+def test_what_was_handed_to_the_query_is_cut_by_bytes_too(server: Server) -> None:
+    with server.client() as client:
+        wide(client, [1_000] * 6 + [15_000] + [1_000] * 15)
+        one = reader(server, WIDE, limits=NEVER_AHEAD)
+        at = one.initialOffset()
+        end = one.latestOffset(at, ALL)
+        one.commit(end)
+        ids = [entry for entry, _ in client.xrange("s")]
+        client.xclaim("s", "g", "spark", 0, ids, force=True)
+        wide(client, [1_000] * 2)
+        one = reader(server, WIDE, limits=NEVER_AHEAD, maxBytesPerTrigger="10000")
+        found = batches(one, end)
+        assert [bytes_of(batch) for batch in found] == [8_000, 15_000, 10_000, 5_000]
+        assert pending_count(client) == 0
+        assert [consumer["name"] for consumer in client.xinfo_consumers("s", "g")] == [b"spark"]
 
 
 def test_in_a_group_that_others_read_from_bytes_are_those_of_our_entries(server: Server) -> None:

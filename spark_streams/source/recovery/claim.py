@@ -30,6 +30,7 @@ from spark_streams.source.membership import OF_A_QUERY, Membership, owner_of
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.dead_entries import DeadEntries
+from spark_streams.source.recovery.left_claims import claim_consumer, left_claims, that_fit
 from spark_streams.source.recovery.taken_entries import Taken, forget, remember, take
 from spark_streams.source.room import Room
 from spark_streams.wire.connection import Argument, ReplyError, pack
@@ -37,7 +38,6 @@ from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, d
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import consumers_in
 
-_MARK = "~claim~"
 _ENDLESS = 1 << 62  # deliveries
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
 
@@ -58,11 +58,6 @@ class Rules:
     limits: Limits
 
 
-def claim_consumer(consumer: str, token: str) -> str:
-    """The consumer that holds what this claim took over."""
-    return f"{consumer}{_MARK}{token}"
-
-
 def take_over(
     server: Server,
     member: Membership,
@@ -77,11 +72,7 @@ def take_over(
     begin: the offset before this batch, whose own claims are left alone; the room is told of their bytes alone.
     """
     _require_all(server, member, states, begin, rules)
-    claimed = _left_by_a_crash(member, states, begin)
-    if room.budget is not None:
-        for stream, claims in claimed.items():
-            for claim in claims:
-                room.budget.note(EntryRange(stream, MIN_ID, MAX_ID, claim.count, False, claim.consumer))
+    claimed = that_fit(server, member, left_claims(member, states, begin), room.budget, rules.limits)
     room = room.without({stream: sum(claim.count for claim in claims) for stream, claims in claimed.items()})
     if rules.idle is None or room.is_full:
         return claimed
@@ -149,17 +140,6 @@ def delete_empty_consumers(server: Server, member: Membership, states: Mapping[s
         if member.made(other.name) and not other.pending
     ]
     _delete_if_empty(server, member, own)
-
-
-def _left_by_a_crash(member: Membership, states: Mapping[str, GroupState], begin: Offset) -> dict[str, list[Claimed]]:
-    """Our own claims that no offset names."""
-    claims: dict[str, list[Claimed]] = {}
-    for stream, state in states.items():
-        logged = {claim.consumer for claim in begin.claimed.get(stream, ())}
-        for other in state.others:
-            if other.name.startswith(member.consumer + _MARK) and other.name not in logged and other.pending:
-                claims.setdefault(stream, []).append(Claimed(other.name, other.pending))
-    return claims
 
 
 def _dead_consumers(
