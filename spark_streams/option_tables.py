@@ -192,8 +192,8 @@ SOURCE: tuple[Option, ...] = (
         size,
         None,
         "all",
-        "The most bytes of fields and values in a micro-batch (`64mb`). An entry above it comes alone in a batch of its "
-        "own. The driver measures entries before it takes them, which reads them once more.",
+        "The most bytes of fields and values in a micro-batch (`64mb`). An entry above it comes alone in a batch of "
+        "its own. The driver measures entries before it takes them, which reads them once more.",
     ),
     Option(
         "streamWeights",
