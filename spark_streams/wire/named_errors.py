@@ -140,6 +140,11 @@ def login_refused(address: Address, text: object, code: str = "WRONGPASS") -> Lo
 def remedy(url: str, why: str) -> str:
     """What may help where no connection comes about. url: of one server; why: what is said of it, shown elsewhere."""
     if url.startswith("rediss:"):
+        if "certificate is not valid for" in why:
+            return (
+                "write the host in the url as its certificate names it, or give the server a certificate for this "
+                "host (in a cluster, or behind sentinels, for each host that they announce)"
+            )
         if "certificate verify failed" in why:
             return "name the authority of its certificate in the url: ?ssl_ca_certs=/path/to/ca.pem"
         if "No such file" in why:

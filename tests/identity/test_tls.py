@@ -37,6 +37,17 @@ def secured(keys: Path) -> Iterator[tuple[Server, str]]:
         yield server, f"rediss://127.0.0.1:{port}/0"
 
 
+@pytest.fixture(scope="module")
+def elsewhere(keys: Path) -> Iterator[str]:
+    """The URL of a server whose certificate the authority has signed for another host."""
+    skip_without_redis()
+    port = free_port()
+    words = ["--tls-port", str(port), "--tls-cert-file", str(keys / "elsewhere.pem"), "--tls-auth-clients", "no",
+             "--tls-key-file", str(keys / "elsewhere.key"), "--tls-ca-cert-file", str(keys / "ca.pem")]  # fmt: skip
+    with running_redis(*words):
+        yield f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={keys}/ca.pem"
+
+
 @pytest.fixture
 def trusted(secured: tuple[Server, str], keys: Path) -> Iterator[str]:
     yield f"{secured[1]}?ssl_ca_certs={keys}/ca.pem&ssl_certfile={keys}/client.pem&ssl_keyfile={keys}/client.key"
@@ -71,3 +82,17 @@ def test_who_trusts_nobody_or_is_not_trusted_is_told_why(
     address = server_of({"url": secured[1] + parameters.format(keys=keys)}, "source")
     with pytest.raises(ServerUnreachableError, match=said), connect(address):
         pass
+
+
+def test_a_certificate_of_another_host_is_refused(elsewhere: str) -> None:
+    """With every redis-py: 5 does not look by itself whose certificate it is."""
+    with pytest.raises(ServerUnreachableError) as caught:
+        connect(server_of({"url": elsewhere}, "source"))
+    assert "certificate is not valid for '127.0.0.1'" in caught.value.message
+    assert "write the host in the url as its certificate names it" in caught.value.message
+
+
+@pytest.mark.parametrize("parameter", ["ssl_check_hostname=false", "ssl_cert_reqs=none"])
+def test_the_url_may_give_up_the_check(elsewhere: str, parameter: str) -> None:
+    with connect(server_of({"url": f"{elsewhere}&{parameter}"}, "source")) as server:
+        assert server.execute("PING") == b"PONG"
