@@ -25,6 +25,7 @@ from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnrea
 from spark_streams.wire.connection import Argument, Reply, ReplyError
 from spark_streams.wire.limits import beyond
 from spark_streams.wire.multi_exec import transact
+from spark_streams.wire.released import RELEASED_IDLE
 from spark_streams.wire.replies import errors_among
 from spark_streams.wire.server import Server
 
@@ -45,7 +46,8 @@ class FailedEntry:
     """An entry that cannot be processed. id: the entry's; fields: name, value, name, value …, untouched; envelope:
     what is known of it, by names without their prefix (what an entry that was sent back tells of itself goes before).
 
-    note: it is due while this is there; pending_for: it is due while the entry is pending for this consumer.
+    note: it is due while this is there; pending_for: it is due while the entry is pending for this consumer; released:
+    it is due while the entry is pending for no consumer (XNACK).
     """
 
     stream: str
@@ -54,6 +56,7 @@ class FailedEntry:
     envelope: Mapping[str, str] = field(default_factory=dict)
     note: Note | None = None
     pending_for: str | None = None
+    released: bool = False
 
     @property
     def size(self) -> int:
@@ -154,6 +157,8 @@ def _proof(group: str, entry: FailedEntry) -> Sequence[Argument]:
         return ("HEXISTS", entry.note.key, entry.note.field)
     if entry.pending_for is not None:
         return ("XPENDING", entry.stream, group, entry.id, entry.id, 1, entry.pending_for)
+    if entry.released:
+        return ("XPENDING", entry.stream, group, "IDLE", RELEASED_IDLE, entry.id, entry.id, 1)
     return ("ECHO", "due")
 
 
@@ -184,6 +189,10 @@ def _take_back(
     for entry in entries if acked else ():
         consumer = entry.pending_for or entry.envelope.get("consumer", "")
         deliveries = entry.envelope.get("deliveries") or "1"
+        if entry.released:
+            release = ("XNACK", entry.stream, group, "FAIL", "IDS", 1, entry.id)
+            commands.append((*release, "RETRYCOUNT", deliveries, "FORCE"))
+            continue
         claim = ("XCLAIM", entry.stream, group, consumer, 0, entry.id)
         commands.append((*claim, "RETRYCOUNT", deliveries, "FORCE", "JUSTID"))
     commands += _each_key("HSET", entries)

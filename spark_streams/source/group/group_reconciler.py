@@ -11,7 +11,13 @@ from spark_streams.source.group.commit_marks import Marks
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.gone_or_moved import Mender, is_another, vanished
 from spark_streams.source.group.group_admin import Start, create_consumers, create_groups_at, set_groups_to
-from spark_streams.source.group.group_state import GroupState, fetch_state, missing, require_alone
+from spark_streams.source.group.group_state import (
+    GroupState,
+    fetch_state,
+    missing,
+    require_alone,
+    require_none_released,
+)
 from spark_streams.source.group.initial_position import InitialPositionKeys, save_initial_positions
 from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.subscription import Subscription
@@ -151,6 +157,8 @@ class GroupReconciler:
         groups = {stream: state for stream, state in states.items() if state is not None}
         for stream, state in groups.items():
             require_alone(self._member, stream, state)
+            if self._alone:
+                require_none_released(self._member, stream, state)
         new = {stream: state.last_delivered for stream, state in groups.items() if stream not in begin.positions}
         kept = {**begin.positions, **save_initial_positions(server, InitialPositionKeys("start", self._member), new)}
         for stream, state in groups.items():

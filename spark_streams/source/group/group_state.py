@@ -31,7 +31,8 @@ class GroupState(NamedTuple):
 
     last_delivered: the group's position; entries_read, lag: Redis' own counts, None where it cannot tell;
     ours: entries pending for our consumer; known: whether the group has our consumer at all; others: who else is there;
-    counted: whether entries_read is what the server says, and no estimate.
+    counted: whether entries_read is what the server says, and no estimate; released: entries that are pending for
+    nobody (XNACK); the two replies were not made at one moment, so it may be too many.
     """
 
     last_delivered: StreamId
@@ -41,6 +42,7 @@ class GroupState(NamedTuple):
     known: bool = True
     others: tuple[OtherConsumer, ...] = ()
     counted: bool = True
+    released: int = 0
 
     def is_shared(self, member: Membership) -> bool:
         """Whether others read from the group; consumers that hold our own claims and pieces are not others."""
@@ -146,11 +148,14 @@ def _read_group_state(
         return None
     ours = None
     others = []
+    released = 0
     if isinstance(consumers, ReplyError):
         if not (is_no_group(consumers) or is_no_such_key(consumers)):  # gone since the groups were looked at
             raise server.error_of(consumers, ("XINFO", "CONSUMERS", stream, member.group))
     else:
-        for consumer in consumers_in(consumers):
+        known = consumers_in(consumers)
+        released = max(0, group.pending - sum(consumer.pending for consumer in known))
+        for consumer in known:
             if consumer.text == member.consumer:
                 ours = consumer.pending
             elif not consumer.text.startswith(member.consumer + NOTED):
@@ -163,6 +168,7 @@ def _read_group_state(
         known=ours is not None,
         others=tuple(others),
         counted=group.entries_read is not None,
+        released=released,
     )
 
 
@@ -176,6 +182,16 @@ def require_alone(member: Membership, stream: str, state: GroupState) -> None:
         raise GroupSharedError(
             f"stream {stream!r}: consumer {other!r} is in group {member.group!r} too, and with noAck nobody can tell "
             f"whose an entry is; {remedy}"
+        )
+
+
+def require_none_released(member: Membership, stream: str, state: GroupState) -> None:
+    """Raises GroupSharedError if entries of the group were released: a noAck query has no pending list to read them."""
+    if state.released:
+        raise GroupSharedError(
+            f"stream {stream!r}: {state.released} entries of group {member.group!r} were released (XNACK) and are "
+            "pending for no consumer. A query with noAck does not read pending entries. Run it without noAck once, and "
+            "it reads them"
         )
 
 

@@ -23,7 +23,7 @@ from spark_streams.source.microbatch.background import BackgroundWorker
 from spark_streams.source.microbatch.remove import Removing
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges
-from spark_streams.source.recovery.claim import delete_claim_consumers
+from spark_streams.source.recovery.claim_consumers import delete_claim_consumers
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task_notes import collect
 from spark_streams.wire.server import Server

@@ -3,10 +3,11 @@ what is new; else a piece as the last resort."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from spark_streams.ids import MAX_ID
+from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.options import Options
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import DataLoss
@@ -26,6 +27,8 @@ from spark_streams.source.recovery.taken_entries import Taken
 from spark_streams.source.room import Room
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.wire.server import Server
+
+_log = logging.getLogger("spark_streams.source")
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class ContentsChooser:
         self._dead_letter = dead_letter
         self._limits = limits
         self._taken = Taken()
+        self._left_fatal: set[tuple[str, StreamId, int]] = set()
         self.turn = 0
 
     def forget(self) -> None:
@@ -102,12 +106,14 @@ class ContentsChooser:
         return BatchContents(claimed, ranges + new, new)
 
     def _claim(self, server: Server, state: QueryState, token: str, room: Room) -> dict[str, list[Claimed]]:
-        """Entries of dead consumers, and claims of a run that died before an offset named them."""
+        """Entries of dead consumers and released ones, and claims of a run that died before an offset named them."""
         options = self._options
         rules = Rules(
             options["claimIdle"],
+            state.prefetch is None,  # else the room is taken; the next trigger has none, and takes them
             options["maxDeliveries"],
-            self._dead_letter,
+            None if options["deadLetterStream"] is None else self._dead_letter,
+            self._leave,
             self._losses.report,
             self._taken,
             self._subscription.live,
@@ -117,6 +123,20 @@ class ContentsChooser:
         for stream, some in claimed.items():
             self._counters.claimed[stream] += sum(one.count for one in some)
         return claimed
+
+    def _leave(self, stream: str, ids: Sequence[StreamId]) -> None:
+        """Fatal entries stay pending: said once."""
+        news = (stream, ids[0], len(ids))
+        if news in self._left_fatal:
+            return
+        self._left_fatal.add(news)
+        group = self._subscription.member.group
+        _log.warning(
+            "stream %r: %d entries of group %r, from %s on, are marked as fatal (XNACK FATAL), and this query has no "
+            "deadLetterStream. They stay pending and are not read. To have them as dead letters, set deadLetterStream "
+            "and maxDeliveries; rstream pending %s --group %s --entries 20 lists them",
+            stream, len(ids), group, ids[0], stream, group,
+        )  # fmt: skip
 
     def _left_by_a_crash(self, server: Server, state: QueryState, room: Room) -> list[EntryRange]:
         """Entries that a crashed run reserved and did not log: pending for us above what is acknowledged."""

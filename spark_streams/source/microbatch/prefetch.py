@@ -78,7 +78,7 @@ class Prefetch:
     def work(self, server: Server) -> None:
         """Reserve, unless a closer look is needed: whoever makes the batch takes it. Raises as `reserve` does."""
         heads, found = fetch_state(server, self.reserving.member, self.streams, self.known)
-        states = {stream: state for stream, state in found.items() if state is not None and not state.others}
+        states = {s: state for s, state in found.items() if state is not None and not (state.others or state.released)}
         if len(states) < len(found) or any(_is_trimmed(heads[s], state) for s, state in states.items()):
             return
         backlog = self.reserving.admission.backlog(heads, states)

@@ -27,7 +27,7 @@ from spark_streams.source.microbatch.background import BackgroundWorker
 from spark_streams.source.microbatch.prefetch import Prefetch
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge
-from spark_streams.source.recovery.claim import delete_empty_consumers
+from spark_streams.source.recovery.claim_consumers import delete_empty_consumers
 from spark_streams.source.recovery.handed_entries import take_handed
 from spark_streams.wire.server import Server
 

@@ -121,11 +121,12 @@ class Trigger:
         return kept
 
     def _reserve_ahead(self, groups: Mapping[str, GroupState], new: Sequence[EntryRange], most: int | None) -> None:
-        """Begin to reserve what follows a batch, where that is much (Limits.worth_ahead), and nobody else is in the
-        groups: it would wait for us while they could read it. new: what was reserved since they stood like this."""
+        """Begin to reserve what follows a batch, if that is much (Limits.worth_ahead). Not if others are in the groups:
+        they could read it meanwhile. Not if entries were released: the next batch begins with them. new: what was
+        reserved since they stood like this."""
         if self._options["delivery"] == "at-most-once" or self._options["claimIdle"] is not None:
             return
-        if any(state.others for state in groups.values()):
+        if any(state.others or state.released for state in groups.values()):
             return
         left = Counter(self._admission.backlog(self._groups.heads, groups))
         left.subtract(per_stream(new))

@@ -1,8 +1,12 @@
-"""Taking over what dead consumers of the group have left pending (XPENDING … IDLE, XCLAIM).
+"""Taking over what dead consumers of the group have left pending, and what was released (XPENDING … IDLE, XCLAIM).
 
 Claimed entries have ids below the position of the batch, so a range of ids cannot name them. Each claim moves them to a
 consumer made for it, `<consumer>~claim~<token>`; the offset of the batch names that consumer and how many entries it
 has, and a replay reads its pending list. When the batch is committed they are acknowledged and the consumer is deleted.
+
+Released entries (XNACK, Redis 8.8) belong to no consumer, so every query of the group takes them at once, with or
+without claimIdle. XNACK FATAL says that an entry must not be read again: it becomes a dead letter, or stays pending if
+the query has no dead-letter stream.
 
 A claim that a crash left before the offset was logged is found by its consumer's name, and is the next batch's.
 
@@ -21,40 +25,45 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_streams.ids import MAX_ID, MIN_ID
+from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.data_loss import GO_ON
-from spark_streams.source.group.group_state import GroupState, OtherConsumer
+from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.limits import Limits
-from spark_streams.source.membership import OF_A_QUERY, Membership, owner_of
+from spark_streams.source.membership import Membership, owner_of
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
+from spark_streams.source.recovery.claim_consumers import claim_consumer, delete_claim_consumers
 from spark_streams.source.recovery.dead_entries import DeadEntries
-from spark_streams.source.recovery.left_claims import claim_consumer, left_claims, that_fit
+from spark_streams.source.recovery.holders import Holder, Live, holders_of
+from spark_streams.source.recovery.left_claims import left_claims, that_fit
 from spark_streams.source.recovery.taken_entries import Taken, forget, remember, take
 from spark_streams.source.room import Room
-from spark_streams.wire.connection import Argument, ReplyError, pack
+from spark_streams.wire.connection import ReplyError, pack
 from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, decode_pending, texts_of
+from spark_streams.wire.released import FATAL
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import consumers_in
 
-_ENDLESS = 1 << 62  # deliveries
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
 
 
 @dataclass(frozen=True)
 class Rules:
-    """idle: milliseconds that an entry must have been left alone, None: nothing is claimed; most: deliveries after
-    which an entry is dead, None: any number; dead_letter: what to do with those; lose: told of a stream, how many
-    entries of it are gone, what became of them, and what is to be done; taken: what earlier runs have claimed; live:
-    which of some (stream, consumer) are queries that run."""
+    """idle: milliseconds that an entry must have been left alone, None: no consumer's are claimed; released: whether
+    released entries are taken; most: deliveries after which an entry is dead, None: any number; dead_letter: what to do
+    with dead entries, None: there is no dead-letter stream; leave: told of a stream and its fatal entries that stay
+    released for want of one; lose: told of a stream, how many entries of it are gone, what became of them, and what is
+    to be done; taken: what earlier runs have claimed; live: which of some (stream, consumer) are queries that run."""
 
     idle: int | None
+    released: bool
     most: int | None
-    dead_letter: Callable[[DeadEntries], None]
+    dead_letter: Callable[[DeadEntries], None] | None
+    leave: Callable[[str, Sequence[StreamId]], None]
     lose: Callable[[str, int, str, str], None]
     taken: Taken
-    live: Callable[[Server, Sequence[tuple[str, str]]], set[tuple[str, str]]]
+    live: Live
     limits: Limits
 
 
@@ -74,14 +83,14 @@ def take_over(
     _require_all(server, member, states, begin, rules)
     claimed = that_fit(server, member, left_claims(member, states, begin), room.budget, rules.limits)
     room = room.without({stream: sum(claim.count for claim in claims) for stream, claims in claimed.items()})
-    if rules.idle is None or room.is_full:
+    if room.is_full:
         return claimed
     ours = claim_consumer(member.consumer, token)
-    for stream, dead in _dead_consumers(server, member, states, rules).items():
+    for stream, holders in holders_of(server, member, states, rules.idle, rules.released, rules.live).items():
         asked: list[bytes] = []
         taken = 0
-        for consumer in dead:
-            ids, count = _claim(server, member, stream, consumer, ours, rules, room.without({stream: taken}))
+        for holder in holders:
+            ids, count = _claim(server, member, stream, holder, ours, rules, room.without({stream: taken}))
             asked += ids
             taken += count
         if taken:
@@ -96,10 +105,11 @@ def take_over(
             gone = _gone(server, member, stream, ours, asked, rules.limits) if held < taken else 0
             if gone:
                 problem = (
-                    f"that other consumers of group {member.group!r} had left pending were trimmed or deleted before"
+                    f"that other consumers of group {member.group!r} had left pending or released were trimmed or "
+                    "deleted before they were claimed"
                 )
                 remedy = "they are pending no more, and the next run goes on without them"
-                rules.lose(stream, gone, f"{problem} they were claimed", remedy)
+                rules.lose(stream, gone, problem, remedy)
     return claimed
 
 
@@ -114,66 +124,16 @@ def _require_all(
         server.execute(*(remember(*name, left) if left else forget(*name)))
 
 
-def delete_claim_consumers(server: Server, member: Membership, claimed: Mapping[str, Sequence[Claimed]]) -> None:
-    """Delete the consumers of a committed claim. One that still holds entries is kept (R10)."""
-    names = [(stream, claim.consumer) for stream, claims in claimed.items() for claim in claims]
-    _delete_if_empty(server, member, names, [forget(member, stream, consumer) for stream, consumer in names])
-
-
-def _delete_if_empty(
-    server: Server, member: Membership, names: Sequence[tuple[str, str]], also: Sequence[Sequence[Argument]] = ()
-) -> None:
-    """names: stream and consumer of each."""
-    if not names:
-        return
-    held = server.pipeline([("XPENDING", s, member.group, "-", "+", 1, consumer) for s, consumer in names])
-    empty = [name for name, reply in zip(names, held, strict=True) if reply == []]
-    server.pipeline([*[("XGROUP", "DELCONSUMER", s, member.group, consumer) for s, consumer in empty], *also])
-
-
-def delete_empty_consumers(server: Server, member: Membership, states: Mapping[str, GroupState]) -> None:
-    """Delete our own consumers of earlier claims and pieces that a crash has kept from being deleted."""
-    own = [
-        (stream, other.name)
-        for stream, state in states.items()
-        for other in state.others
-        if member.made(other.name) and not other.pending
-    ]
-    _delete_if_empty(server, member, own)
-
-
-def _dead_consumers(
-    server: Server, member: Membership, states: Mapping[str, GroupState], rules: Rules
-) -> dict[str, list[str]]:
-    """Per stream, the consumers that hold entries, are not ours, and are not running rstream queries."""
-    suspects: list[tuple[str, OtherConsumer]] = []
-    for stream, state in states.items():
-        suspects += [
-            (stream, other) for other in state.others if other.pending and owner_of(other.name) != member.consumer
-        ]
-    if not suspects:
-        return {}
-    owners = [(stream, owner_of(other.name)) for stream, other in suspects]
-    alive = rules.live(server, owners)
-    dead: dict[str, list[str]] = {}
-    for (stream, other), owner in zip(suspects, owners, strict=True):
-        if owner not in alive:
-            dead.setdefault(stream, []).append(other.name)
-    return dead
-
-
 def _claim(
-    server: Server, member: Membership, stream: str, consumer: str, to: str, rules: Rules, room: Room
+    server: Server, member: Membership, stream: str, holder: Holder, to: str, rules: Rules, room: Room
 ) -> tuple[list[bytes], int]:
-    """Claim from one consumer, a page at a time; the entries that were asked for (as `PendingPage.ids`), how many."""
-    assert rules.idle is not None
+    """Claim from one holder, a page at a time; the entries that were asked for (as `PendingPage.ids`), how many."""
     ids: list[bytes] = []
     limit = room.of(stream)
-    counts = OF_A_QUERY.search(consumer) is None
     asked, start, most = 0, MIN_ID, rules.limits.claim_page
     while (limit is None or asked < limit) and not (room.budget and room.budget.is_spent):
         count = most if limit is None else min(most, limit - asked)
-        question = ("XPENDING", stream, member.group, "IDLE", rules.idle, bytes(start), "+", count, consumer)
+        question = holder.question(member, stream, start, count)
         there = server.of(stream)
         there.request(pack(*question))
         page = decode_pending(there.receive(), 1)[0]
@@ -181,7 +141,7 @@ def _claim(
             raise server.error_of(page, question[:3])
         if page.last is None:
             break
-        left, packed = _dead_letter(stream, consumer, page, rules) if counts else (page.count, page.ids)
+        left, packed = _without_dead(stream, holder, page, rules) if holder.counts else (page.count, page.ids)
         is_all = True
         if left and room.budget is not None:
             found = EntryRange(stream, start, page.last, left, owned=False, ids=packed)
@@ -190,26 +150,36 @@ def _claim(
             if not is_all:
                 left, packed = weighed.count, b"".join(arguments_of(packed)[: weighed.count].to_pylist())
         if left:
-            send_claim(server, member, stream, to, rules.idle, left, packed, counts)
+            send_claim(server, member, stream, to, holder.idle, left, packed, holder.counts)
             ids.append(packed)
             asked += left
         if page.count < count or page.last == MAX_ID or not is_all:
             break
         start = page.last.next()
-    if asked and not counts:
-        server.execute(*take(replace(member, consumer=owner_of(consumer)), stream, consumer, asked))
+    if asked and holder.consumer is not None and not holder.counts:
+        owner = replace(member, consumer=owner_of(holder.consumer))
+        server.execute(*take(owner, stream, holder.consumer, asked))
     return ids, asked
 
 
-def _dead_letter(stream: str, consumer: str, page: PendingPage, rules: Rules) -> tuple[int, bytes]:
-    """Hand over the entries of a page that were delivered too often; the others: how many, and their packed ids."""
-    over = page.deliveries >= (_ENDLESS if rules.most is None else rules.most)
+def _without_dead(stream: str, holder: Holder, page: PendingPage, rules: Rules) -> tuple[int, bytes]:
+    """Hand over the entries of a page that were delivered too often, or are fatal; the others: how many, and their
+    packed ids."""
+    fatal = page.deliveries == FATAL
+    over = fatal if rules.most is None else page.deliveries >= rules.most
     if not over.any():
         return page.count, page.ids
     ids = page.parsed_ids()
-    rules.dead_letter(
-        DeadEntries(stream, consumer, [ids[row] for row in np.flatnonzero(over)], page.deliveries[over].tolist())
-    )
+    for is_fatal, rows in ((True, np.flatnonzero(fatal)), (False, np.flatnonzero(over & ~fatal))):
+        some = [ids[row] for row in rows]
+        if not some:
+            continue
+        if rules.dead_letter is None:
+            rules.leave(stream, some)
+            continue
+        dead = DeadEntries(stream, holder.consumer, some, page.deliveries[rows].tolist())
+        told = replace(dead, reason="fatal", message="marked as fatal (XNACK FATAL)") if is_fatal else dead
+        rules.dead_letter(told)
     left = arguments_of(page.ids).filter(pa.array(~over))
     return len(left), b"".join(left.to_pylist())
 

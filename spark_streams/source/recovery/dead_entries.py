@@ -18,10 +18,11 @@ _FIRST_LOOK = 20  # entries that are asked for at once; how large they are shows
 
 @dataclass(frozen=True)
 class DeadEntries:
-    """Such entries of one stream, pending for `consumer`: their ids, how often each was delivered, and why they go."""
+    """Such entries of one stream: their ids, how often each was delivered, and why they go. consumer: the one that they
+    are pending for, None: they were released (XNACK)."""
 
     stream: str
-    consumer: str
+    consumer: str | None
     ids: Sequence[StreamId]
     deliveries: Sequence[int]
     stage: str = "claim"
@@ -64,7 +65,7 @@ def _look(server: Server, group: str, dead: DeadEntries, asked: slice) -> tuple[
             "stream": dead.stream,
             "id": str(entry),
             "group": group,
-            "consumer": dead.consumer,
+            "consumer": dead.consumer or "",
             "stage": dead.stage,
             "reason": dead.reason,
             "error": dead.error,
@@ -77,5 +78,7 @@ def _look(server: Server, group: str, dead: DeadEntries, asked: slice) -> tuple[
         if is_returned(dead.stream):
             again = ReturnedEntry.of(dead.stream, bytes(entry), fields)
             fields, envelope = again.fields, {**envelope, **again.told()}
-        letters.append(FailedEntry(dead.stream, bytes(entry), fields, envelope, pending_for=dead.consumer))
+        released = dead.consumer is None
+        letter = FailedEntry(dead.stream, bytes(entry), fields, envelope, None, dead.consumer, released)
+        letters.append(letter)
     return letters, [bytes(entry) for entry, reply in zip(ids, replies, strict=True) if not reply]

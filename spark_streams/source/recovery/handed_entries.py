@@ -15,7 +15,7 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import send_claim
-from spark_streams.source.recovery.left_claims import claim_consumer
+from spark_streams.source.recovery.claim_consumers import claim_consumer
 from spark_streams.wire.server import Server
 
 _log = logging.getLogger("spark_streams.source")

@@ -16,19 +16,13 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
+from spark_streams.source.recovery.claim_consumers import MARK, claim_consumer
 from spark_streams.source.recovery.taken_entries import remember
 from spark_streams.source.weigh import Budget, Weighed
 from spark_streams.wire.connection import Argument, ReplyError
 from spark_streams.wire.entries.pending_page import texts_of
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.server import Server
-
-_MARK = "~claim~"
-
-
-def claim_consumer(consumer: str, token: str) -> str:
-    """Name of the consumer that holds what one claim of a query took over."""
-    return f"{consumer}{_MARK}{token}"
 
 
 def left_claims(member: Membership, states: Mapping[str, GroupState], begin: Offset) -> dict[str, list[Claimed]]:
@@ -37,7 +31,7 @@ def left_claims(member: Membership, states: Mapping[str, GroupState], begin: Off
     for stream, state in states.items():
         logged = {claim.consumer for claim in begin.claimed.get(stream, ())}
         for other in state.others:
-            if other.name.startswith(member.consumer + _MARK) and other.name not in logged and other.pending:
+            if other.name.startswith(member.consumer + MARK) and other.name not in logged and other.pending:
                 claims.setdefault(stream, []).append(Claimed(other.name, other.pending))
     return claims
 

@@ -29,7 +29,7 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_ranges
-from spark_streams.source.recovery.claim import delete_claim_consumers
+from spark_streams.source.recovery.claim_consumers import delete_claim_consumers
 from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.poison_pieces import MARK, Held, held_apart, held_by, move
 from spark_streams.source.recovery.poison_record import Failure, Remembered, drop_failure, failure_of

@@ -1,0 +1,47 @@
+"""The consumers that a query makes for its claims: their names, and their end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Claimed
+from spark_streams.source.recovery.taken_entries import forget
+from spark_streams.wire.connection import Argument
+from spark_streams.wire.server import Server
+
+MARK = "~claim~"
+
+
+def claim_consumer(consumer: str, token: str) -> str:
+    """Name of the consumer that holds what one claim of a query took over."""
+    return f"{consumer}{MARK}{token}"
+
+
+def delete_claim_consumers(server: Server, member: Membership, claimed: Mapping[str, Sequence[Claimed]]) -> None:
+    """Delete the consumers of a committed claim. One that still holds entries is kept (R10)."""
+    names = [(stream, claim.consumer) for stream, claims in claimed.items() for claim in claims]
+    _delete_if_empty(server, member, names, [forget(member, stream, consumer) for stream, consumer in names])
+
+
+def _delete_if_empty(
+    server: Server, member: Membership, names: Sequence[tuple[str, str]], also: Sequence[Sequence[Argument]] = ()
+) -> None:
+    """names: stream and consumer of each."""
+    if not names:
+        return
+    held = server.pipeline([("XPENDING", s, member.group, "-", "+", 1, consumer) for s, consumer in names])
+    empty = [name for name, reply in zip(names, held, strict=True) if reply == []]
+    server.pipeline([*[("XGROUP", "DELCONSUMER", s, member.group, consumer) for s, consumer in empty], *also])
+
+
+def delete_empty_consumers(server: Server, member: Membership, states: Mapping[str, GroupState]) -> None:
+    """Delete our own consumers of earlier claims and pieces that a crash has kept from being deleted."""
+    own = [
+        (stream, other.name)
+        for stream, state in states.items()
+        for other in state.others
+        if member.made(other.name) and not other.pending
+    ]
+    _delete_if_empty(server, member, own)
