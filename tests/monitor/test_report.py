@@ -136,18 +136,27 @@ def test_a_log_adds_up_over_runs_and_keeps_to_what_was_asked_for() -> None:
     assert [one.stream for one in report.groups] == ["s"]
 
 
-def test_of_many_groups_the_furthest_behind_are_drawn_in_the_same_colours() -> None:
+def test_each_chart_draws_the_highest_of_its_own_lines() -> None:
     reading = LogReading()
     for at in range(20):
         reading.add(line("10:00:00", group=f"g{at}", lag=at, lag_ms=1000 - at))
     lag, behind, *_ = reading.report("log").charts
-    assert len(lag.lines) == len(behind.lines) == LINES
-    assert lag.left_out == 20 - LINES
-    assert lag.lines[0].name == "g19 of s"
-    assert behind.lines[0].name == "g0 of s"
-    colours = {one.name: one.colour for one in lag.lines}
-    assert colours == {one.name: one.colour for one in behind.lines}
-    assert sorted(colours.values()) == list(range(LINES))
+    assert [one.name for one in lag.lines] == [f"g{19 - at} of s" for at in range(LINES)]
+    assert [one.name for one in behind.lines] == [f"g{at} of s" for at in range(LINES)]
+    assert lag.left_out == behind.left_out == 20 - LINES
+
+
+def test_a_group_has_the_same_colour_in_both_charts() -> None:
+    reading = LogReading()
+    for at in range(20):
+        reading.add(line("10:00:00", group=f"g{at}", lag=at, lag_ms=2000 + at if at > 16 else 1000 - at))
+    lag, behind, *_ = reading.report("log").charts
+    for chart in (lag, behind):
+        assert sorted(one.colour for one in chart.lines) == list(range(LINES))
+    of_lag, of_behind = ({one.name: one.colour for one in chart.lines} for chart in (lag, behind))
+    both = of_lag.keys() & of_behind.keys()
+    assert both == {"g17 of s", "g18 of s", "g19 of s"}
+    assert all(of_lag[name] == of_behind[name] for name in both)
 
 
 def test_a_chart_is_well_formed_and_breaks_where_nothing_is_known() -> None:
@@ -157,7 +166,7 @@ def test_a_chart_is_well_formed_and_breaks_where_nothing_is_known() -> None:
     [path] = root.iter("path")
     assert path.attrib["d"].count("M") == 2
     assert len(list(root.iter("circle"))) == 3
-    assert "and 3 with less" in "".join(root.itertext())
+    assert "and 3 more, none of them higher" in "".join(root.itertext())
     assert "nothing was measured" in draw(Chart("Lag", "entries", (Line("a", ((0, None),)),)), 0, 1)
 
 
@@ -185,7 +194,7 @@ def test_one_old_group_does_not_flatten_the_others(unit: str) -> None:
         ]  # fmt: skip
     legend = "".join(next(root.iter("ul")).itertext())
     assert "each on a scale of its own" in legend
-    assert "and 4 with less" in legend
+    assert "and 4 more, none of them higher" in legend
     [svg] = root.iter("svg")
     height = float(svg.attrib["viewBox"].split()[3])
     assert all(0 < float(y) <= height for y in re.findall(r' y\d?="([\d.]+)"', ElementTree.tostring(svg).decode()))

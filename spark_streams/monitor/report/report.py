@@ -4,17 +4,17 @@ monitor.report.html makes the page, rendering fills its templates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spark_streams.monitor.report.series import Point, Series
 
-LINES = 6  # of a chart; the smaller ones beyond are left out, and that is said
+LINES = 6  # lines of a chart, the highest; the legend says how many there are beyond
 
 
 @dataclass(frozen=True)
 class Line:
     """One line of a chart. points: (milliseconds since the epoch, value), None where it is broken; colour: 0 … LINES−1,
-    the same for the same name in all charts."""
+    the same for a name in the charts that are drawn together."""
 
     name: str
     points: tuple[Point, ...]
@@ -28,8 +28,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """unit: `entries`, `per second` or `ms`. left_out: lines that there was no room for; one_scale: lines are held
-    against each other, so they share a scale whatever their sizes."""
+    """unit: `entries`, `per second` or `ms`. left_out: how many lines there are beyond LINES, none of them higher;
+    one_scale: the lines share a scale whatever their sizes, because readers compare them."""
 
     title: str
     unit: str
@@ -106,15 +106,15 @@ class Report:
 
 
 def charts_of(*drawn: tuple[str, str, Series], one_scale: bool = False) -> list[Chart]:
-    """A chart for each (title, unit, lines), all of the same names: those that are drawn, and their colours, are the
-    same in all. one_scale: as in Chart."""
-    tables = [{name: Line(name, tuple(series[name])) for name in series} for _, _, series in drawn]
-    # In turns the highest of each chart, so that the top of none is left out.
-    ranks = [sorted(table, key=lambda name: -table[name].peak) for table in tables]
-    names = list(dict.fromkeys(name for turn in zip(*ranks, strict=True) for name in turn))
-    chosen = {name: colour for colour, name in enumerate(sorted(names[:LINES]))}
+    """A chart for each (title, unit, lines): the highest of its own lines. A name that is in two charts has the same
+    colour in both. one_scale: as in Chart."""
     charts = []
-    for (title, unit, _), table, rank in zip(drawn, tables, ranks, strict=True):
-        lines = [Line(name, table[name].points, chosen[name]) for name in rank if name in chosen]
-        charts.append(Chart(title, unit, tuple(lines), len(names) - len(chosen), one_scale))
+    colours: dict[str, int] = {}
+    for title, unit, series in drawn:
+        lines = sorted((Line(name, tuple(series[name])) for name in series), key=lambda line: -line.peak)
+        names = [line.name for line in lines[:LINES]]
+        free = sorted({*range(LINES)} - {colours[name] for name in names if name in colours})
+        colours |= dict(zip(sorted(name for name in names if name not in colours), free, strict=False))
+        shown = tuple(replace(line, colour=colours[line.name]) for line in lines[:LINES])
+        charts.append(Chart(title, unit, shown, len(lines) - len(shown), one_scale))
     return charts
