@@ -11,7 +11,15 @@ import click
 from spark_streams.commands.criteria import criteria_of, criteria_options, progress, say_none_is_meant
 from spark_streams.commands.entry import age, no_such_entry, parse_id, print_entry
 from spark_streams.commands.redrive import redrive
-from spark_streams.commands.shared import address_of, connect, json_option, print_json, print_table, url_option
+from spark_streams.commands.shared import (
+    address_of,
+    connect,
+    json_option,
+    output_option,
+    print_json,
+    print_table,
+    url_option,
+)
 from spark_streams.errors import StreamStateError
 
 if TYPE_CHECKING:
@@ -112,9 +120,7 @@ def show(stream: str, entry: str | None, limit: int, url: str, as_json: bool, **
 
 @dead.command()
 @click.argument("stream")
-@click.option(
-    "--output", type=click.Path(dir_okay=False, allow_dash=True), default="-", help="A file; else the screen."
-)
+@output_option("The file to write; - for standard output.", "-")
 @click.option("--limit", type=click.IntRange(1), help="So many dead letters at most, oldest first.")
 @criteria_options
 @url_option

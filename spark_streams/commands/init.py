@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from spark_streams.commands.shared import connect, named_streams, url_option
+from spark_streams.commands.shared import connect, named_streams, output_option, url_option
 from spark_streams.errors import StreamStateError
 from spark_streams.jobs.arguments import MONITORING, sample_argument
+from spark_streams.wire.server_url import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,10 +25,10 @@ _THEN = {
 
 @click.command(short_help="A job's configuration; alert rules; a dashboard.")
 @sample_argument
-@click.option("--out", metavar="FILE", help="Where to; default: NAME with its ending, in this folder.")
+@output_option("The file to write; default: NAME with its ending, in this folder.")
 @click.option("--stream", metavar="STREAM", help="A stream that there is: its name and fields are put in.")
 @url_option
-def init(name: str, out: str | None, stream: str | None, url: str) -> None:
+def init(name: str, output: str | None, stream: str | None, url: str) -> None:
     """Write a commented configuration of a job: load, etl, aggregate, archive, reprocess_dead_letters; or what goes
     with `rstream exporter`: alerts (rules for Prometheus), grafana (a dashboard).
 
@@ -36,19 +38,21 @@ def init(name: str, out: str | None, stream: str | None, url: str) -> None:
     \b
     Examples:
       rstream init etl --stream orders
-      rstream init archive --out /etc/rstream/archive.toml
-      rstream init alerts --out /etc/prometheus/rstream-alerts.yml
+      rstream init archive -o /etc/rstream/archive.toml
+      rstream init alerts -o /etc/prometheus/rstream-alerts.yml
     """
     from spark_streams.jobs.sample_config import about, file_of, sample_config
 
     if name in MONITORING and stream is not None:
         raise click.UsageError(f"--stream goes with a job: {file_of(name)} is for all streams")
-    path = Path(out or file_of(name))
+    path = Path(output or file_of(name))
     if path.exists():
-        raise click.UsageError(f"{path} exists, and is not overwritten: name another file with --out")
+        raise click.UsageError(f"{path} exists, and is not overwritten: name another file with --output")
     text = sample_config(name)
+    typed = click.get_current_context().get_parameter_source("url") is ParameterSource.COMMANDLINE
+    is_plain = redacted(url) == url
     if stream is not None:
-        text = about(text, stream, _columns(url, stream))
+        text = about(text, stream, _columns(url, stream), url if typed and is_plain else None)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -56,6 +60,8 @@ def init(name: str, out: str | None, stream: str | None, url: str) -> None:
         raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
     then = _THEN.get(name, f"  rstream run {name} --config {shlex.quote(str(path))} --check")
     click.echo(f"wrote {path}: look through it, then\n{then}")
+    if stream is not None and typed and not is_plain:
+        click.echo("  with RSTREAM_URL set: the url has a login, and is not written into the file")
 
 
 def _columns(url: str, stream: str) -> Sequence[tuple[str, str]]:

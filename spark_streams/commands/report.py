@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.shared import address_of, connect, milliseconds, named_streams, url_option
+from spark_streams.commands.shared import address_of, connect, milliseconds, named_streams, output_option, url_option
 from spark_streams.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     "--every", metavar="TIME", default="1s", show_default=True, callback=milliseconds, help="How often to look then."
 )
 @click.option("--log", type=click.Path(dir_okay=False), help="Instead of a server: a log of spark_streams.watch.")
-@click.option(
-    "-o", "--output", default="rstream-report.html", show_default=True, help="The file to write; - for standard output."
-)
+@output_option("The file to write; - for standard output.", "rstream-report.html")
 @url_option
 def report(
     names: tuple[str, ...], group: str | None, lasts: int | None, every: int, log: str | None, output: str, url: str

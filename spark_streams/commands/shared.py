@@ -96,6 +96,21 @@ def _given_beside_the_url() -> dict[str, str]:
     return {**around, **typed}
 
 
+def output_option(text: str, default: str | None = None) -> Callable[[F], F]:
+    """`-o`, `--output`: the file that a command writes. Its former name is refused with the one it has now."""
+
+    def refuse(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(f"--out is now -o or --output: give --output {value}")
+
+    def options(command: F) -> F:
+        command = click.option("--out", hidden=True, expose_value=False, callback=refuse)(command)
+        shown = default is not None
+        return click.option("-o", "--output", metavar="FILE", default=default, show_default=shown, help=text)(command)
+
+    return options
+
+
 def json_option(command: F) -> F:
     """`--json`: for programs."""
     return click.option("--json", "as_json", is_flag=True, help="For programs: JSON instead of a table.")(command)

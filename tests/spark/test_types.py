@@ -40,6 +40,23 @@ def test_every_type_equals_itself_after_a_stream(spark: SparkSession, server: Se
     assert back.orderBy("s").collect() == frame.orderBy("s").collect()
 
 
+def test_a_decimal_within_json_is_a_string_that_spark_reads_exactly(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    digits = "12345678901234567890.123456789012345678"
+    schema = "order STRUCT<amount: DECIMAL(38, 18)>"
+    append(spark.createDataFrame([Row(order=Row(amount=Decimal(digits)))], schema), server, "s")
+    with server.client() as client:
+        [(_, written)] = client.xrange("s")
+        client.xadd("s", {"order": f'{{"amount":{digits}}}'})
+    text = f'{{"amount":"{digits}"}}'
+    assert written == {b"order": text.encode()}
+    texts = spark.createDataFrame([(text,)], "text STRING")
+    assert texts.selectExpr("from_json(text, 'amount DECIMAL(38, 18)').amount").collect() == [Row(Decimal(digits))]
+    back = drain(read_stream(spark, server, schema, streams="s"), tmp_path).collect()
+    assert [row.order.amount for row in back] == [Decimal(digits)] * 2
+
+
 def test_a_value_that_does_not_fit_leaves_its_entry_in_the_corrupt_record(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:
