@@ -5,6 +5,10 @@ While there is none, the guard is not `needed`, and no command is checked.
 
 from __future__ import annotations
 
+import logging
+import math
+import time
+
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import Command, find
 from spark_streams.engine.resp.replies import CommandError
@@ -16,6 +20,15 @@ from spark_streams.engine.store.memory import MemoryGauge
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."
 LOADING = "LOADING Redis is loading the dataset in memory"
 WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
+# A line of an HTTP request begins with one of them; a browser sends them before any body. Source: `processCommand`.
+HTTP_WORDS = frozenset((b"post", b"host:"))
+_HTTP_WARNING_SECONDS = 60
+
+log = logging.getLogger("rstream.engine")
+
+
+class HttpRequestError(Exception):
+    """The client sent a line of an HTTP request: close the connection, and run nothing of what is behind it."""
 
 
 class Guard:
@@ -26,6 +39,7 @@ class Guard:
         self._memory = memory
         self._password = b""
         self._loading = False
+        self._warned_of_http = -math.inf  # time of the last warning
         self.needed = False  # whether commands must be checked
         config.when("requirepass", self._password_changed)
         config.when("maxmemory", self._limit_changed)
@@ -63,6 +77,16 @@ class Guard:
         if user != b"default" or (self._password and not hmac.compare_digest(password, self._password)):
             raise CommandError(WRONG_PASSWORD)
         client.authenticated = True
+
+    def warn_of_http(self, client: Client) -> None:
+        """Log that a connection was closed because of an HTTP request; at most once a minute."""
+        moment = time.monotonic()
+        if moment - self._warned_of_http >= _HTTP_WARNING_SECONDS:
+            self._warned_of_http = moment
+            log.warning(
+                "possible attack: %s sent an HTTP request (POST or Host:), as a web page may do that wants to run "
+                "commands here. The connection was closed.", client.address,
+            )  # fmt: skip
 
     def check(self, client: Client, spec: Command, args: list[bytes]) -> None:
         """Raises NOAUTH, LOADING or OOM."""

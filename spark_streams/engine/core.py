@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TypeAlias
 
-from spark_streams.engine.access import Guard
+from spark_streams.engine.access import HTTP_WORDS, Guard, HttpRequestError
 from spark_streams.engine.blocking import Waiters
 from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client, Waiter
 from spark_streams.engine.command_table import COMMANDS, Command, find, named_by
@@ -273,6 +273,11 @@ class Engine:
             return reply
         except CommandError as failure:
             return self._refuse(client, args, failure, spec, running)
+        except HttpRequestError:
+            self.access.warn_of_http(client)
+            client.closing = True
+            self.disconnect(client)
+            return None
         except Exception:
             log.exception("internal error in %r", args[0])
             return error(b"ERR internal error, see the engine's log")
@@ -292,7 +297,9 @@ class Engine:
         return reply
 
     def look_up(self, args: list[bytes]) -> Command:
-        """The command that these arguments name. Raises CommandError."""
+        """The command that these arguments name. Raises CommandError, HttpRequestError."""
+        if args[0].lower() in HTTP_WORDS:
+            raise HttpRequestError
         spec = find(args)
         if spec.name.encode() == args[0].lower():
             self._known[args[0]] = spec
