@@ -6,7 +6,6 @@ While there is none, the guard is not `needed`, and no command is checked.
 from __future__ import annotations
 
 import logging
-import math
 import time
 
 from spark_streams.engine.client import Client
@@ -22,7 +21,11 @@ LOADING = "LOADING Redis is loading the dataset in memory"
 WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
 # A line of an HTTP request begins with one of them; a browser sends them before any body. Source: `processCommand`.
 HTTP_WORDS = frozenset((b"post", b"host:"))
-_HTTP_WARNING_SECONDS = 60
+MOST_REFUSALS = 100  # of a client that is not logged in
+_QUIET_SECONDS = 60
+HTTP_REQUEST = (
+    "it sent an HTTP request (POST or Host:), as a web page does that tries to run commands here. None was run"
+)
 
 log = logging.getLogger("rstream.engine")
 
@@ -39,7 +42,7 @@ class Guard:
         self._memory = memory
         self._password = b""
         self._loading = False
-        self._warned_of_http = -math.inf  # time of the last warning
+        self._next_warning: dict[str, float] = {}  # when each may be logged again
         self.needed = False  # whether commands must be checked
         config.when("requirepass", self._password_changed)
         config.when("maxmemory", self._limit_changed)
@@ -78,15 +81,19 @@ class Guard:
             raise CommandError(WRONG_PASSWORD)
         client.authenticated = True
 
-    def warn_of_http(self, client: Client) -> None:
-        """Log that a connection was closed because of an HTTP request; at most once a minute."""
+    def count_refusal(self, client: Client) -> None:
+        """A command of a client that is not logged in was refused. The last of `MOST_REFUSALS` closes it."""
+        client.refusals += 1
+        if client.refusals == MOST_REFUSALS:
+            client.closing = True
+            self.warn_of(client, f"{MOST_REFUSALS} commands refused before it logged in")
+
+    def warn_of(self, client: Client, why: str) -> None:
+        """Log why a connection is closed that anybody can make: each reason once a minute, not to fill the disk."""
         moment = time.monotonic()
-        if moment - self._warned_of_http >= _HTTP_WARNING_SECONDS:
-            self._warned_of_http = moment
-            log.warning(
-                "possible attack: %s sent an HTTP request (POST or Host:), as a web page may do that wants to run "
-                "commands here. The connection was closed.", client.address,
-            )  # fmt: skip
+        if moment >= self._next_warning.get(why, 0):
+            self._next_warning[why] = moment + _QUIET_SECONDS
+            log.warning("closing %s: %s", client.address, why)
 
     def check(self, client: Client, spec: Command, args: list[bytes]) -> None:
         """Raises NOAUTH, LOADING or OOM."""

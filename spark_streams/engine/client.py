@@ -19,7 +19,7 @@ class Client:
 
     __slots__ = ("address", "authenticated", "broken", "closing", "created", "db", "dirty", "flags", "id", "laddr",
                  "last_command", "last_seen", "lib_name", "lib_ver", "name", "postponed", "queue",
-                 "reply_mode", "resp", "waiter", "watching")  # fmt: skip
+                 "refusals", "reply_mode", "resp", "waiter", "watching")  # fmt: skip
 
     def __init__(self, identity: int, db: Database, address: str, laddr: str, now: int) -> None:
         self.id = identity
@@ -41,6 +41,7 @@ class Client:
         self.watching: list[tuple[Database, bytes]] = []
         self.waiter: Waiter | None = None  # set while blocked
         self.authenticated = True
+        self.refusals = 0  # commands refused before it logged in
         self.postponed = False  # CLIENT PAUSE holds its next command up
         self.closing = False  # close once the output is written
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TypeAlias
 
-from spark_streams.engine.access import HTTP_WORDS, Guard, HttpRequestError
+from spark_streams.engine.access import HTTP_REQUEST, HTTP_WORDS, Guard, HttpRequestError
 from spark_streams.engine.blocking import Waiters
 from spark_streams.engine.client import REPLY_OFF, REPLY_ON, REPLY_SKIP_NEXT, REPLY_SKIPPING, Client, Waiter
 from spark_streams.engine.command_table import COMMANDS, Command, find, named_by
@@ -110,14 +110,17 @@ class Engine:
         client.unwatch()
         self.clients.pop(client.id, None)
 
-    def run(self, client: Client, requests: list[Request], out: list[bytes], room: int, start: int = 0) -> int:
-        """Run requests from `start` on in order, their replies appended to `out`; where it stopped.
+    def run(
+        self, client: Client, requests: list[Request], out: list[bytes], room: int, start: int = 0, most: int = 1 << 31
+    ) -> int:
+        """Run `most` requests from `start` on in order, their replies appended to `out`; where it stopped.
 
         The last is one that blocks or closes, or the one whose reply makes them more than `room` bytes. An XaddBatch
         that must not be taken as one is replaced in `requests` by its commands.
         """
         client.last_seen = self.now
-        end = self._split_at_pause(client, requests, start) if self.paused_until else len(requests)
+        stop = start + most
+        end = min(self._split_at_pause(client, requests, start, stop) if self.paused_until else len(requests), stop)
         at = start
         while at < end:
             request = requests[at]
@@ -128,7 +131,7 @@ class Engine:
                 reply = self._run_batch(client, request)
                 if reply is None:
                     requests[at : at + 1] = request.commands()
-                    end = len(requests)  # nothing is paused: then there would be no batches
+                    end = min(len(requests), stop)  # nothing is paused: then there would be no batches
                     continue
             at += 1
             if client.reply_mode != REPLY_ON:
@@ -147,10 +150,11 @@ class Engine:
         self._time(None)
         return at
 
-    def _split_at_pause(self, client: Client, requests: list[Request], start: int) -> int:
-        """The place of the first request that CLIENT PAUSE holds up; from `start` on all are single commands now."""
+    def _split_at_pause(self, client: Client, requests: list[Request], start: int, stop: int) -> int:
+        """The place of the first request before `stop` that CLIENT PAUSE holds up, or the end. From `start` on all are
+        single commands now."""
         requests[start:] = commands = single_commands(requests[start:])
-        for at, command in enumerate(commands, start):
+        for at, command in enumerate(commands[: stop - start], start):
             if self.must_wait(command):
                 client.postponed = True
                 return at
@@ -274,7 +278,7 @@ class Engine:
         except CommandError as failure:
             return self._refuse(client, args, failure, spec, running)
         except HttpRequestError:
-            self.access.warn_of_http(client)
+            self.access.warn_of(client, HTTP_REQUEST)
             client.closing = True
             self.disconnect(client)
             return None
@@ -287,6 +291,8 @@ class Engine:
     ) -> bytes:
         """The error as a reply, counted for the command (running: it had begun); a queued transaction is broken."""
         reply = error(failure.text)
+        if self.access.keeps_out(client):
+            self.access.count_refusal(client)
         if client.queue is not None and (spec is None or "intransaction" not in spec.flags):
             client.broken = True
         named = spec or named_by(args)

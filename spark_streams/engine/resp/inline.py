@@ -25,7 +25,21 @@ def take_inline(data: bytes, start: int, found: list[Request]) -> int:
     return line + 1
 
 
-_ESCAPES = {110: 10, 114: 13, 116: 9, 98: 8, 97: 7}
+_BLANKS = b" \t\n\v\f\r\0"
+_UNQUOTED = re.compile(rb"[^ \n\r\t\0\"']*")
+_QUOTED = re.compile(
+    rb"""
+    "([^"\\]*(?:\\.[^"\\]*)*)"
+  | '([^'\\]*(?:\\(?:'|(?!'))[^'\\]*)*)'
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPED = re.compile(rb"\\(?:x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_HEX = "0123456789abcdefABCDEF"
+# What each escape in double quotes stands for.
+_MEANT = {b"\\" + bytes((byte,)): bytes((byte,)) for byte in range(256)}
+_MEANT.update({b"\\n": b"\n", b"\\r": b"\r", b"\\t": b"\t", b"\\b": b"\b", b"\\a": b"\a"})
+_MEANT.update({f"\\x{one}{two}".encode(): bytes.fromhex(one + two) for one in _HEX for two in _HEX})
 
 
 def split_quoted(text: bytes) -> list[bytes] | None:
@@ -33,42 +47,23 @@ def split_quoted(text: bytes) -> list[bytes] | None:
     words: list[bytes] = []
     at, end = 0, len(text)
     while True:
-        while at < end and text[at] in b" \t\n\v\f\r\0":
+        while at < end and text[at] in _BLANKS:
             at += 1
         if at >= end:
             return words
-        word = bytearray()
-        quote = 0
-        while at < end:
-            byte = text[at]
-            if quote == 34 and byte == 92 and text[at + 1 : at + 2] == b"x" and _is_hex(text[at + 2 : at + 4]):
-                word.append(int(text[at + 2 : at + 4], 16))
-                at += 3
-            elif quote == 34 and byte == 92 and at + 1 < end:
-                at += 1
-                word.append(_ESCAPES.get(text[at], text[at]))
-            elif quote == 39 and byte == 92 and text[at + 1 : at + 2] == b"'":
-                at += 1
-                word.append(39)
-            elif quote and byte == quote:
-                if at + 1 < end and text[at + 1] not in b" \t\n\v\f\r":
-                    return None
-                quote = 0
-                at += 1
-                break
-            elif quote:
-                word.append(byte)
-            elif byte in b" \n\r\t\0":
-                break
-            elif byte in (34, 39):
-                quote = byte
-            else:
-                word.append(byte)
-            at += 1
-        if quote:
-            return None
-        words.append(bytes(word))
-
-
-def _is_hex(digits: bytes) -> bool:
-    return len(digits) == 2 and all(digit in b"0123456789abcdefABCDEF" for digit in digits)
+        run = _UNQUOTED.match(text, at)
+        assert run is not None  # it may be empty
+        word, at = run[0], run.end()
+        if text[at : at + 1] in (b'"', b"'"):
+            quoted = _QUOTED.match(text, at)
+            if quoted is None:
+                return None
+            at = quoted.end()
+            if at < end and text[at] not in b" \t\n\v\f\r":
+                return None
+            word += (
+                _ESCAPED.sub(lambda escaped: _MEANT[escaped[0]], quoted[1])
+                if quoted[1] is not None
+                else quoted[2].replace(b"\\'", b"'")
+            )
+        words.append(word)

@@ -25,7 +25,7 @@ _SENTINEL = b"+\r\n"  # read as b"" between commands, and as a part of a command
 
 def whole_commands(data: bytes, found: list[Request], limits: RequestLimits) -> int:
     """As many whole commands as hiredis can read from this pipelined chunk; where they end (0: leave it alone)."""
-    if limits.unauthenticated or _MANY.search(data) is not None:
+    if _MANY.search(data) is not None:
         return 0
     for sign, header in _OTHER_AGGREGATES:
         # MAXLEN ~ 1000 has a line of nothing but `~`, which is no header.

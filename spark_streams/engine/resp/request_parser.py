@@ -27,6 +27,7 @@ from spark_streams.engine.resp.requests import (
     Request,
     RequestLimits,
     TooLongError,
+    may_log_in,
 )
 from spark_streams.engine.resp.xadd_batch import SHORTEST, Shape, Shapes, XaddBatch, find_batch
 
@@ -35,16 +36,20 @@ _LONG_BATCH = 16384  # bytes of a batch behind which another one is looked for
 _BETWEEN_BATCHES = 8192  # bytes of other commands between two batches
 _ASTERISK, _DOLLAR = b"*$"  # a command begins with the one, an argument with the other
 _PER_ARGUMENT = 50  # bytes that Python takes for each argument, roughly
+_STEPS = 1000  # lines and arguments that one call reads strictly: about a millisecond
+_BYTES_PER_STEP = 64  # of a line
 
 
 class RequestParser:
-    """One connection's parser: `feed` it bytes, get commands. `limits` may be replaced between two commands.
+    """One connection's parser: `feed` it bytes, get commands. `limits` may be replaced between two calls.
 
-    Before AUTH it gives one command at a time; `feed(b"")` goes on with the rest. With `shapes`, neighbouring
-    XADDs that differ only in their values may come as one XaddBatch.
+    A call that must read strictly stops after about a millisecond; while `has_more`, `feed(b"")` goes on from there.
+    Before AUTH it stops behind each AUTH and HELLO, too: what follows may be longer. With `shapes`, neighbouring XADDs
+    that differ only in their values may come as one XaddBatch.
     """
 
-    __slots__ = ("_arguments", "_count", "_held", "_shape", "_shapes", "_taken", "_wanted", "failure", "limits")
+    __slots__ = ("_arguments", "_at", "_count", "_data", "_held", "_shape", "_shapes", "_steps", "_taken", "_wanted",
+                 "failure", "limits")  # fmt: skip
 
     def __init__(self, limits: RequestLimits | None = None, shapes: Shapes | None = None) -> None:
         self._shapes = shapes
@@ -56,17 +61,31 @@ class RequestParser:
         self._taken = 0  # about the bytes of memory that they take
         self._held = bytearray()  # arrived and not used: an unfinished line or argument
         self._wanted = 0  # bytes of `_held` without which nothing can be finished
+        self._data = b""  # read up to `_at`, where the last call stopped; empty if it read all
+        self._at = 0
+        self._steps = 0  # that this call may still take
 
     @property
     def held(self) -> int:
-        """About how many bytes the unfinished request takes."""
-        return len(self._held) + self._taken
+        """About how many bytes the unfinished request, and what has not been read yet, take."""
+        return len(self._held) + self._taken + len(self._data) - self._at
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the last call stopped before the end of its bytes: call `feed(b"")` before there are others."""
+        return bool(self._data)
 
     def feed(self, data: bytes) -> list[Request]:
         """Take bytes in; the commands that are complete by now. After a malformed one `failure` is set."""
+        self._steps = _STEPS
+        if self._data:
+            assert not data, "the rest of the last bytes has to be taken first"
+            return self._go_on()
         if self._held:
+            # All that is held is an unfinished line, or an argument of which so many bytes are wanted.
+            unfinished = self._wanted == 0 and b"\n" not in data and len(self._held) + len(data) <= MAX_INLINE
             self._held += data
-            if len(self._held) < self._wanted:
+            if unfinished or len(self._held) < self._wanted:
                 self._check_held()
                 return []
             data = bytes(self._held)
@@ -75,37 +94,56 @@ class RequestParser:
         try:
             rest = self._take_requests(data, requests)
         except ProtocolError as failure:
-            self.failure = failure
-            self._arguments = []
+            self._fail(failure)
             return requests
         if rest or self._count:
             self._held += rest
             self._check_held()
         return requests
 
+    def _go_on(self) -> list[Request]:
+        """More of the bytes that the last call left."""
+        requests: list[Request] = []
+        data, at = self._data, self._at
+        self._data, self._at = b"", 0
+        try:
+            self._held += self._take_strictly(data, at, requests)
+        except ProtocolError as failure:
+            self._fail(failure)
+            return requests
+        self._check_held()
+        return requests
+
+    def _fail(self, failure: ProtocolError) -> None:
+        self.failure = failure
+        self._held.clear()
+        self._arguments, self._taken = [], 0
+        self._data, self._at = b"", 0
+
     def _check_held(self) -> None:
-        if self.held > self.limits.held:
-            self.failure = TooLongError()
-            self._held.clear()
-            self._arguments, self._taken = [], 0
+        if len(self._held) + self._taken > self.limits.held:
+            self._fail(TooLongError())
 
     # The steps: each appends to `requests` what it takes from the front of the data, and gives back what is behind it.
 
     def _take_requests(self, data: bytes, requests: list[Request]) -> bytes:
         """All that is complete. Raises ProtocolError."""
+        if self.limits.unauthenticated:
+            return self._take_strictly(data, 0, requests)
         if self._count:
-            data = data[self._take_arguments(data, 0, requests) :]
+            at = self._take_arguments(data, 0, requests)
             if self._count:
-                return data
+                return self._take_strictly(data, at, requests)
+            data = data[at:]
         if len(data) >= SHORTEST:
             data = self._take_batches(data, requests)
         if data[:1] == b"*":
             if len(data) >= PIPELINED:
                 data = data[whole_commands(data, requests, self.limits) :]
-            elif not self.limits.unauthenticated and (arguments := _one_command(data)) is not None:
+            elif (arguments := _one_command(data)) is not None:
                 requests.append(arguments)
                 return b""
-        return self._take_strictly(data, requests)
+        return self._take_strictly(data, 0, requests)
 
     def _take_batches(self, data: bytes, requests: list[Request]) -> bytes:
         """Batches of XADDs, and the few commands that stand before each of them."""
@@ -128,7 +166,7 @@ class RequestParser:
         """The batch with which the data begins."""
         shape = self._shape
         if shape is None or not data.startswith(shape.prefix):
-            if self._shapes is None or self.limits.unauthenticated:
+            if self._shapes is None:
                 return None
             shape = self._shapes.learn(data)
             if shape is None:
@@ -139,7 +177,7 @@ class RequestParser:
     def _take_until_batch(self, data: bytes, requests: list[Request]) -> bytes:
         """The few commands before what looks like another batch of the last one's shape: MULTI before the XADDs, or
         EXEC and MULTI between those of two transactions. Nothing, if that lies within an argument."""
-        if self._shape is None or self.limits.unauthenticated:
+        if self._shape is None:
             return data
         border = data.find(self._shape.prefix, 1, _BETWEEN_BATCHES)
         if border < 0:
@@ -150,21 +188,28 @@ class RequestParser:
         requests += commands
         return data[border:]
 
-    def _take_strictly(self, data: bytes, requests: list[Request]) -> bytes:
-        """Command by command, and of an unfinished one its complete arguments. Before AUTH one command only."""
+    def _take_strictly(self, data: bytes, at: int, requests: list[Request]) -> bytes:
+        """Command by command from this place on, and of an unfinished one its complete arguments."""
         self._wanted = 0
-        at, size, alone = 0, len(data), self.limits.unauthenticated
-        while at < size and not self._count and not (alone and requests):
-            if data[at] == _ASTERISK:
-                end = self._take_count(data, at)
-                if self._count:
-                    end = self._take_arguments(data, end, requests)
+        size = len(data)
+        while at < size and not self._must_stop(requests):
+            if self._count:
+                end = self._take_arguments(data, at, requests)
+                if self._count and self._steps > 0:
+                    return data[end:]
             else:
-                end = take_inline(data, at, requests)
-            if end < 0:
-                break
+                end = self._take_count(data, at) if data[at] == _ASTERISK else take_inline(data, at, requests)
+                if end < 0:
+                    return data[at:]
+                self._steps -= 1 + (end - at) // _BYTES_PER_STEP
             at = end
-        return data[at:]
+        if at < size:
+            self._data, self._at = data, at
+        return b""
+
+    def _must_stop(self, requests: list[Request]) -> bool:
+        """Whether this call has read enough."""
+        return self._steps <= 0 or (self.limits.unauthenticated and bool(requests) and may_log_in(requests[-1]))
 
     def _take_count(self, data: bytes, at: int) -> int:
         """The line with which a command begins; where it ends, -1 if it is not whole yet."""
@@ -185,7 +230,8 @@ class RequestParser:
     def _take_arguments(self, data: bytes, at: int, requests: list[Request]) -> int:
         """Arguments of the unfinished command, which is finished with its last one; where the unused bytes begin."""
         arguments, size, longest = self._arguments, len(data), self.limits.bulk
-        for _ in range(self._count - len(arguments)):
+        missing = self._count - len(arguments)
+        for _ in range(min(missing, self._steps)):
             line = data.find(b"\r\n", at, at + MAX_INLINE + 2)
             if line < 0:
                 if at < size and data[at] != _DOLLAR:
@@ -208,6 +254,9 @@ class RequestParser:
             arguments.append(data[line + 2 : end])
             self._taken += length + _PER_ARGUMENT
             at = end + 2
+        self._steps -= missing
+        if self._steps < 0:
+            return at
         requests.append(arguments)
         self._count = self._taken = 0
         return at

@@ -41,6 +41,11 @@ class RequestLimits:
         self.unauthenticated = unauthenticated
 
 
+def may_log_in(request: Request) -> bool:
+    """Whether other limits may hold behind this command."""
+    return isinstance(request, list) and request[0].lower() in (b"auth", b"hello")
+
+
 BEFORE_AUTH = RequestLimits(bulk=16384, arguments=10, unauthenticated=True)
 
 

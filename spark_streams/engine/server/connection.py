@@ -1,7 +1,8 @@
 """One client's connection: reading, running what was read, and sending the replies.
 
 Per turn: read what the socket has (up to 256 KB), parse it, run its commands, and write all their replies with one
-send; a single small reply is sent at the end of the turn.
+send; a single small reply is sent at the end of the turn. If that takes longer than a slice, the other connections have
+their turn before it goes on, and nothing is read from this one until then.
 
 What the kernel does not take of the replies stays here, and as long as that is much, no more commands are run: what
 comes is held as it came (`held`), so that a client may send all that it has before it reads. So a slow reader holds up
@@ -29,6 +30,9 @@ from spark_streams.engine.server.output import Output
 READ_SIZE = 256 * 1024
 READ_LITTLE = 64 * 1024  # unless the last read was as much: room for more costs system calls of its own
 PAUSE_ABOVE = 8 * 1024 * 1024  # unsent bytes above which a connection's commands wait
+UNREAD_BEFORE_AUTH = 16 * 1024  # unsent bytes above which a client that is not logged in is closed
+SLICE_SECONDS = 0.002  # after which the others have their turn
+_SLICE = 64  # requests that are run before the time is looked at
 
 # Replies below so many bytes are sent when all ready sockets are served: a send wakes the client up, who then competes.
 _SMALL_REPLY = 512
@@ -53,7 +57,7 @@ class Turn(Protocol):
 class Connection:
     """One client's socket with what has been read and not run, and what is to be sent and not sent."""
 
-    __slots__ = ("backlog", "backlog_bytes", "channel", "client", "closed", "connections", "deaf", "engine", "events",
+    __slots__ = ("backlog", "channel", "client", "closed", "connections", "deaf", "engine", "events",
                  "held", "output", "parser", "queued", "read_size")  # fmt: skip
 
     def __init__(self, channel: Channel, client: Client, parser: RequestParser, connections: Turn) -> None:
@@ -65,7 +69,6 @@ class Connection:
         self.closed = False
         self.deaf = False  # the other side has gone, and what it sent is still to be run
         self.backlog: list[Request] = []  # commands that were read and wait
-        self.backlog_bytes = 0  # about what they take
         self.held = bytearray()  # what came behind them
         self.queued = False  # to go on with that
         self.read_size = READ_LITTLE
@@ -75,7 +78,7 @@ class Connection:
     @property
     def not_run(self) -> int:
         """Bytes that have been read."""
-        return self.parser.held + self.backlog_bytes + len(self.held)
+        return self.parser.held + sum(map(size_of, self.backlog)) + len(self.held)
 
     @property
     def waiting(self) -> int:
@@ -85,7 +88,7 @@ class Connection:
     @property
     def has_more(self) -> bool:
         """Whether commands wait."""
-        return bool(self.backlog or self.held)
+        return bool(self.backlog or self.held or self.parser.has_more)
 
     @property
     def may_run(self) -> bool:
@@ -105,7 +108,7 @@ class Connection:
             if self.has_more:
                 self.engine.commit()
             self.flush()
-        if mask & selectors.EVENT_READ and not self.closed and not self.deaf:
+        if mask & selectors.EVENT_READ and not (self.closed or self.deaf or self.queued):
             try:
                 data = self.channel.recv(self.read_size)
             except (BlockingIOError, InterruptedError):
@@ -119,17 +122,18 @@ class Connection:
             self._take(data)
 
     def _take(self, data: bytes) -> None:
-        parser = self.parser
-        if parser.limits is BEFORE_AUTH:
-            self._take_unauthenticated(data)
-        elif self.backlog or self.held or self.client.waiter is not None or self.waiting > PAUSE_ABOVE:
+        if self.has_more or self.client.waiter is not None or self.waiting > PAUSE_ABOVE:
             self.held += data
-            if self.backlog_bytes + len(self.held) > parser.limits.held:
+            if len(self.held) > self.parser.limits.held:
                 what = "a command that waits" if self.client.waiter is not None else "replies that are not read"
                 log.warning("closing %s: too much behind %s (client-query-buffer-limit)", self.client.address, what)
                 self.close()
         else:
-            self._run(parser.feed(data))
+            self._run(self._parse(data))
+
+    def _parse(self, data: bytes) -> list[Request]:
+        self.parser.limits = BEFORE_AUTH if self.engine.access.keeps_out(self.client) else self.engine.config.requests
+        return self.parser.feed(data)
 
     def _end(self) -> None:
         """The other side has closed. What it sent is run, if it only waits for replies to be read."""
@@ -140,32 +144,16 @@ class Connection:
         else:
             self.close()
 
-    def _take_unauthenticated(self, data: bytes) -> None:
-        """Command by command, because after AUTH more is allowed."""
-        parser, client = self.parser, self.client
-        while True:
-            commands = parser.feed(data)
-            if client.authenticated or not self.engine.access.closed:
-                parser.limits = self.engine.config.requests
-            self._run(commands)
-            if client.closing or self.closed or not commands:
-                return
-            data = b""
-            if client.authenticated:
-                parser.limits = self.engine.config.requests
-                if parser.held:
-                    self._take(data)
-                return
-
     def run_backlog(self) -> None:
-        """What waited: the commands that were read, then a piece of what came behind them. The rest has its turn when
-        others had theirs."""
-        commands, self.backlog, self.backlog_bytes = self.backlog, [], 0
+        """A slice of what waited: the commands that were read, or a piece of what came behind them."""
+        commands, self.backlog = self.backlog, []
+        if not commands:
+            data = b""
+            if not self.parser.has_more:
+                data = bytes(memoryview(self.held)[:READ_SIZE])
+                del self.held[:READ_SIZE]
+            commands = self._parse(data)
         self._run(commands)
-        if self.held and not self.backlog and self.may_run:
-            data = bytes(memoryview(self.held)[:READ_SIZE])
-            del self.held[:READ_SIZE]
-            self._run(self.parser.feed(data))
         if self.deaf and not self.has_more:
             self.close()
         elif not self.closed:
@@ -175,25 +163,22 @@ class Connection:
         client = self.client
         out = self.output.fresh
         ran = 0
+        until = time.perf_counter() + SLICE_SECONDS
         while ran < len(commands):
-            ran = self.engine.run(client, commands, out, PAUSE_ABOVE, ran)
+            stop = ran + _SLICE
+            ran = self.engine.run(client, commands, out, PAUSE_ABOVE, ran, _SLICE)
             if client.waiter is not None or client.closing:
                 break
             if client.postponed:
                 self.connections.postponed.append(self)
                 break
-            if ran < len(commands):
-                self.backlog = commands[ran:]
-                self.engine.commit()
-                self.flush()
-                if self.closed:
-                    return
-                if not self.may_run:
-                    break  # the rest when this has been read
-                commands, ran, self.backlog = self.backlog, 0, []
+            if ran < stop:
+                # The replies are many: the rest, if there is any, when they have been read.
+                break
+            if time.perf_counter() > until:
+                break
         if ran < len(commands):
             self.backlog = commands[ran:]
-            self.backlog_bytes = sum(map(size_of, self.backlog))
             self.flush()
             return
         failure = self.parser.failure
@@ -242,6 +227,9 @@ class Connection:
 
     def is_read_too_slowly(self, moment: float) -> bool:
         """Whether more waits than client-output-buffer-limit allows, or for longer."""
+        if self.waiting > UNREAD_BEFORE_AUTH and self.engine.access.keeps_out(self.client):
+            self.engine.access.warn_of(self.client, "too many bytes unread before it logged in")
+            return True
         too_slow = self.output.is_read_too_slowly(self.engine.config.output, moment)
         if too_slow:
             log.warning("closing %s: %d bytes unread (client-output-buffer-limit)", self.client.address, self.waiting)

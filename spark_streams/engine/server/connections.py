@@ -15,10 +15,10 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import Reply, encode
 from spark_streams.engine.resp.request_parser import RequestParser
-from spark_streams.engine.resp.requests import BEFORE_AUTH
 from spark_streams.engine.server.connection import Connection
 from spark_streams.engine.server.listeners import Channel
 
+TURN_SECONDS = 0.008  # of one turn for what was left by earlier ones
 FLUSH_AT_END = 1.0  # seconds for clients to take what is still to be sent when the server stops
 
 log = logging.getLogger("rstream.engine")
@@ -43,8 +43,7 @@ class Connections:
     def add(self, channel: Channel, address: str, own: str) -> None:
         """A client has come in."""
         client = self.engine.connect(address, own)
-        limits = self.engine.config.requests if client.authenticated else BEFORE_AUTH
-        connection = Connection(channel, client, RequestParser(limits, self.engine.shapes), self)
+        connection = Connection(channel, client, RequestParser(shapes=self.engine.shapes), self)
         self.by_id[client.id] = connection
         self.selector.register(channel, selectors.EVENT_READ, connection)
 
@@ -80,12 +79,16 @@ class Connections:
         self.resumable.clear()
 
     def go_on(self) -> None:
-        """Run a piece of what others have still to be run."""
+        """Run a slice of what each has still to be run; some of them in the next turns, if they are many."""
+        until = time.perf_counter() + TURN_SECONDS
         unfinished, self.unfinished = self.unfinished, []
-        for connection in unfinished:
+        for at, connection in enumerate(unfinished, 1):
             connection.queued = False
             if connection.has_more and connection.may_run:
                 connection.run_backlog()
+            if time.perf_counter() > until:
+                self.unfinished = unfinished[at:] + self.unfinished
+                break
 
     def unpause(self) -> None:
         """CLIENT PAUSE is over."""
