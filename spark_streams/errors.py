@@ -45,6 +45,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
+from spark_streams.printable import printable
+
 
 class RStreamError(Exception):
     """The root of the tree above.
@@ -55,7 +57,7 @@ class RStreamError(Exception):
     condition: ClassVar[str] = "RSTREAM_ERROR"
 
     def __init__(self, message: str) -> None:
-        self.message = " ".join(message.split())
+        self.message = printable(" ".join(message.split()))
         super().__init__(self.message)
 
     def __str__(self) -> str:

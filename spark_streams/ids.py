@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from spark_streams.numbers import whole
+
 U64_MAX = 2**64 - 1
 
 
@@ -14,14 +16,12 @@ class InvalidStreamId(ValueError):  # noqa: N818 - named like the option and con
     """The text is not `<ms>` or `<ms>-<seq>` with both numbers in 0 … 2**64-1."""
 
     def __init__(self, text: object) -> None:
-        super().__init__(f"not a stream id: {text!r}; write <milliseconds> or <milliseconds>-<sequence>")
+        super().__init__(f"not a stream id: {text!r:.100}; write <milliseconds> or <milliseconds>-<sequence>")
 
 
 def _u64(digits: str, text: object) -> int:
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
-        raise InvalidStreamId(text)
-    number = int(digits)
-    if number > U64_MAX:
+    number = whole(digits)
+    if number is None:
         raise InvalidStreamId(text)
     return number
 

@@ -12,6 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from spark_streams.numbers import COUNT_MAX, whole
+
 RUNS = "rstream:runs"  # the highest number that a run of a sink was given
 SLOTS = 16384
 _TAG = re.compile(rb"[^{]*\{([^}]+)\}", re.DOTALL)
@@ -87,13 +89,20 @@ def delays_key(stream: str, group: str) -> bytes:
 
 def is_returned(stream: str) -> bool:
     """Whether a stream that a query reads is one of those that entries come back to."""
-    return stream.startswith("rstream:returned:")
+    return stream.startswith(f"rstream:{_RETURNED}:")
+
+
+def is_beside(stream: str) -> bool:
+    """Whether a name is one of those that streams beside a stream have, read_retry_stream can read it or not."""
+    return is_returned(stream) or stream.startswith(f"rstream:{_RETRY}:")
 
 
 def read_retry_stream(name: str) -> RetryStream | None:
     """What such a name says; None for any other."""
     found = _RETRY_NAME.fullmatch(name)
-    attempts = None if found is None else int(found[4])
+    attempts = None if found is None else whole(found[4], COUNT_MAX)
+    if found is not None and attempts is None:
+        return None
     found = found or _RETURNED_NAME.fullmatch(name)
     return None if found is None else RetryStream(found[2] or found[1], unquote(found[3]), attempts)
 

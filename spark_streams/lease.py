@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_streams.errors import RStreamError, TakenError
+from spark_streams.numbers import whole
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection import Argument
@@ -69,7 +70,7 @@ class Processes:
         holder = _read(value)
         if holder is None or not self.space or holder.get("space") != self.space:
             return None
-        return bool(self.born(int(holder["pid"])) == holder["born"] != "")
+        return bool(self.born(whole(str(holder["pid"])) or 0) == holder["born"] != "")
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,10 @@ def _read(value: bytes | None) -> dict[str, str | int] | None:
         known = json.loads(value or b"")
     except ValueError:
         return None
-    return known if isinstance(known, dict) and isinstance(known.get("pid"), int) else None
+    if not isinstance(known, dict):
+        return None
+    kinds = {"pid": int, "host": str, "space": str, "born": str}
+    return known if all(isinstance(known.get(name), kind) for name, kind in kinds.items()) else None
 
 
 def describe(value: bytes | None) -> str:

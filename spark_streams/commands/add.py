@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_streams.commands.shared import connect, json_option, print_json, url_option
+from spark_streams.commands.shared import connect, json_option, print_json, say, url_option
 from spark_streams.errors import SchemaError, ServerReplyError
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def add(
     if as_json:
         print_json({"stream": stream, "added": added, "last": last})
     elif fields == ("-",):
-        click.echo(f"added {added:,} entries" + (f", the last one is {last}" if last else ""))
+        say(f"added {added:,} entries" + (f", the last one is {last}" if last else ""))
     else:
-        click.echo(last)
+        say(last)
 
 
 def _send(server: Server, head: Sequence[Any], entries: Iterator[Sequence[str]]) -> tuple[int, str | None]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from spark_streams.commands.shared import say
 from spark_streams.errors import OptionError
 
 if TYPE_CHECKING:
@@ -51,11 +52,10 @@ def say_none_is_meant(address: Address, stream: str, criteria: Criteria, for_pro
     from spark_streams.deadletter.criteria import Criteria
     from spark_streams.deadletter.listing import count_by_kind
     from spark_streams.deadletter.none_meant import why_none_is_meant
-    from spark_streams.monitor.terminal.units import printable
 
     with progress("count", quiet=for_program) as tell:
         counts = count_by_kind(address, stream, Criteria(), tell)
-    click.echo(printable(why_none_is_meant(stream, criteria, counts)), err=for_program)
+    say(why_none_is_meant(stream, criteria, counts), err=for_program)
 
 
 @contextlib.contextmanager

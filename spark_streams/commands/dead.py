@@ -18,6 +18,7 @@ from spark_streams.commands.shared import (
     output_option,
     print_json,
     print_table,
+    say,
     url_option,
 )
 from spark_streams.errors import StreamStateError
@@ -140,7 +141,7 @@ def export(stream: str, output: str, limit: int | None, url: str, **chosen: Any)
             file.write(as_line(dead_letter) + "\n")
             written += 1
     if output != "-":
-        click.echo(f"{written:,} dead letters of {stream} written to {output}", err=True)
+        say(f"{written:,} dead letters of {stream} written to {output}", err=True)
     if not written:
         say_none_is_meant(address, stream, criteria, for_program=True)
 
@@ -175,7 +176,7 @@ def purge(stream: str, limit: int | None, dry_run: bool, yes: bool, url: str, as
     else:
         if dry_run and done.deleted:
             _print_kinds(done.counts)
-        click.echo(f"{'would delete' if dry_run else 'deleted'} {done.deleted:,} dead letters of {stream}")
+        say(f"{'would delete' if dry_run else 'deleted'} {done.deleted:,} dead letters of {stream}")
     if not done.counts.letters:
         say_none_is_meant(address, stream, criteria, as_json)
 

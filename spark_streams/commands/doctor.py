@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_streams.commands.shared import address_of, json_option, print_json, url_option
+from spark_streams.numbers import whole
 
 if TYPE_CHECKING:
     from spark_streams.doctor.cluster.facts import ClusterFacts, Member
@@ -104,7 +105,7 @@ def _about(facts: ServerFacts) -> dict[str, Any]:
         "version": facts.version or None,
         "mode": facts.mode or None,
         "role": facts.role,
-        "database": int(facts.database) if facts.database else None,
+        "database": whole(facts.database),
         "user": facts.user or None,
         "used_memory": facts.number("used_memory") or None,
         "maxmemory": facts.number("maxmemory") if "maxmemory" in facts.info else None,

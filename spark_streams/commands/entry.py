@@ -31,14 +31,14 @@ def age(entry: str) -> str:
     """How long ago an entry was added; its id itself where that is no time."""
     from spark_streams.monitor.terminal.units import duration
 
-    ms = time.time() * 1000 - int(entry.partition("-")[0])
+    ms = time.time() * 1000 - StreamId.parse(entry).ms
     return f"{duration(max(ms, 0))} ago" if abs(ms) < _NO_TIME else entry
 
 
 def print_entry(what: str, entry: str, pairs: Iterable[tuple[bytes, bytes]], note: str = "") -> None:
     """An entry, a line for each field. what: it is; note: what else is known of it. Bytes that are no text, or that a
     terminal would obey, are escaped; of a long value the beginning is shown."""
-    from spark_streams.monitor.terminal.units import printable
+    from spark_streams.printable import printable
 
     old = age(entry)
     more = "   ".join(printable(one) for one in ("" if old == entry else old, note) if one)
@@ -81,6 +81,6 @@ def _shown(value: bytes) -> str:
 
 def _printable(raw: bytes) -> str:
     from spark_streams.monitor.groups import shown
-    from spark_streams.monitor.terminal.units import printable
+    from spark_streams.printable import printable
 
     return printable(shown(raw))

@@ -68,7 +68,7 @@ def exporter(
     from spark_streams.monitor.exporter.looks import Looks
     from spark_streams.monitor.exporter.metrics import Collector
     from spark_streams.monitor.exposition import Exposition
-    from spark_streams.monitor.terminal.units import printable
+    from spark_streams.printable import printable, printable_lines
 
     def tell(line: str) -> None:
         click.echo(printable(line), err=True)
@@ -79,7 +79,7 @@ def exporter(
     page = Exposition(Collector(looks), None if once else port, host)
     try:
         if once:
-            click.echo(page.text(), nl=False)
+            click.echo(printable_lines(page.text()), nl=False)
             if looks.failure is not None:
                 raise click.exceptions.Exit(1)
         else:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from spark_streams.commands.shared import console
-from spark_streams.monitor.terminal.units import duration, printable
+from spark_streams.monitor.terminal.units import duration
+from spark_streams.printable import printable
 
 if TYPE_CHECKING:
     from spark_streams.doctor.cluster.facts import ClusterFacts

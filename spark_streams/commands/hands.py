@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from spark_streams.commands.shared import json_option, named_streams, print_json, print_table, url_option
+from spark_streams.commands.shared import json_option, named_streams, print_json, print_table, say, url_option
 from spark_streams.errors import GroupInUseError, RStreamError, StreamStateError
 from spark_streams.redis_pattern import is_pattern
 
@@ -120,14 +120,13 @@ class Told:
             sys.exit(REFUSED)
 
     def _print(self, head: Sequence[str], row: Callable[[Any], Row], said: str) -> None:
-        from spark_streams.monitor.terminal.units import printable
 
         print_table(head, [row(one) for one in self.reports])
         for line in dict.fromkeys(self.then):
-            click.echo(printable(f"then: {line}"))
+            say(f"then: {line}")
         for line in self.refused:
-            click.echo(printable(f"refused now: {line}"))
-        click.echo(said if self.yes else f"dry run, nothing is changed: --yes, and it has {said}")
+            say(f"refused now: {line}")
+        say(said if self.yes else f"dry run, nothing is changed: --yes, and it has {said}")
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.shared import connect, json_option, named_streams, print_json, print_table, url_option
+from spark_streams.commands.shared import connect, json_option, named_streams, print_json, print_table, say, url_option
 from spark_streams.errors import StreamStateError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def lag(
     if as_json:
         print_json([asdict(one) for one in found])
     elif checks:
-        click.echo(_verdict(found, beyond))
+        say(_verdict(found, beyond))
     else:
         _print(found)
     if beyond:
@@ -75,7 +75,7 @@ def _is_beyond(one: GroupStanding, most: int | None, max_seconds: float | None) 
 
 
 def _verdict(found: list[GroupStanding], beyond: list[GroupStanding]) -> str:
-    from spark_streams.monitor.terminal.units import printable
+    from spark_streams.printable import printable
 
     groups = "1 group" if len(found) == 1 else f"{len(found):,} groups"
     if not found:

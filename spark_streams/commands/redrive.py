@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_streams.commands.criteria import criteria_of, criteria_options, progress, say_none_is_meant
-from spark_streams.commands.shared import address_of, json_option, print_json, print_table, url_option
+from spark_streams.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 from spark_streams.errors import OptionError
 
 if TYPE_CHECKING:
@@ -101,14 +101,14 @@ def print_report(report: Report) -> None:
         said.append(f"{report.vanished:,} of them had been deleted by somebody else a moment before")
     if not report.dry_run and report.seconds:
         said.append(f"{report.seconds:.1f} s, {(report.moved + report.parked) / report.seconds:,.0f}/s")
-    click.echo(" · ".join(said))
+    say(" · ".join(said))
     if report.goes_on:
-        click.echo(
+        say(
             f"went on with a run that had moved {report.moved_before:,} before it ended; dead letters above its bound "
             f"{report.bound} wait for the next one"
         )
     if report.stopped:
-        click.echo("stopped; the same command goes on where it was")
+        say("stopped; the same command goes on where it was")
 
 
 @contextlib.contextmanager

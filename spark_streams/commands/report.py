@@ -51,7 +51,7 @@ def report(
     found = _of_log(log, names, group) if log is not None else _of_server(url, names, group, lasts, every)
     text = page(found)
     if output == "-":
-        click.echo(text, nl=False)
+        click.echo(text, nl=False)  # printable already
         return
     try:
         Path(output).write_text(text, encoding="utf-8")

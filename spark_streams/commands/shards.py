@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.shared import connect, json_option, print_json, print_table, url_option
+from spark_streams.commands.shared import connect, json_option, print_json, print_table, say, url_option
 from spark_streams.errors import StreamStateError
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def shards(stream: str | None, delete: bool, force: bool, url: str, as_json: boo
     if as_json:
         print_json({"stream": known.stream, "shards": known.count, "by": known.by, "names": known.names})
     elif delete:
-        click.echo(f"deleted {known.stream}: {known.count} shards")
+        say(f"deleted {known.stream}: {known.count} shards")
     else:
-        click.echo("\n".join(known.names))
+        say("\n".join(known.names))
 
 
 def _known(server: Server, stream: str) -> ShardSet:

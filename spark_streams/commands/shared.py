@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -13,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from spark_streams.errors import RStreamError, StreamStateError
-from spark_streams.monitor.terminal.units import printable
+from spark_streams.printable import json_text, printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +34,7 @@ class Group(click.Group):
         try:
             return super().invoke(ctx)
         except RStreamError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(printable_lines(str(error))) from error
 
 
 def milliseconds(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -161,9 +160,14 @@ def _what_is_there(server: Server, missing: Sequence[str]) -> str:
     return f"did you mean {', '.join(near)}?" if near else "rstream streams lists what is there"
 
 
+def say(text: str, err: bool = False) -> None:
+    """Lines for people; what names and values of others hold is made printable."""
+    click.echo(printable_lines(text), err=err)
+
+
 def print_json(value: object) -> None:
     """One JSON document."""
-    click.echo(json.dumps(value, indent=2))
+    click.echo(json_text(value, indent=2))
 
 
 def console() -> Console:

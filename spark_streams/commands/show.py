@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_streams.commands.entry import entry_as_json, no_such_entry, parse_id, print_entry
-from spark_streams.commands.shared import connect, json_option, named_streams, print_json, url_option
+from spark_streams.commands.shared import connect, json_option, named_streams, print_json, say, url_option
 
 if TYPE_CHECKING:
     from spark_streams.wire.server import Server
@@ -57,7 +57,7 @@ def show(stream: str, entry: str | None, first: int | None, last: int | None, ur
         click.echo("", nl=at > 0)
         print_entry("entry", one, pairs)
     if not entries:
-        click.echo(f"{stream} holds no entries")
+        say(f"{stream} holds no entries")
 
 
 def _entries(server: Server, streams: Sequence[str | bytes], command: str, *words: str | bytes | int) -> list[Any]:

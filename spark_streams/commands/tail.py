@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -14,8 +13,9 @@ import click
 
 from spark_streams.commands.entry import entry_as_json, print_entry
 from spark_streams.commands.hands import streams_meant
-from spark_streams.commands.shared import address_of, json_option, named_streams, url_option
+from spark_streams.commands.shared import address_of, json_option, named_streams, say, url_option
 from spark_streams.errors import RetriesExhaustedError
+from spark_streams.printable import json_text
 from spark_streams.redis_pattern import is_pattern
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _line(one: Seen | Pending) -> None:
             entry["fields"] = None
     else:
         entry = entry_as_json(str(one.id), one.pairs, stream=shown(one.stream))
-    click.echo(json.dumps(entry, ensure_ascii=False))
+    say(json_text(entry))
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import select
 import sys
 import time
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.shared import connect, json_option, milliseconds, named_streams, url_option
+from spark_streams.commands.shared import connect, json_option, milliseconds, named_streams, say, url_option
 from spark_streams.errors import ServerError
+from spark_streams.printable import json_text
 
 if TYPE_CHECKING:
     from spark_streams.monitor.lag_survey import Survey
@@ -131,7 +131,7 @@ def _print_lines(watched: Watched, lasts: int | None) -> None:
     for _ in _ticks(watched.every, lasts):
         watched.look()
         if watched.title.trouble:
-            click.echo(watched.title.trouble, err=True)
+            say(watched.title.trouble, err=True)
             continue
         rates, last = watched.history.rates(), watched.history.last
         groups = []
@@ -139,7 +139,7 @@ def _print_lines(watched: Watched, lasts: int | None) -> None:
             speed = rates.get((one.stream, one.group), UNKNOWN)
             told = {"added_per_s": speed.added, "delivered_per_s": speed.delivered}
             groups.append({**asdict(one), **told, "acknowledged_per_s": speed.acknowledged})
-        click.echo(json.dumps({"at_ms": last.at_ms, "groups": groups}))
+        say(json_text({"at_ms": last.at_ms, "groups": groups}))
 
 
 def _show(watched: Watched, lasts: int | None) -> None:

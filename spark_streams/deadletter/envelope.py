@@ -30,6 +30,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from spark_streams.numbers import COUNT_MAX, whole
+
 PREFIX = "dl."
 NAMES = (
     "stream",
@@ -50,7 +52,7 @@ NAMES = (
 )
 FIELDS = tuple(f"{PREFIX}{name}".encode() for name in NAMES)
 MARK = b"dl.redriven"
-MARK_FORM = r"(?s)^([0-9]+) ([^ ]*) (.*)$"
+MARK_FORM = r"(?s)^([0-9]{1,9}) ([^ ]*) (.*)$"  # nine digits: COUNT_MAX
 _MARK = re.compile(MARK_FORM)
 _PLACE = {field: place for place, field in enumerate(FIELDS)}
 
@@ -67,7 +69,8 @@ class Mark:
     def parse(cls, value: bytes) -> Mark | None:
         """None where the value is not what `bytes` gives."""
         found = _MARK.match(text(value))
-        return None if found is None else cls(int(found[1]), found[2], found[3])
+        redrives = None if found is None else whole(found[1], COUNT_MAX)
+        return None if found is None or redrives is None else cls(redrives, found[2], found[3])
 
     def __bytes__(self) -> bytes:
         return raw(f"{self.redrives} {self.first_failed} {self.previous}")

@@ -9,12 +9,12 @@ A text that is no UTF-8 (a name or a value) is written as {"base64": "…"}. Whe
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from spark_streams.deadletter.envelope import raw
 from spark_streams.deadletter.transform import DeadLetter
+from spark_streams.printable import json_text
 
 
 def as_json(dead_letter: DeadLetter) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def fields_as_json(pairs: Sequence[tuple[str, str]]) -> dict[str, Any] | list[li
 
 def as_line(dead_letter: DeadLetter) -> str:
     """The same as text, without a line end in it."""
-    return json.dumps(as_json(dead_letter), ensure_ascii=False, separators=(",", ":"))
+    return json_text(as_json(dead_letter), separators=(",", ":"))
 
 
 def _value(value: str) -> str | dict[str, str]:

@@ -75,7 +75,8 @@ def _delete(session: Session, stream: str, ids: Sequence[bytes]) -> int:
     def delete(server: Server) -> int:
         nonlocal tries
         tries += 1
-        return int(server.execute("XDEL", stream, *ids))
+        deleted: int = server.execute("XDEL", stream, *ids)
+        return deleted
 
     deleted = session.run(delete)
     return deleted if tries == 1 else len(ids)

@@ -24,6 +24,7 @@ from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.page import DeadLetterPage, by_value
 from spark_streams.deadletter.transform import Transform
 from spark_streams.errors import InvalidOptionError
+from spark_streams.numbers import COUNT_MAX, whole
 from spark_streams.wire.entries.encode import encode_xadd
 from spark_streams.wire.entries.lines import Index, Mask
 
@@ -156,4 +157,4 @@ def _named(stream: bytes, rows: int) -> pa.DictionaryArray:
 
 
 def _number(value: str) -> int:
-    return int(value) if value.isascii() and value.isdigit() and len(value) < 10 else 0
+    return whole(value, COUNT_MAX) or 0

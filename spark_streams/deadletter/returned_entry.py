@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.deadletter.envelope import MARK, NAMES, Mark, opened, past_of
-from spark_streams.errors import StreamStateError
+from spark_streams.deadletter.envelope import FIELDS, MARK, NAMES, Mark, opened, past_of, raw
+from spark_streams.ids import MIN_ID, InvalidStreamId, StreamId
+from spark_streams.numbers import COUNT_MAX, whole
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,11 @@ class ReturnedEntry:
     first_failed: str
 
     @classmethod
-    def of(cls, where: str, entry: bytes, fields: Sequence[bytes]) -> ReturnedEntry:
-        """where, entry: its stream now, and its id there, for the message. Raises StreamStateError for an entry that
-        was put there by somebody else."""
+    def of(cls, fields: Sequence[bytes]) -> ReturnedEntry | None:
+        """None for an entry that another writer has put there: it is what it is."""
         own, envelope = opened(fields)
-        if len(envelope) < len(NAMES) or not (envelope["stream"] and envelope["id"]):
-            raise not_one_of_ours(where, entry)
+        if tuple(fields[-2 * len(NAMES) :: 2]) != FIELDS or not is_origin(raw(envelope["stream"]), raw(envelope["id"])):
+            return None
         return cls(
             with_mark(own, envelope),
             envelope["stream"],
@@ -49,7 +49,7 @@ class ReturnedEntry:
 
 def attempts_in(deliveries: str) -> int:
     """How often an entry was tried that had been tried at all."""
-    return max(1, int(deliveries)) if deliveries.isascii() and deliveries.isdigit() else 1
+    return max(1, whole(deliveries, COUNT_MAX) or 1)
 
 
 def with_mark(own: Sequence[bytes], envelope: Mapping[str, str]) -> Sequence[bytes]:
@@ -60,14 +60,13 @@ def with_mark(own: Sequence[bytes], envelope: Mapping[str, str]) -> Sequence[byt
 
 def mark_of(envelope: Mapping[str, str]) -> Mark | None:
     """The mark that the envelope was told of; None where the entry had not been sent back."""
-    if envelope["redrives"] in ("", "0"):
-        return None
-    return Mark(int(envelope["redrives"]), envelope["first-failed"], envelope["previous"])
+    redrives = whole(envelope["redrives"], COUNT_MAX)
+    return Mark(redrives, envelope["first-failed"], envelope["previous"]) if redrives else None
 
 
-def not_one_of_ours(where: str, entry: bytes) -> StreamStateError:
-    """The error for an entry of a stream that only the product writes to."""
-    return StreamStateError(
-        f"entry {entry.decode('utf-8', 'replace')} of stream {where!r} was put there by somebody else: what comes back "
-        f"for another try has an envelope; remove it (XDEL {where} {entry.decode('utf-8', 'replace')})"
-    )
+def is_origin(stream: bytes, entry: bytes) -> bool:
+    """Whether an entry can have stood there: a name that a query can read, and an id as the server writes it."""
+    try:
+        return bool(stream.decode()) and b"-" in entry and StreamId.parse(entry) >= MIN_ID
+    except (UnicodeDecodeError, InvalidStreamId):
+        return False

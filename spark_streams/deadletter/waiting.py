@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from spark_streams.errors import StreamStateError, UnsupportedError
 from spark_streams.ids import StreamId
 from spark_streams.keys import RetryStream, delays_key, read_retry_stream, retry_stream
+from spark_streams.numbers import whole
 from spark_streams.option_values import MOST_DELAYS
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import ReplyError
@@ -37,20 +38,25 @@ def waiting_entries(server: Server, names: Iterable[bytes]) -> list[WaitingEntri
     asked = {name: one for name, one in told.items() if one is not None and one.attempts is not None}
     lengths = server.pipeline([("XLEN", name) for name in asked])
     some = [(name, one) for (name, one), length in zip(asked.items(), lengths, strict=True) if length]
-    looked = [_look(server, name.decode(), one, one.attempts or 1) for name, one in some]
+    looked = [_look(server, name, one, one.attempts or 1) for name, one in some]
     return [one for one in looked if one is not None]
 
 
 def waiting_of(server: Server, groups: Iterable[tuple[str, str]]) -> list[WaitingEntries]:
     """What waits of these (stream, group), of queries that bring it back. Raises ServerError."""
     asked = list(groups)
-    delays = server.execute_all([("GET", delays_key(*one)) for one in asked])
-    with_some = [one for one, told in zip(asked, delays, strict=True) if told]
+    questions = [("GET", delays_key(*one)) for one in asked]
+    with_some: list[tuple[str, str]] = []
+    for one, question, reply in zip(asked, questions, server.pipeline(questions), strict=True):
+        if isinstance(reply, ReplyError) and not is_wrong_type(reply):
+            raise server.error_of(reply, question)
+        if isinstance(reply, bytes):
+            with_some.append(one)
     names = [retry_stream(*one, attempts).encode() for one in with_some for attempts in range(1, MOST_DELAYS + 1)]
     return waiting_entries(server, names)
 
 
-def _look(server: Server, name: str, told: RetryStream, attempts: int) -> WaitingEntries | None:
+def _look(server: Server, name: bytes, told: RetryStream, attempts: int) -> WaitingEntries | None:
     """None where nothing waits in it."""
     asked: list[tuple[str | bytes | int, ...]] = [
         ("TIME",), ("XLEN", name), ("XRANGE", name, "-", "+", "COUNT", 1), ("GET", delays_key(told.stream, told.group))
@@ -59,6 +65,8 @@ def _look(server: Server, name: str, told: RetryStream, attempts: int) -> Waitin
     replies = there.pipeline(asked)
     if is_wrong_type(replies[1]):
         return None  # something else by now
+    if is_wrong_type(replies[3]):
+        replies[3] = None  # no query has written that
     for command, reply in zip(asked, replies, strict=True):
         if isinstance(reply, ReplyError):
             raise there.error_of(reply, command)
@@ -67,10 +75,13 @@ def _look(server: Server, name: str, told: RetryStream, attempts: int) -> Waitin
         return None
     due = None
     if delays:
-        each = [int(delay) for delay in delays.split()]
-        due = StreamId.parse(first[0][0]).ms + each[min(attempts, len(each)) - 1]
+        each = [whole(delay) for delay in delays.split()]
+        delay = each[min(attempts, len(each)) - 1] if each else None
+        due = None if delay is None else StreamId.parse(first[0][0]).ms + delay
     due_in = None if due is None else max(0, due - milliseconds(now))
-    return WaitingEntries(name, length, told.stream, told.group, attempts + 1, due, due_in)
+    return WaitingEntries(
+        name.decode("utf-8", "backslashreplace"), length, told.stream, told.group, attempts + 1, due, due_in
+    )
 
 
 def refuse_what_is_read(stream: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_streams.doctor.finding import Finding, Level
-from spark_streams.doctor.server_facts import ServerFacts, size, whole
+from spark_streams.doctor.server_facts import ServerFacts, size, whole_or_zero
 
 _ABOUT = "limits"
 _ARGUMENT, _REQUEST = 512 << 20, 1 << 30  # bytes, where nobody has changed them
@@ -44,7 +44,9 @@ def _sizes(facts: ServerFacts) -> list[Finding]:
 def _output(facts: ServerFacts) -> list[Finding]:
     """client-output-buffer-limit: `normal 0 0 0 slave 268435456 67108864 60 …`, hard and soft bytes, seconds."""
     words = facts.config.get("client-output-buffer-limit", "").split()
-    limits = {words[at]: (whole(words[at + 1]), whole(words[at + 2])) for at in range(0, len(words) - 3, 4)}
+    limits = {
+        words[at]: (whole_or_zero(words[at + 1]), whole_or_zero(words[at + 2])) for at in range(0, len(words) - 3, 4)
+    }
     least = min((limit for limit in limits.get("normal", ()) if limit), default=0)
     if least == 0 or least > 2 * LARGEST_PAGE:
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_streams.doctor.finding import Finding, Level
-from spark_streams.doctor.server_facts import ENGINE, ServerFacts, whole
+from spark_streams.doctor.server_facts import ENGINE, ServerFacts, whole_or_zero
 
 _ABOUT = "replication"
 BEHIND = 10  # seconds since a replica last spoke
@@ -54,7 +54,7 @@ def _too_few(facts: ServerFacts) -> list[Finding]:
 
 
 def _behind(replicas: list[dict[str, str]]) -> list[Finding]:
-    late = [one for one in replicas if one.get("state") != "online" or whole(one.get("lag", "0")) > BEHIND]
+    late = [one for one in replicas if one.get("state") != "online" or whole_or_zero(one.get("lag", "0")) > BEHIND]
     if not late:
         return []
     named = ", ".join(f"{one.get('ip')}:{one.get('port')} ({one.get('state')}, {one.get('lag')} s)" for one in late)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from spark_streams.numbers import whole
+
 Version = tuple[int, ...]
 
 REDIS, VALKEY, ENGINE = "Redis", "Valkey", "the bundled engine"
@@ -75,12 +77,12 @@ class ServerFacts:
 
     def number(self, name: str) -> int:
         """Of INFO; 0 where it is not there, or no number."""
-        return whole(self.info.get(name, "0"))
+        return whole_or_zero(self.info.get(name, "0"))
 
     def setting(self, name: str) -> int | None:
         """Of CONFIG; None where it was not told."""
         value = self.config.get(name)
-        return None if value is None else whole(value)
+        return None if value is None else whole_or_zero(value)
 
     def is_older_than(self, *version: int) -> bool:
         """Whether it is a Redis before this version."""
@@ -91,20 +93,21 @@ def numbers(version: str) -> Version:
     """`7.0.15` as (7, 0, 15); what is no number ends it."""
     found: list[int] = []
     for part in version.split("."):
-        if not part.isdigit():
+        number = whole(part)
+        if number is None:
             break
-        found.append(int(part))
+        found.append(number)
     return tuple(found)
 
 
-def whole(text: str) -> int:
-    """0 where it is no whole number."""
-    return int(text) if text.removeprefix("-").isdigit() else 0
+def whole_or_zero(text: str) -> int:
+    """0 if it is no whole number."""
+    return whole(text, least=-(2**63)) or 0
 
 
 def size(count: int) -> str:
     """`900 bytes`, `1.5 MB`, `512 MB`, `2 GB`."""
-    value = float(count)
+    value: float = count
     for unit in ("bytes", "KB", "MB", "GB"):
         if value < 1024 or unit == "GB":
             break

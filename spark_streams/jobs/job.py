@@ -14,6 +14,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from rich.console import Console
+from rich.text import Text
 
 from spark_streams import register
 from spark_streams.errors import ConfigError, RStreamError
@@ -21,6 +22,7 @@ from spark_streams.jobs.config import Config, value_at
 from spark_streams.jobs.spark_settings import SparkSettings, has_java, prepare, settings_of
 from spark_streams.option_tables import ACCESS, IDENTITY, Option
 from spark_streams.options import Options, parse_options, server_of
+from spark_streams.printable import json_text, printable
 from spark_streams.running.failing import first_line
 from spark_streams.running.stopping import Stop
 from spark_streams.spark.connect import is_of_connect
@@ -150,10 +152,11 @@ class Job:
             self.say(stopped=True)
         facts = {**self.summary, "seconds": round(time.monotonic() - self.started, 1)}
         told = [f"{key.replace('_per_second', '/s')} {_shown(value)}" for key, value in facts.items()]
-        self.console.print(f"[bold]{self.name}[/] {' · '.join(told)}")
+        # Text: names and reasons are data, not markup.
+        self.console.print(Text.assemble((self.name, "bold"), " ", " · ".join(told)))
         if path:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            Path(path).write_text(json.dumps({"job": self.name, **facts}, indent=2) + "\n", encoding="utf-8")
+            Path(path).write_text(json_text({"job": self.name, **facts}, indent=2) + "\n", encoding="utf-8")
 
 
 class CheckedError(Exception):
@@ -198,9 +201,9 @@ def _as_option(value: Any) -> str:
 
 def _shown(value: Any) -> str:
     if isinstance(value, bool | str):
-        return str(value)
+        return printable(str(value))
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {_shown(one)}" for key, one in value.items()) or "none"
-    return f"{value:,.1f}" if isinstance(value, float) else json.dumps(value)
+        return ", ".join(f"{printable(str(key))}: {_shown(one)}" for key, one in value.items()) or "none"
+    return f"{value:,.1f}" if isinstance(value, float) else json_text(value)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.text import Text
+
 from spark_streams.deadletter import transform
 from spark_streams.deadletter.criteria import parse_criteria
 from spark_streams.deadletter.redrive import Redrive, Report
@@ -16,6 +18,7 @@ from spark_streams.jobs.config import FREE
 from spark_streams.jobs.job import Job, Program
 from spark_streams.monitor.groups import view_streams
 from spark_streams.monitor.terminal.progress_bar import telling
+from spark_streams.printable import printable
 from spark_streams.wire.connect import connect
 
 SHAPE = {
@@ -62,10 +65,11 @@ def body(job: Job) -> None:
     for kind in kinds:
         what = {"move": "would move" if dry_run else "moved", "park": "would park" if dry_run else "parked"}
         what["stay"] = "would leave" if dry_run else "left"
-        job.console.print(f"  {what[kind['action']]} {kind['letters']:,} × {kind['reason'] or '-'} → {kind['to']}")
+        line = f"  {what[kind['action']]} {kind['letters']:,} × {kind['reason'] or '-'} → {kind['to']}"
+        job.console.print(Text(printable(line)))  # no markup
     if report.homeless:
         homeless = f"{report.homeless:,} dead letters name no stream to go to, or {options.stream}"
-        job.console.print(f"  {homeless}: set redrive.to")
+        job.console.print(Text(printable(f"  {homeless}: set redrive.to")))
     told = ("stream", "dry_run", "moved", "parked", "left", "homeless")
     job.say(**{name: facts[name] for name in (*told, "bound", "goes_on", "stopped", "letters_per_second")})
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from spark_streams.keys import SLOTS, tag_of_slot
+from spark_streams.numbers import whole
 
 MOST = 256  # shards of a stream
 _NAME = re.compile(r"([^{}]+):([0-9]{1,3})/([0-9]{1,3}):\{[0-9]+\}", re.DOTALL)
@@ -38,8 +39,11 @@ class Shard:
         found = _NAME.fullmatch(name)
         if found is None:
             return None
-        shard = cls(found[1], int(found[2]), int(found[3]))
-        is_one = shard.number < shard.count <= MOST and shard.name == name
+        number, count = whole(found[2], MOST), whole(found[3], MOST)
+        if number is None or count is None or number >= count:
+            return None
+        shard = cls(found[1], number, count)
+        is_one = shard.name == name
         return shard if is_one else None
 
 

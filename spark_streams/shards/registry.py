@@ -16,15 +16,17 @@ from dataclasses import dataclass
 
 from spark_streams.errors import ShardsError
 from spark_streams.keys import shards_key
+from spark_streams.numbers import whole
 from spark_streams.shards.names import MOST, Shard, may_be_in_shards, shards_of
 from spark_streams.wire.connection import Reply, ReplyError
 from spark_streams.wire.multi_exec import transact
-from spark_streams.wire.reply_errors import is_busy_group, is_not_permitted
+from spark_streams.wire.reply_errors import is_busy_group, is_not_permitted, is_wrong_type
 from spark_streams.wire.server import Server
 
 RULE = "crc32"  # of the key's bytes, modulo the number of shards; names as in names.py
 _MAKING = "rstream:making"  # a group that is there for a moment, because XGROUP alone makes an empty stream
 _PAGE = "docs/shards.md, on another number of shards"
+_SHOWN = 300  # characters of a key that cannot be read
 _log = logging.getLogger("spark_streams.shards")
 
 
@@ -43,14 +45,20 @@ class ShardSet:
         """From HGETALL of its key. Raises ShardsError."""
         if not flat:
             return None
-        told = {name.decode(): value.decode() for name, value in zip(flat[0::2], flat[1::2], strict=True)}
-        count = told.get("shards", "")
-        if not count.isdigit() or not 0 < int(count) <= MOST or told.get("rule") != RULE:
+        if isinstance(flat, ReplyError):
             raise ShardsError(
-                f"key {shards_key(stream).decode()!r} says {told}, and this version knows rule {RULE!r} with up to "
-                f"{MOST} shards: another version wrote it, or it was changed; put that version back"
+                f"key {shards_key(stream).decode()!r} is no hash: another client has made it, and how many shards "
+                f"stream {stream!r} has is not known; delete the key, and its shards are looked for by their names"
             )
-        return cls(stream, int(count), told["rule"], told.get("by"), "made" in told)
+        words = [word.decode("utf-8", "replace") for word in flat]
+        told = dict(zip(words[0::2], words[1::2], strict=True))
+        count = whole(told.get("shards", ""), MOST)
+        if not count or told.get("rule") != RULE:
+            raise ShardsError(
+                f"key {shards_key(stream).decode()!r} says {str(told)[:_SHOWN]}, and this version knows rule {RULE!r} "
+                f"with up to {MOST} shards: another version wrote it, or it was changed; put that version back"
+            )
+        return cls(stream, count, told["rule"], told.get("by"), "made" in told)
 
     def told(self) -> list[str | int]:
         """What its key holds."""
@@ -146,10 +154,17 @@ def _read(server: Server, streams: Sequence[str]) -> Mapping[str, tuple[ShardSet
         if is_not_permitted(flat) or is_not_permitted(kind):
             found[stream] = (None, True)  # as it was before there were shards
             continue
-        for reply, command in ((flat, "HGETALL"), (kind, "TYPE")):
-            if isinstance(reply, ReplyError):
-                raise server.error_of(reply, (command, stream))
-        found[stream] = (ShardSet.read(stream, flat), kind == b"stream")
+        for reply, command in ((flat, ("HGETALL", shards_key(stream))), (kind, ("TYPE", stream))):
+            if isinstance(reply, ReplyError) and not (is_wrong_type(reply) and reply is flat):
+                raise server.error_of(reply, command)
+        try:
+            found[stream] = (ShardSet.read(stream, flat), kind == b"stream")
+        except ShardsError as error:
+            if kind != b"stream":
+                raise
+            # No version writes the key beside a plain stream (both are watched): another client did.
+            _log.warning("stream %r at %s is read as a plain stream: %s", stream, server.address, error.message)
+            found[stream] = (None, True)
     return found
 
 

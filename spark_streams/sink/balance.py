@@ -11,7 +11,7 @@ import numpy as np
 from spark_streams.sink import refusals
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.fingerprint import Hashes, Multiset
-from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, Part, expiry, read_mark
+from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, Part, expiry, number_in, read_mark
 from spark_streams.wire.connection import Reply
 
 _log = logging.getLogger("spark_streams.sink")
@@ -71,7 +71,7 @@ class Balance:
         head, parts, carried, claims, written = replies
         return cls(
             batch, kind, stream, had, named, Head.read(head), [Part.read(name) for name in parts],
-            _fingerprints(carried), _fingerprints(claims), int(written or 0),
+            _fingerprints(carried), _fingerprints(claims), number_in(written or b"0"),
         )  # fmt: skip
 
     @property
@@ -156,7 +156,7 @@ class Balance:
         of `counts_of_unfinished`, None where nothing is held against it. Raises LedgerError."""
         batch, head = self.batch, self.head
         if counts is not None and head.batch is not None and head.is_open_before(batch.number):
-            rows = sum(int(count or 0) for count in counts)
+            rows = sum(number_in(count or b"0") for count in counts)
             refusals.give_up(batch, self._shown, head.batch, rows, self.keys.head)
         elif (
             counts is not None

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from spark_streams.sink import refusals
 from spark_streams.sink.balance import Balance, Kind, Total
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.ledger import CLOSED, Command, Keys
+from spark_streams.sink.ledger import CLOSED, Command, Keys, number_in
 from spark_streams.sink.replicas import wait_for_replicas
 from spark_streams.sink.witness import Witness, leave_word, place_of, require_all_there
 from spark_streams.wire.address import Address
@@ -169,4 +169,4 @@ class _BatchCommit:
 
 
 def _by_stream(flat: Sequence[bytes]) -> dict[bytes, int]:
-    return {stream: int(number) for stream, number in zip(flat[0::2], flat[1::2], strict=True)}
+    return {stream: number_in(number) for stream, number in zip(flat[0::2], flat[1::2], strict=True)}

@@ -8,6 +8,7 @@ import numpy as np
 
 from spark_streams.errors import LedgerError
 from spark_streams.keys import key_beside
+from spark_streams.numbers import whole
 from spark_streams.sink.chunks import Chunk
 from spark_streams.wire.server import Server
 
@@ -22,13 +23,15 @@ class Count:
     @classmethod
     def parse(cls, text: bytes | None) -> Count:
         """From the hash's value. Raises LedgerError."""
-        try:
-            return cls(*[int(word) for word in text.split()]) if text is not None else cls()
-        except (ValueError, TypeError):
+        if text is None:
+            return cls()
+        words = [whole(word) for word in text.split()]
+        if len(words) != 2 or words[0] is None or words[1] is None:
             raise LedgerError(
-                f"the count of a load cannot be read ({text!r}): it was changed by something else; under another name "
-                "all of the input is loaded, and what is there a second time"
-            ) from None
+                f"the count of a load cannot be read ({text[:50]!r}): it was changed by something else; under another "
+                "name all of the input is loaded, and what is there a second time"
+            )
+        return cls(words[0], words[1])
 
     def and_(self, chunk: Chunk) -> Count:
         """With this chunk's rows."""

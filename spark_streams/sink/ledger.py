@@ -55,6 +55,7 @@ import numpy as np
 
 from spark_streams.errors import LedgerError
 from spark_streams.keys import key_beside
+from spark_streams.numbers import whole
 from spark_streams.sink import refusals
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.fingerprint import Hashes
@@ -97,6 +98,14 @@ class Keys:
         return self.head + b":" + part.encode()
 
 
+def number_in(value: str | bytes) -> int:
+    """A number that the ledger holds; batches count from NONE_CLOSED. Raises LedgerError."""
+    number = whole(value, least=NONE_CLOSED)
+    if number is None:
+        raise refusals.no_number(value)
+    return number
+
+
 @dataclass(frozen=True)
 class Part:
     """A name in `parts`. what: a partition's number, `written` or `claims`."""
@@ -111,7 +120,7 @@ class Part:
         """From the set's member."""
         text = name.decode()
         batch, run, what = text.split(":")
-        return cls(text, int(batch), run, what)
+        return cls(text, number_in(batch), run, what)
 
     @property
     def has_marks(self) -> bool:
@@ -143,11 +152,11 @@ class Head:
         """From HMGET of HEAD_FIELDS."""
         batch, runs, done, rows, total = [None if value is None else value.decode() for value in reply]
         return cls(
-            None if batch is None else int(batch),
+            None if batch is None else number_in(batch),
             tuple(runs.split(",")) if runs else (),
-            None if done is None else int(done),
-            int(rows or 0),
-            int(total or 0),
+            None if done is None else number_in(done),
+            number_in(rows or "0"),
+            number_in(total or "0"),
         )
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 
 from spark_streams.sink import refusals
 from spark_streams.sink.fingerprint import Multiset
-from spark_streams.sink.ledger import CLOSED, HEAD_FIELDS, Command, Part, Role, expiry, read_mark
+from spark_streams.sink.ledger import CLOSED, HEAD_FIELDS, Command, Part, Role, expiry, number_in, read_mark
 from spark_streams.sink.ledger_view import Ask, LedgerView, LedgerViews, checked
 from spark_streams.wire.connection import Reply
 from spark_streams.wire.multi_exec import Outcome, framed
@@ -96,9 +96,9 @@ class _Opening:
         batch = self._batch
         if batch.expires and closed is None:
             raise refusals.job_is_over(batch, view.shown)
-        if closed is not None and int(closed) >= batch.number:
-            if int(closed) > batch.number:
-                raise refusals.set_back(batch, view.shown, int(closed))
+        if closed is not None and number_in(closed) >= batch.number:
+            if number_in(closed) > batch.number:
+                raise refusals.set_back(batch, view.shown, number_in(closed))
             return Role.DONE
         role = view.head.role_of(batch, view.shown)
         if role is Role.OPEN:
@@ -124,15 +124,15 @@ class _Opening:
                 return  # a piece of that batch
             counts = [part for part in map(Part.read, parts) if part.batch == head.batch and part.what == "written"]
             keys = [view.keys.named(part.name) for part in counts]
-            rows = sum(int(count or 0) for count in self._ask([("GET", key) for key in keys]))
+            rows = sum(number_in(count or b"0") for count in self._ask([("GET", key) for key in keys]))
             refusals.give_up(batch, view.shown, head.batch, rows, view.keys.head)
         elif (
             (head.batch is not None or self._views.apart)
             and named is not None
             and closed is not None
-            and head.last_done < int(named) <= int(closed)
+            and head.last_done < number_in(named) <= number_in(closed)
         ):
-            raise refusals.lost_done(batch, view.shown, int(named), head.last_done, view.keys.head)
+            raise refusals.lost_done(batch, view.shown, number_in(named), head.last_done, view.keys.head)
 
     # -- what is written ----------------------------------------------------------------------------------------
 

@@ -34,6 +34,15 @@ def _leave(batch: Batch) -> str:
     return f"SET {batch.lossy} {batch.number} on the sink's server, and start the query again"
 
 
+def no_number(value: str | bytes) -> LedgerError:
+    """Something else has written to a key of the ledger."""
+    return LedgerError(
+        f"the sink's ledger holds {value[:50]!r}, and a number belongs there: another client has changed a key "
+        "rstream:sink:…. Only the sink's user may write those keys (docs/identity.md). Restore the keys from the "
+        "server's backup, and start the query again"
+    )
+
+
 def set_back(batch: Batch, stream: str, done: int) -> LedgerError:
     """An earlier batch than the last one that is done."""
     return LedgerError(

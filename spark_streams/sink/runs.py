@@ -16,11 +16,12 @@ from collections.abc import Callable
 from spark_streams.errors import UnsupportedError
 from spark_streams.keys import RUNS
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.ledger import CLOSED, JOB_SECONDS, NONE_CLOSED
+from spark_streams.sink.ledger import CLOSED, JOB_SECONDS, NONE_CLOSED, number_in
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.eviction import ASK, drops_any_key, evicting_policy, worst_of
 from spark_streams.wire.multi_exec import transact
+from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 
@@ -88,8 +89,8 @@ def _next_number(server: Server) -> int | None:
             raise server.error_of(reply, ("GET", RUNS))
     others = [node.pipeline([ASK])[0] for node in server.nodes() if node is not there]
     _require_memory(server.address, worst_of([memory, *others]))
-    _, last, (seconds, microseconds) = replies
-    number = max(int(seconds) * 1_000_000 + int(microseconds), int(last or 0) + 1)
+    _, last, clock = replies
+    number = max(milliseconds(clock) * 1000, number_in(last or b"0") + 1)
     return number if transact(there, [("SET", RUNS, number)]) is not None else None
 
 

@@ -200,7 +200,8 @@ class AckedTrimmer:
             if self._knows_acked:
                 if isinstance(reply, ReplyError):
                     raise self.server.error_of(reply, words)
-                return int(reply)
+                trimmed: int = reply
+                return trimmed
         return self._trim_up_to(stream, standing.needed, kind, threshold)
 
     def _trim_up_to(self, stream: bytes, needed: StreamId, kind: str, threshold: str) -> int:

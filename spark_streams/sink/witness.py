@@ -24,7 +24,7 @@ from spark_streams.keys import witness_key
 from spark_streams.sink import refusals
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.ledger import CLOSED, HEAD_FIELDS, Command, Head, Keys
+from spark_streams.sink.ledger import CLOSED, HEAD_FIELDS, Command, Head, Keys, number_in
 from spark_streams.wire.connection import Reply
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.server import Server
@@ -52,7 +52,7 @@ class Witness:
     @classmethod
     def read(cls, reply: Reply) -> Witness:
         """From HGETALL of its key."""
-        told = {stream: int(number) for stream, number in zip(reply[0::2], reply[1::2], strict=True)}
+        told = {stream: number_in(number) for stream, number in zip(reply[0::2], reply[1::2], strict=True)}
         return cls(told.pop(CLOSED, -1), told)
 
 

@@ -6,6 +6,7 @@ import difflib
 import logging
 from collections.abc import Sequence
 
+from spark_streams.printable import printable
 from spark_streams.source.column_report import BadValues, ColumnReport
 
 READ_MODES = ("PERMISSIVE", "FAILFAST", "DROPMALFORMED")  # of spark.read
@@ -33,7 +34,7 @@ class ColumnWarnings:
     def _warn(self, column: str, text: str) -> None:
         if column not in self._said:
             self._said.add(column)
-            _log.warning("%s", text)
+            _log.warning("%s", printable(text))
 
     def _unfit(self, column: str, values: BadValues, mode: str, entries: int, whose: str) -> str:
         others = [other for other in self._modes if other != mode]

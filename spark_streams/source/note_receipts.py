@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from spark_streams.numbers import COUNT_MAX, whole
 from spark_streams.source.group.group_state import NOTED
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import Argument, Reply, ReplyError
@@ -45,8 +46,9 @@ class Receipt:
         prefix = member.consumer + NOTED
         token, _, rest = consumer.removeprefix(prefix).partition("~")
         name, _, count = rest.rpartition(".")
-        known = consumer.startswith(prefix) and name and count.isascii() and count.isdigit()
-        return cls(token, name, int(count)) if known else None
+        notes = whole(count, COUNT_MAX)
+        known = consumer.startswith(prefix) and name
+        return cls(token, name, notes) if known and notes is not None else None
 
     def consumer(self, member: Membership) -> str:
         """The consumer's name."""

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
 from spark_streams.keys import lossy_key
 from spark_streams.options import Options
+from spark_streams.printable import printable
 from spark_streams.same_version import SameVersion
 from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.column_warnings import STREAM_MODES, ColumnWarnings
@@ -259,7 +260,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
 
     def _say_here(self, report: ColumnReport, why: RStreamError) -> None:
         """The server does not take a note on columns. No query ends for want of it, and none waits."""
-        _log.warning("what does not fit its column is in no count: %s", why)
+        _log.warning("what does not fit its column is in no count: %s", printable(str(why)))
         ColumnWarnings(STREAM_MODES, bool(self._options["retryDelay"])).say(
             report, report.entries, "that this task has read"
         )

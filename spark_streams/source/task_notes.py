@@ -22,6 +22,7 @@ from spark_streams.deadletter.returned_entry import ReturnedEntry, attempts_in
 from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError
 from spark_streams.ids import StreamId
 from spark_streams.keys import is_returned, key_beside, origin_of, retry_stream
+from spark_streams.numbers import whole
 from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
@@ -223,7 +224,7 @@ def _pages(server: Server, key: bytes, size: int) -> Iterator[dict[bytes, bytes]
         some, cursor = False, b"0"
         while True:
             cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", size)
-            page = {f: v for f, v in zip(flat[0::2], flat[1::2], strict=True) if f.split(b" ")[1] != KIND}
+            page = {f: v for f, v in zip(flat[0::2], flat[1::2], strict=True) if f.split(b" ")[1:2] != [KIND]}
             if page:
                 some = True
                 yield page
@@ -234,11 +235,11 @@ def _pages(server: Server, key: bytes, size: int) -> Iterator[dict[bytes, bytes]
 def _read(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport | int:
     _, kind, entry = note.field.split(b" ")
     if kind == _LOST:
-        return int(note.value)
+        return whole(note.value) or 0
     if kind == _COLUMNS:
         return ColumnReport.from_json(note.value)
     query, batch, when, reason, *fields = parse_replies(note.value)[0]
-    again = ReturnedEntry.of(stream, entry, fields) if is_returned(stream) else None
+    again = ReturnedEntry.of(fields) if is_returned(stream) else None
     return FailedEntry(
         stream,
         entry,

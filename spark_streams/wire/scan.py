@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from spark_streams.keys import is_beside
 from spark_streams.wire.connection import Argument, Connection, ReplyError
 from spark_streams.wire.server import Server
 
@@ -19,7 +20,8 @@ _FEW = 100_000  # keys that are looked through for a hint
 def matching_streams(server: Server, pattern: str, but: Iterable[str]) -> list[str]:
     """The streams whose names match a Redis pattern, sorted; but: names to leave out.
 
-    A name that is not UTF-8 cannot be an option's value or a column's, and is left out.
+    A name that is empty or not UTF-8 cannot be an option's value or a column's, and is left out; so is a stream that
+    queries keep beside another one, whoever made it: its entries wait for another try, or are read with that stream.
     """
     names: set[str] = set()
     for name in _scan(server, "MATCH", pattern):
@@ -27,7 +29,7 @@ def matching_streams(server: Server, pattern: str, but: Iterable[str]) -> list[s
             names.add(name.decode())
         except UnicodeDecodeError:
             continue
-    return sorted(names - set(but))
+    return sorted(name for name in names.difference(but) if name and not is_beside(name))
 
 
 def list_streams(server: Server) -> list[bytes]:

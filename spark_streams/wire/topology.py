@@ -21,6 +21,7 @@ from spark_streams.errors import (
     UnsupportedError,
 )
 from spark_streams.keys import SLOTS
+from spark_streams.numbers import whole
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.replies import info
@@ -71,7 +72,9 @@ class SlotMap:
             followers[found[0]] = tuple(found[1:])
         facts = info(told) if isinstance(told, bytes) else {}
         is_ok = facts.get("cluster_state", "ok") == "ok"
-        return cls(tuple(owners), tuple(followers), followers, is_ok, int(facts.get("cluster_current_epoch", 0)))
+        return cls(
+            tuple(owners), tuple(followers), followers, is_ok, whole(facts.get("cluster_current_epoch", "")) or 0
+        )
 
     @property
     def replicas(self) -> tuple[Node, ...]:
@@ -90,7 +93,7 @@ def _node(asked: Node, told: Reply) -> Node:
     """(host, port) of [host, port, id …]: without a host (or `?`, where it has none to be known by) it is the one that
     was asked."""
     host = b"" if told[0] is None else told[0]
-    return (asked[0] if host in (b"", b"?") else host.decode(), int(told[1]))
+    return (asked[0] if host in (b"", b"?") else host.decode(), told[1])
 
 
 class Topology:

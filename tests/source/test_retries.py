@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 import redis
 
-from spark_streams.deadletter.envelope import MARK, opened
-from spark_streams.errors import InvalidOptionError, RStreamError, StreamStateError
+from spark_streams.deadletter.envelope import FIELDS, MARK, opened
+from spark_streams.errors import InvalidOptionError, RStreamError
 from spark_streams.keys import read_retry_stream, retry_stream, returned_stream
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
@@ -31,6 +31,7 @@ from tests.source.driving import (
     SMALL,
     add,
     another_reader,
+    drain,
     forget_all,
     pending_count,
     reader,
@@ -333,12 +334,35 @@ def test_an_entry_that_is_a_dead_letter_itself_is_tried_again_as_it_is(server: S
     assert dict(found[0]["_fields"]) == {name.encode(): value.encode() for name, value in letter.items()}
 
 
-def test_an_entry_of_somebody_else_among_those_that_come_back_is_named(server: Server, client: redis.Redis) -> None:
+@pytest.mark.parametrize("where", [FIRST, BACK])
+def test_an_entry_of_another_writer_among_those_that_come_back_is_read_as_it_stands(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    """It ends no query, and is tried again as any other one; also if it stood there before the group did."""
     client.xadd("s", {"n": 1})
-    client.xadd(FIRST, {"n": "2"})
+    client.xadd("s", {"n": "bad"})
+    forged = {name.decode(): "9" * 5_000 for name in FIELDS}
+    client.xadd(where, {"n": "2"})
+    client.xadd(where, {"n": "3", **forged})
+    client.xadd(where, {"n": "4", **forged, "dl.stream": "s", "dl.id": "7-0"})
+    client.xadd(where, {"n": "worse"})
     time.sleep(0.05)
-    with pytest.raises(StreamStateError, match=r"rstream:returned:\{s\}:g.* was put there by somebody else"):
-        run(reader(server, **TWICE), client)
+    found, _ = run(reader(server, TOLD, **TWICE), client)
+    assert sorted((row["n"], row["_stream"], row["_attempt"]) for row in found) == [
+        (1, "s", 1), (2, BACK, 1), (3, BACK, 1), (4, "s", 2)
+    ]  # fmt: skip
+    assert "entries were not written by a query" in caplog.text
+    assert sorted(one["n"] for one in dead(client)) == ["bad", "worse"]
+    assert pending_count(client) == pending_count(client, BACK) == 0
+
+
+def test_a_key_of_another_type_where_entries_come_back_ends_no_query(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.xadd("s", {"n": 1})
+    client.set(BACK, "x")
+    assert drain(reader(server, **LETTERS)) == [[1]]
+    assert f"key {BACK!r}" in caplog.text
 
 
 def attempt(one: StreamReader, at: dict[str, Any], log: dict[str, Any]) -> None:

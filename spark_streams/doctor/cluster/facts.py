@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.doctor.rights import Missing
 from spark_streams.doctor.server_facts import ServerFacts
+from spark_streams.numbers import whole
 from spark_streams.wire.server_url import Node
 from spark_streams.wire.topology import SlotMap
 
@@ -28,7 +29,7 @@ class NodeTable:
         for line in reply.decode("utf-8", "replace").splitlines():
             _, where, flags, *rest = line.split(" ")
             if "myself" in flags:
-                half_moved += [int(word[1:].split("-")[0]) for word in rest[5:] if word.startswith("[")]
+                half_moved += [whole(word[1:].split("-")[0]) or 0 for word in rest[5:] if word.startswith("[")]
             if "fail" in flags.split(","):
                 failed.append(where.partition("@")[0])
         return cls(tuple(half_moved), tuple(failed))

@@ -16,6 +16,7 @@ from spark_streams.errors import NotPermittedError, RStreamError, ServerError
 from spark_streams.monitor.exporter.dead_letters import DeadLetters, Reason
 from spark_streams.monitor.groups import shown
 from spark_streams.monitor.lag_survey import GroupStanding, StreamStanding, survey
+from spark_streams.numbers import whole
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.replies import info
 from spark_streams.wire.server import Server
@@ -128,4 +129,4 @@ def _memory(node: Connection, refused: Refused) -> list[NodeMemory]:
         return []
     at = node.one.nodes
     name = f"{at[0][0]}:{at[0][1]}" if at else str(node.one)
-    return [NodeMemory(name, int(told["used_memory"]), int(told.get("maxmemory", 0)))]
+    return [NodeMemory(name, whole(told["used_memory"]) or 0, whole(told.get("maxmemory", "")) or 0)]

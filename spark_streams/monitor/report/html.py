@@ -14,6 +14,7 @@ from spark_streams.monitor.report.rendering import MOST_ROWS, render
 from spark_streams.monitor.report.report import Report
 from spark_streams.monitor.report.svg import draw
 from spark_streams.monitor.terminal.units import count, duration
+from spark_streams.printable import printable_lines
 
 
 class Tile(NamedTuple):
@@ -51,7 +52,7 @@ def page(report: Report) -> str:
         most_letters=max((one.letters for one in report.letters or ()), default=0),
         version=__version__,
     )
-    return str(markup)
+    return printable_lines(str(markup))
 
 
 def _period(report: Report) -> str:

@@ -50,8 +50,3 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
     top = max((v for v in last if v is not None), default=0)
     marks = [" " if v is None else _BARS[0 if top <= 0 else min(7, int(v / top * 7.999))] for v in last]
     return "".join(marks).rjust(width)
-
-
-def printable(text: str) -> str:
-    """Names are data: no control characters for the terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

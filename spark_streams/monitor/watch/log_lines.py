@@ -25,6 +25,7 @@ from typing import IO, Any, Protocol
 from spark_streams.errors import ConfigError
 from spark_streams.monitor.lag_survey import GroupStanding
 from spark_streams.monitor.watch.progress import Progress, SourceProgress
+from spark_streams.printable import json_text
 
 
 class Writer(Protocol):
@@ -91,7 +92,7 @@ class File:
 
 def text(line: Mapping[str, Any]) -> str:
     """One line, without its end."""
-    return json.dumps(line, ensure_ascii=False, separators=(", ", ": "))
+    return json_text(line, separators=(", ", ": "))
 
 
 def read_lines(file: IO[str]) -> Iterator[dict[str, Any]]:

@@ -16,11 +16,12 @@ Decimal fractions become double: who wants them exact declares DECIMAL. A time i
 from __future__ import annotations
 
 import datetime
+import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from spark_streams.errors import SchemaError
 from spark_streams.source.rows.columns import METADATA
 
 _LONG = re.compile(r"0|-?[1-9][0-9]{0,18}")
@@ -32,6 +33,8 @@ _TIMESTAMP = re.compile(
 )
 _MOST_DIGITS = 17  # that a double tells apart
 _EXACT = 1 << 53  # whole numbers beyond are not all doubles
+
+_log = logging.getLogger("spark_streams.source")
 
 # What a column is whose values are of these kinds, the first that holds them all.
 _TYPES: tuple[tuple[str, frozenset[str]], ...] = (
@@ -48,21 +51,40 @@ def infer(entries: Iterable[Sequence[bytes]], skip: Iterable[str] = ()) -> list[
     """(name, type) of each field, in the order in which they come up. entries: [name, value, name, value …].
 
     skip: names of columns that are not read from fields; metadata columns never are.
-    Raises SchemaError where a field cannot be a column beside the others.
+    A field that cannot be a column beside the others is left out, with a warning: whoever writes an entry names its
+    fields.
     """
     kinds: dict[bytes, set[str]] = {}
+    entries_with: Counter[bytes] = Counter()
     for entry in entries:
         for field, value in zip(entry[0::2], entry[1::2], strict=True):
             kinds.setdefault(field, set()).add(kind_of(value))
-    passed_over = METADATA | set(skip)
-    columns = [(_column_name(field), _type_of(found)) for field, found in kinds.items()]
-    columns = [(name, to) for name, to in columns if name not in passed_over]
-    seen: dict[str, str] = {}
-    for name, _to in columns:
-        other = seen.setdefault(name.lower(), name)
-        if other != name:
-            raise SchemaError(f"fields {other!r} and {name!r} differ in case only: give a schema with one of them")
+            entries_with[field] += 1
+    taken = METADATA | set(skip)
+    fields = [field for field in kinds if _is_text(field) and field.decode() not in taken]
+    frequent: dict[str, bytes] = {}  # of names that differ in case only, the one that most entries have
+    for field in sorted(fields, key=lambda one: -entries_with[one]):
+        frequent.setdefault(field.decode().lower(), field)
+    columns = []
+    for field in fields:
+        kept = frequent[field.decode().lower()]
+        if kept == field:
+            columns.append((field.decode(), _type_of(kinds[field])))
+        else:
+            _log.warning(
+                "inferSchema leaves out field %r: it differs from %r in case only; to read it, give a schema with it",
+                field.decode()[:100], kept.decode()[:100],
+            )  # fmt: skip
     return columns
+
+
+def _is_text(field: bytes) -> bool:
+    try:
+        field.decode()
+    except UnicodeDecodeError:
+        _log.warning("inferSchema leaves out field %r: its name is not UTF-8, which no column can have", field[:100])
+        return False
+    return True
 
 
 def kind_of(value: bytes) -> str:
@@ -96,12 +118,3 @@ def _type_of(kinds: set[str]) -> str:
     if kinds == {"no number"}:
         return "string"
     return next((name for name, holds in _TYPES if kinds <= holds), "binary")
-
-
-def _column_name(name: bytes) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        raise SchemaError(
-            f"field {name!r} has a name that is not UTF-8, which no column can have: give a schema without it"
-        ) from None

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spark_streams.ids import MIN_ID, U64_MAX, InvalidStreamId, StreamId
+from spark_streams.numbers import whole
 from spark_streams.source.batch.stream_bounds import Narrowing, TextBound
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -46,12 +47,13 @@ def _on_id(kind: str, value: Any) -> Narrowing:
         ids = frozenset(one for one in map(_id_of, named) if one is not None)
         return Narrowing(ids=ids)
     found = _TEXT_OF_ID.fullmatch(value) if isinstance(value, str) else None
-    if found is None or int(found[1]) > U64_MAX:
+    prefix = None if found is None else whole(found[1])
+    if found is None or prefix is None:
         return Narrowing()
     if kind in ("GreaterThan", "GreaterThanOrEqual"):
-        return Narrowing(text=(TextBound(len(found[1]), least=int(found[1])),))
+        return Narrowing(text=(TextBound(len(found[1]), least=prefix),))
     if kind in ("LessThan", "LessThanOrEqual"):
-        return Narrowing(text=(TextBound(len(found[1]), most=int(found[1])),))
+        return Narrowing(text=(TextBound(len(found[1]), most=prefix),))
     return Narrowing()
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.by_stream import ByStream
-from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.errors import StreamStateError
+from spark_streams.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.keys import key_beside
 from spark_streams.operator_commands import seek_command
 from spark_streams.source.group.count_entries import count_read
@@ -115,7 +116,22 @@ def save_initial_positions(
 def saved_initial_positions(server: Server, keys: InitialPositionKeys, streams: Sequence[str]) -> dict[str, StreamId]:
     """The first positions that are kept on the server, of those streams that have one."""
     replies = server.execute_all([("GET", keys.of(stream)) for stream in streams])
-    return {stream: StreamId.parse(reply) for stream, reply in zip(streams, replies, strict=True) if reply is not None}
+    return {
+        stream: _saved(keys.of(stream), reply)
+        for stream, reply in zip(streams, replies, strict=True)
+        if reply is not None
+    }
+
+
+def _saved(key: bytes, text: bytes) -> StreamId:
+    try:
+        return StreamId.parse(text)
+    except InvalidStreamId as error:
+        raise StreamStateError(
+            f"key {key.decode('utf-8', 'replace')!r} holds no first position ({error}): another client has changed it. "
+            "Only the query's user may write keys rstream:… (docs/identity.md). Restore the key from the server's "
+            "backup"
+        ) from None
 
 
 def forget_initial_positions(server: Server, keys: InitialPositionKeys, streams: Sequence[str]) -> None:

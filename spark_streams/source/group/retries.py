@@ -23,7 +23,9 @@ from spark_streams.option_values import MOST_DELAYS
 from spark_streams.options import Options
 from spark_streams.source.limits import Limits
 from spark_streams.source.offset import Offset
+from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.replies import milliseconds
+from spark_streams.wire.reply_errors import is_busy_group, is_key_required, is_wrong_type
 from spark_streams.wire.server import Server
 
 _ALL = range(1, MOST_DELAYS + 1)
@@ -56,10 +58,11 @@ class Retries:
         self._waiting: dict[str, list[_Waiting]] = {}  # by the stream that they come from
         self._names: dict[str, str] = {}  # by the same: the stream that they come back to
         self._back: set[str] = set()  # of these, those that are there
+        self._entered: set[str] = set()  # of these, those that have the group
 
     def forget(self) -> None:
         """Take nothing for known: the server is asked."""
-        self._waiting, self._names, self._back = {}, {}, set()
+        self._waiting, self._names, self._back, self._entered = {}, {}, set(), set()
 
     def look(self, server: Server, streams: Iterable[str], begin: Offset | None, most: int | None) -> list[str]:
         """Have what is due come back, about `most` entries of each retry stream (None: any number): the others with the
@@ -76,7 +79,24 @@ class Retries:
         unknown = [name for name in self._names.values() if name not in self._back] if self._delays else []
         found = server.execute_all([("EXISTS", name) for name in unknown])
         self._back |= {name for name, there in zip(unknown, found, strict=True) if there}
+        if self._lists:
+            self._enter(server, self._back - self._entered - positions.keys())
         return [name for name in self._names.values() if self._lists and (name in self._back or name in positions)]
+
+    def _enter(self, server: Server, names: Iterable[str]) -> None:
+        """Make the group on streams that the checkpoint does not know. A transaction of a query makes both; another
+        client may have made the stream alone, or a key of another type, which is passed over. Raises ServerError."""
+        commands = [("XGROUP", "CREATE", name, self._group, "0-0", "ENTRIESREAD", "0") for name in sorted(names)]
+        for command, reply in zip(commands, server.pipeline(commands), strict=True):
+            name = command[2]
+            if is_wrong_type(reply) or is_key_required(reply):
+                self._back.discard(name)
+                if is_wrong_type(reply):
+                    _log.warning("key %r at %s holds no stream, and is not read: delete it (DEL)", name, server.address)
+            elif isinstance(reply, ReplyError) and not is_busy_group(reply):
+                raise server.error_of(reply, command)
+            else:
+                self._entered.add(name)
 
     def waiting(self) -> dict[str, dict[str, int | None]]:
         """Per stream, how many entries wait and when the next one is due (milliseconds since the epoch), as of the last

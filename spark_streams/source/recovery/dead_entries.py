@@ -76,8 +76,9 @@ def _look(server: Server, group: str, dead: DeadEntries, asked: slice) -> tuple[
         }
         fields = reply[0][1]
         if is_returned(dead.stream):
-            again = ReturnedEntry.of(dead.stream, bytes(entry), fields)
-            fields, envelope = again.fields, {**envelope, **again.told()}
+            again = ReturnedEntry.of(fields)
+            if again is not None:
+                fields, envelope = again.fields, {**envelope, **again.told()}
         released = dead.consumer is None
         letter = FailedEntry(dead.stream, bytes(entry), fields, envelope, None, dead.consumer, released)
         letters.append(letter)

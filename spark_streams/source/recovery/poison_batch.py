@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.keys import narrowed_key
+from spark_streams.printable import printable
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.group.group_state import GroupState
@@ -194,8 +195,8 @@ class PoisonBatch:
         for entry, _, _, deliveries in server.execute("XPENDING", stream, member.group, "-", "+", 1, name):
             message = piece.message or "the query ended each time that it read this entry"
             ids = [StreamId.parse(entry)]
-            _log.warning("stream %r: entry %s kills the query and is given up: %s", stream, ids[0], message)
-            dead = DeadEntries(stream, name, ids, [int(deliveries)], "query", "poison", piece.error, message)
+            _log.warning("stream %r: entry %s kills the query and is given up: %s", stream, ids[0], printable(message))
+            dead = DeadEntries(stream, name, ids, [deliveries], "query", "poison", piece.error, message)
             self._dead_letter(dead)
         delete_claim_consumers(server, member, {stream: [Claimed(name, 0)]})
         return book.without(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from spark_streams.errors import StreamStateError
 from spark_streams.keys import is_returned, key_beside
 from spark_streams.source.offset import Offset
 from spark_streams.source.recovery.suspects import Book
@@ -37,7 +38,7 @@ class Remembered:
             for key in dict.fromkeys(_key(offset) for offset in offsets if offset.streams):
                 text = server.execute("GET", key)
                 if text is not None:
-                    self.book, self._key = Book.from_json(text), key
+                    self.book, self._key = _book(key, text), key
                     break
         return self.book
 
@@ -49,10 +50,25 @@ class Remembered:
         self.book, self._key = book, key
 
 
+def _book(key: bytes, text: bytes) -> Book:
+    try:
+        return Book.from_json(text)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise StreamStateError(
+            f"key {key.decode('utf-8', 'replace')!r} holds {text[:50]!r}, which is no record of failed batches: "
+            "another client has changed it. Only the query's user may write keys rstream:… (docs/identity.md). Restore "
+            "the key from the server's backup; if no batch of the query has failed yet, delete it (DEL)"
+        ) from None
+
+
 def failure_of(server: Server, end: Offset) -> Failure:
     """What somebody noted about the query's end."""
     text = server.execute("GET", failure_key(_first(end), end.group, end.consumer))
-    return Failure() if text is None else Failure(**json.loads(text))
+    try:
+        told = json.loads(text or b"{}")
+        return Failure(str(told.get("error", "")), str(told.get("message", "")))
+    except (ValueError, AttributeError, RecursionError):
+        return Failure()
 
 
 def drop_failure(server: Server, end: Offset) -> None:

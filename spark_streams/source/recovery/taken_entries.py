@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.keys import key_beside
+from spark_streams.numbers import whole
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.membership import Membership
@@ -82,7 +83,8 @@ def _known(server: Server, member: Membership, streams: Sequence[str]) -> dict[s
     replies = server.execute_all([("HGETALL", claims_key(stream, member)) for stream in streams])
     return {
         stream: {
-            name.decode("utf-8", "surrogateescape"): int(n) for name, n in zip(flat[0::2], flat[1::2], strict=True)
+            name.decode("utf-8", "surrogateescape"): whole(n) or 0
+            for name, n in zip(flat[0::2], flat[1::2], strict=True)
         }
         for stream, flat in zip(streams, replies, strict=True)
     }

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_type
 
+from spark_streams.printable import printable
 from spark_streams.source.column_report import MOST_NAMES, BadValues, ColumnReport
 from spark_streams.source.rows.columns import Columns, Decoded
 from spark_streams.source.rows.malformed import Unfit
@@ -88,4 +89,4 @@ def _names(page: EntryPage | None) -> tuple[str, ...]:
         return ()
     names = pc.binary_slice(pc.unique(page.fields()[1]).slice(0, MOST_NAMES), 0, _LONGEST_NAME)
     texts = [name.decode("utf-8", "replace") for name in names.to_pylist()]
-    return tuple(text if text.isprintable() else repr(text) for text in texts)
+    return tuple(map(printable, texts))

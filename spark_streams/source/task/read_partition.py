@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -21,6 +22,8 @@ from spark_streams.source.task.fetcher import Fetch, Page
 from spark_streams.wire.entries.entry_page import EntryPage
 from spark_streams.wire.session import Session
 from spark_streams.worker import settle_in
+
+_log = logging.getLogger("spark_streams.source")
 
 # Told of a run and how many of its entries are gone, where failOnDataLoss is false.
 Lost = Callable[[EntryRange, int], None]
@@ -74,6 +77,11 @@ def _as_they_were(page: Page) -> tuple[EntryPage, str | pa.Array, Tries | None]:
     if not is_returned(first):
         return page.entries, page.streams, None
     returned = ReturnedPage(page.entries, page.streams)
+    if returned.strangers:
+        _log.warning(
+            "stream %r: %d entries were not written by a query (what comes back for another try has an envelope): they "
+            "are read as they stand", first, returned.strangers,
+        )  # fmt: skip
     return returned, returned.streams(), returned.tries()
 
 
