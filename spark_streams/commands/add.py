@@ -59,7 +59,7 @@ def add(
     elif fields == ("-",):
         say(f"added {added:,} entries" + (f", the last one is {last}" if last else ""))
     else:
-        say(last)
+        say(last or "")
 
 
 def _send(server: Server, head: Sequence[Any], entries: Iterator[Sequence[str]]) -> tuple[int, str | None]:

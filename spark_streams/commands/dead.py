@@ -64,7 +64,7 @@ def list_(stream: str | None, url: str, as_json: bool, **chosen: Any) -> None:
         with connect(url) as server:
             found, waiting = look(server)
         if as_json:
-            print_json([*map(asdict, found), *map(asdict, waiting)])
+            print_json([*[one.facts() for one in found], *map(asdict, waiting)])
             return
         print_table(
             ("stream", "dead letters", "oldest ", "newest "),

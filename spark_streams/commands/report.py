@@ -106,7 +106,7 @@ def _letters(url: str, server: Server) -> Iterator[LetterRow]:
     from spark_streams.monitor.report.report import LetterRow
 
     for dead in dead_letter_streams(server):
-        for kind, counted in count_by_kind(address_of(url), dead.stream, Criteria()).counts.items():
+        for kind, counted in count_by_kind(address_of(url), dead.key, Criteria()).counts.items():
             _, stage, reason, error = kind
             yield LetterRow(dead.stream, stage, reason, error, counted.letters)
 

@@ -22,13 +22,18 @@ from spark_streams.wire.session import Session
 
 @dataclass(frozen=True)
 class DeadLetterStream:
-    """A stream whose first or last entry is a dead letter; the names are those of its JSON. letters: its
+    """A stream whose first or last entry is a dead letter. stream: its name for people, key: as it is; letters: its
     entries; oldest, newest: their ids."""
 
     stream: str
     letters: int
     oldest: str
     newest: str
+    key: bytes
+
+    def facts(self) -> dict[str, str | int]:
+        """For programs."""
+        return {"stream": self.stream, "letters": self.letters, "oldest": self.oldest, "newest": self.newest}
 
 
 def dead_letter_streams(server: Server) -> list[DeadLetterStream]:
@@ -63,14 +68,14 @@ def _dead_letter_streams(server: Server, found: Sequence[bytes]) -> list[DeadLet
             received += sum(map(len, last[0][1])) + sum(map(len, first[0][1]))
             if any(says_where_from(entry[0][1]) for entry in (first, last)):
                 shown = name.decode("utf-8", "backslashreplace")
-                streams.append(DeadLetterStream(shown, length, text(first[0][0]), text(last[0][0])))
+                streams.append(DeadLetterStream(shown, length, text(first[0][0]), text(last[0][0]), name))
         size.learn(len(names), received, len(names))
     return streams
 
 
 def count_by_kind(
     address: Address,
-    stream: str,
+    stream: str | bytes,
     criteria: Criteria,
     tell: Callable[[int, int], None] = lambda done, total: None,
     limits: DeadLetterLimits = DEAD_LETTER_LIMITS,

@@ -36,7 +36,7 @@ class Extent:
     length: int
 
 
-def extent(server: Server, stream: str, criteria: Criteria) -> Extent:
+def extent(server: Server, stream: str | bytes, criteria: Criteria) -> Extent:
     """The range that is meant, ending at the stream's last id of this moment: what comes later is not in it.
 
     Raises ServerReplyError where there is no such stream, WrongKeyTypeError, ServerError.
@@ -107,13 +107,13 @@ def read_page(
 
 
 def _read_next(
-    stream: str, first: StreamId, last: StreamId, size: PageSize, server: Server
+    stream: str | bytes, first: StreamId, last: StreamId, size: PageSize, server: Server
 ) -> tuple[DeadLetterPage, int]:
     return read_page(server, stream, first, last, size)
 
 
 def dead_letter_pages(
-    session: Session, stream: str, within: Extent, criteria: Criteria, limits: DeadLetterLimits = DEAD_LETTER_LIMITS
+    session: Session, stream: str | bytes, within: Extent, criteria: Criteria, limits: DeadLetterLimits = DEAD_LETTER_LIMITS
 ) -> Iterator[tuple[DeadLetterPage, Index]]:
     """Page after page, with the dead letters that are meant; a page that holds none, too. Raises ServerError."""
     size = PageSize(limits)

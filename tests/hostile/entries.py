@@ -103,6 +103,8 @@ class Soak:
         self._client = server.client()
         self._written: set[int] = set()
         self._client.flushall()
+        self._client.xgroup_create("s", "g", id="0", mkstream=True)
+        self._client.xgroup_createconsumer("s", "g", "c")
         self._append()
         self._queries = [Query(server, name) for name in QUERIES]
         self._read: dict[str, set[int]] = {name: set() for name in QUERIES}
@@ -130,8 +132,9 @@ class Soak:
             if self._chance.random() < 0.2:
                 self._survives(query.name, query.start)
             self._survives(query.name, lambda query=query: self._look(query))
-        for name, read in READERS.items():
-            self._survives(name, lambda read=read: read(self._server))
+        if self._chance.random() < _SHARE_OF_READERS:
+            for name, read in READERS.items():
+                self._survives(name, lambda read=read: read(self._server))
 
     def _append(self) -> None:
         number = len(self._written)
@@ -154,6 +157,7 @@ class Soak:
             self.tally.problems.append(f"{name}: {traceback.format_exc()}")
 
 
+_SHARE_OF_READERS = 0.3  # of the rounds; the commands take seconds
 ROUNDS = 15  # then the server is emptied and the queries begin anew
 
 

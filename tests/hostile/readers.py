@@ -30,7 +30,7 @@ COMMANDS: Sequence[tuple[str, ...]] = (
     ("dead", "list", "dead"), ("dead", "show", "dead"), ("dead", "show", "dead", "--json"), ("dead", "export", "dead"),
     ("dead", "redrive", "dead", "--dry-run"), ("dead", "purge", "dead", "--dry-run"),
     ("groups", "delete", "s", "--group", "g"), ("groups", "seek", "s", "--group", "g", "--to", "0"),
-    ("groups", "claim", "s", "--group", "g", "--from", "x", "--to", "ann"),
+    ("groups", "claim", "s", "--group", "g", "--from", "c", "--to", "ann"),
 )  # fmt: skip
 _FINE = {0, 3}  # 3: something is not well, by the command's own judgement
 JSON = ("export", "--json")

@@ -5,16 +5,127 @@
 
 from __future__ import annotations
 
+import json
+import random
+
+import numpy as np
+import pytest
+import redis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_streams.deadletter.envelope import FIELDS, dead_letter_fields, is_dead_letter, opened, unmarked
+from spark_streams.deadletter.export import as_line
+from spark_streams.deadletter.page import DeadLetterPage
+from spark_streams.deadletter.redrive_plan import RedriveOptions, plan_page
+from spark_streams.deadletter.returned_entry import ReturnedEntry
+from spark_streams.deadletter.transform import dead_letters_of
+from spark_streams.keys import origin_of, read_retry_stream, returned_stream, slot_of
+from spark_streams.shards.names import Shard
+from spark_streams.source.batch.infer_schema import infer
+from spark_streams.source.rows.returned_page import ReturnedPage
+from spark_streams.wire.entries.decode import decode_entries, decode_replies
 from tests.hostile.entries import Soak
+from tests.hostile.stranger import HUGE, Stranger
 from tests.servers import Server
+from tests.source.driving import LOOK_EACH_TIME, drain, forget_all, reader
+
+CHANCES = st.randoms(use_true_random=False)
 
 
-def test_hostile_entries_keys_and_names_end_no_reader(server: Server) -> None:
-    """Seeds of the soak, a few rounds each; a seed that once failed stays in the list."""
-    for seed in range(6):
-        with Soak(server, seed) as soak:
-            for _ in range(3):
-                soak.round()
-        assert soak.tally.problems == []
-        assert soak.tally.read > 0
-        assert soak.tally.sent > 0
+def reply(entries: list[list[bytes]]) -> bytes:
+    """To XRANGE, of entries with these fields."""
+
+    def bulk(value: bytes) -> bytes:
+        return b"$%d\r\n%b\r\n" % (len(value), value)
+
+    parts = [b"*%d\r\n" % len(entries)]
+    for at, fields in enumerate(entries):
+        parts += [b"*2\r\n", bulk(b"%d-1" % (at + 1)), b"*%d\r\n" % len(fields), *map(bulk, fields)]
+    return b"".join(parts)
+
+
+@settings(max_examples=200)
+@given(CHANCES, st.integers(1, 5))
+def test_any_entry_can_be_read_as_what_it_may_be_taken_for(chance: random.Random, count: int) -> None:
+    """As a dead letter, as one that was sent back, as one that came back for another try, and for a schema."""
+    stranger = Stranger(chance)
+    entries = [stranger.fields() for _ in range(count)]
+    raw = reply(entries)
+    page = DeadLetterPage(decode_entries(raw))
+    plan = plan_page(page, RedriveOptions("dead").checked(), None, None)
+    assert len(plan.rows) + plan.homeless == int(page.are_dead_letters().sum())
+    for letter in dead_letters_of(page, np.arange(page.count)):
+        line = as_line(letter)
+        assert line.isprintable()
+        assert set(json.loads(line)) == {"id", "envelope", "fields"}
+    returned = ReturnedPage(decode_replies(raw, 1)[0], returned_stream("s", "g"))
+    assert len(returned.ids()) == len(returned.streams()) == len(returned.milliseconds()) == count
+    assert len(returned.tries().attempt) == count
+    offsets, _, values = returned.fields()
+    assert offsets[-1].as_py() == len(values)
+    for at, fields in enumerate(entries):
+        assert (ReturnedEntry.of(fields) is None) == (returned.streams()[at].as_py() == returned_stream("s", "g"))
+        assert opened(dead_letter_fields(fields, {"redrives": "0"}))[1].keys() >= {"stream", "id"}
+        assert is_dead_letter(fields) == (len(opened(unmarked(fields)[0])[1]) == len(FIELDS))
+    infer(entries)
+
+
+@settings(max_examples=300)
+@given(CHANCES)
+def test_any_name_can_be_read_as_what_it_may_be_taken_for(chance: random.Random) -> None:
+    """As one that a query made beside a stream, and as a shard's."""
+    stranger = Stranger(chance)
+    for name in (stranger.name(), stranger.shard_name()):
+        text = name.decode("utf-8", "replace")
+        told = read_retry_stream(text)
+        assert told is None or told.stream
+        assert origin_of(text)
+        shard = Shard.named(text)
+        assert shard is None or shard.name == text
+        assert read_retry_stream(returned_stream(text, "g")) is not None
+        assert 0 <= slot_of(name) < 16384
+
+
+@pytest.fixture
+def client(server: Server) -> redis.Redis:
+    return server.client(decode_responses=True)
+
+
+def test_a_mark_of_five_thousand_digits_is_an_ordinary_field(server: Server, client: redis.Redis) -> None:
+    """A redrive's mark has nine digits at most. Good entries behind a forged one are read and acknowledged."""
+    client.xadd("t", {"n": 1, "dl.redriven": f"{HUGE.decode()} t dead/1-0"})
+    client.xadd("t", {"n": 2})
+    one = reader(server, streamsPattern="t*", limits=LOOK_EACH_TIME)
+    assert drain(one) == [[1, 2]]
+    client.xadd("t", {"n": "x", "dl.redriven": f"{HUGE.decode()} t dead/1-0"})
+    client.xadd("t", {"n": 3})
+    one = reader(server, streamsPattern="t*", limits=LOOK_EACH_TIME, mode="DEADLETTER", deadLetterStream="dead")
+    assert drain(one) in ([[1, 2, 3]], [[3]], [[1, 2], [3]])
+    [(_, letter)] = client.xrange("dead")
+    assert letter["dl.redriven"].startswith("999")
+    forget_all()
+
+
+@pytest.mark.parametrize(
+    "registry", [{"shards": HUGE, "rule": "crc32"}, {"shards": "²", "rule": "crc32"}, {b"\xff": b"\xff"}]
+)
+def test_a_forged_registry_of_shards_beside_a_plain_stream_is_not_believed(
+    server: Server, client: redis.Redis, registry: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    client.xadd("s", {"n": 1})
+    client.hset("rstream:shards:{s}", mapping=registry)
+    assert drain(reader(server)) == [[1]]
+    assert "is read as a plain stream: key 'rstream:shards:{s}' says" in caplog.text
+    forget_all()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_hostile_entries_keys_and_names_end_no_reader(server: Server, seed: int) -> None:
+    """A few rounds of the soak. A seed that has failed is added here."""
+    with Soak(server, seed) as soak:
+        for _ in range(6):
+            soak.round()
+    assert soak.tally.problems == []
+    assert soak.tally.read >= 4 * soak.tally.appended
+    assert soak.tally.sent > 5
