@@ -113,7 +113,11 @@ def _read_next(
 
 
 def dead_letter_pages(
-    session: Session, stream: str | bytes, within: Extent, criteria: Criteria, limits: DeadLetterLimits = DEAD_LETTER_LIMITS
+    session: Session,
+    stream: str | bytes,
+    within: Extent,
+    criteria: Criteria,
+    limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
 ) -> Iterator[tuple[DeadLetterPage, Index]]:
     """Page after page, with the dead letters that are meant; a page that holds none, too. Raises ServerError."""
     size = PageSize(limits)
