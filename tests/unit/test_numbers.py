@@ -40,6 +40,7 @@ ALLOWED = {
     "wire/cluster.py": SERVER,
     "wire/limits.py": SERVER,
     "wire/replies.py": SERVER,
+    "wire/released.py": SERVER,
     "wire/sentinel.py": SERVER,
     "wire/entries/headers.py": SERVER,
     "source/batch/infer_schema.py": "at most nineteen digits, by a pattern; a float of any length is a float",
