@@ -19,6 +19,7 @@ from spark_streams.commands.init import init
 from spark_streams.commands.lag import lag
 from spark_streams.commands.pending import pending
 from spark_streams.commands.quicken import quicken
+from spark_streams.commands.replay import replay
 from spark_streams.commands.report import report
 from spark_streams.commands.run import run
 from spark_streams.commands.serve import serve
@@ -48,6 +49,7 @@ def main() -> None:
       rstream lag --max 10000           an exit code for an alert
       rstream exporter                  metrics of all streams and groups, for Prometheus
       rstream groups seek orders --group etl --to 1h   what it would take to read an hour again; --yes does it
+      rstream replay orders --group etl --from 1h      a stopped query reads the last hour again
       rstream add orders customer=ann amount=12.50
       rstream dead list                 what could not be processed
       rstream init etl --stream orders  a job's configuration to begin with
@@ -60,7 +62,7 @@ def main() -> None:
 
 
 for _command in (
-    *(streams, shards, show, tail, groups, lag, pending, top, report, exporter, add, dead),
+    *(streams, shards, show, tail, groups, replay, lag, pending, top, report, exporter, add, dead),
     *(doctor, init, run, quicken, url, serve),
 ):
     main.add_command(_command)

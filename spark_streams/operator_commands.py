@@ -10,5 +10,10 @@ def seek_command(stream: str, group: str, position: object) -> str:
     return _command("groups seek", stream, group, "--to", str(position), "--yes")
 
 
+def replay_command(stream: str, group: str, first: object) -> str:
+    """The command that has a stopped query read again from an entry on; a dry run without --yes."""
+    return _command("replay", stream, group, "--from", str(first))
+
+
 def _command(name: str, stream: str, group: str, *options: str) -> str:
     return f"rstream {name} {shlex.join([stream, '--group', group, *options])}"

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from spark_streams.groups.target import Target
 
 
-def _target(ctx: click.Context, param: click.Parameter, value: str) -> Target:
+def target_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Target | None:
+    """An option's callback: a position in a stream."""
     from spark_streams.groups.target import Target
 
+    if value is None:
+        return None
     try:
         return Target.parse(value)
     except ValueError as error:
@@ -24,7 +27,7 @@ def _target(ctx: click.Context, param: click.Parameter, value: str) -> Target:
 
 @click.command(short_help="Set a group to another position.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
-@click.option("--to", "target", metavar="POSITION", required=True, callback=_target, help="Where it is to stand.")
+@click.option("--to", "target", metavar="POSITION", required=True, callback=target_of, help="Where it is to stand.")
 @hand_options
 def seek(
     names: tuple[str, ...], target: Target, group: str, yes: bool, even_active: bool, url: str, as_json: bool
@@ -87,7 +90,7 @@ def seek(
     metavar="POSITION",
     default="latest",
     show_default=True,
-    callback=_target,
+    callback=target_of,
     help="Where it begins, as --to of seek.",
 )
 @click.option("--mkstream", is_flag=True, help="Also make a stream that is not there.")

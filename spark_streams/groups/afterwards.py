@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_streams.ids import StreamId
+from spark_streams.operator_commands import replay_command
 from spark_streams.source.group.commit_marks import Mark
 
 _NO_ACK = "(with noAck it sets the group back to its checkpoint, whatever stands here)"
@@ -21,12 +22,11 @@ def after_seek(stream: str, group: str, marks: Mapping[str, Mark], before: str, 
         extra = f" {_NO_ACK}" if mark.holds else ""
         if is_back:
             lines.append(
-                f"query {query!r}, started with its checkpoint, stops where that stands above {position} "
-                "(RSTREAM_STREAM_STATE), or with failOnDataLoss=false, where nobody else reads from the group, sets it "
-                f"to its checkpoint and reads nothing again. With a new checkpoint it reads from {position} on; with "
-                f"the one it has it reads entries again that it is handed: rstream groups claim {stream} --group "
-                f"{group} --again --first-id {StreamId.parse(position).next()} --last-id {mark.up_to} --to {query}, "
-                f"and the group where it was{extra}"
+                f"query {query!r}, started with its checkpoint, stops if that stands above {position} "
+                "(RSTREAM_STREAM_STATE); with failOnDataLoss=false, if nobody else reads from the group, it sets the "
+                f"group to its checkpoint and reads nothing again. With a new checkpoint it reads from {position} on. "
+                f"To read a part again with the checkpoint that it has, leave the group at {before} and run "
+                f"{replay_command(stream, group, StreamId.parse(position).next())}{extra}"
             )
         elif position != before:
             lines.append(

@@ -82,8 +82,9 @@ def plan_claim_again(server: Server, standing: Standing, to: str, choice: Choice
     return found
 
 
-def claim_again(server: Server, standing: Standing, to: str, choice: Choice) -> Claimed:
-    """Make them pending for the consumer; what that was. Raises StreamStateError, ServerError."""
+def claim_again(server: Server, standing: Standing, to: str, choice: Choice, stopped: bool = False) -> Claimed:
+    """Make them pending for the consumer; what that was. stopped: only while it is no query that runs. Raises
+    GroupInUseError, StreamStateError, ServerError."""
     found, ranges = _begin_again(server, standing, to, choice)
     # Nothing is pending for so long: what somebody holds stays with them.
     head = ("XCLAIM", standing.stream, standing.group, to, _ENDLESS)
@@ -91,7 +92,12 @@ def claim_again(server: Server, standing: Standing, to: str, choice: Choice) -> 
         at = 0
         while at < len(ids) and found.entries != choice.limit:
             most = len(ids) if choice.limit is None else choice.limit - found.entries
-            found.entries += len(server.execute(*head, *ids[at : at + most], "FORCE", "JUSTID"))
+            command = (*head, *ids[at : at + most], "FORCE", "JUSTID")
+            if stopped:
+                [claimed] = change(server, standing.stream, standing.group, [to], [command])
+            else:
+                claimed = server.execute(*command)
+            found.entries += len(claimed)
             at += most
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
@@ -13,6 +14,7 @@ from spark_streams.shards.names import shards_of
 from tests.servers import Server
 from tests.shards.making import frame, sequence, sharded, shards_there
 from tests.sink.writing import batch_of, close, write
+from tests.source.driving import ALL, NEVER_AHEAD, another_reader, rows, stop_all
 
 NAMES = shards_of("orders", 4)
 
@@ -61,6 +63,23 @@ def test_hands_on_groups_and_tail_take_the_logical_name(server: Server) -> None:
     shown = json.loads(rstream(server, "show", "orders", "--last", "5", "--json").output)
     assert sorted(json.loads(line)["id"] for line in ends) == sorted(one["id"] for one in shown)
     assert rstream(server, "groups", "delete", "orders", "--group", "g", "--yes").exit_code == 0
+
+
+def test_a_replay_takes_the_logical_name(server: Server) -> None:
+    query = {"url": server.url, "streams": "orders", "group": "g", "startingOffsets": "earliest"}
+    schema = pa.schema([("key", pa.string()), ("_id", pa.string())])
+    one = another_reader(server, schema, limits=NEVER_AHEAD, **query)
+    at = one.initialOffset()
+    end = one.latestOffset(at, ALL)
+    assert len(rows(one, at, end)) == 100
+    assert one.latestOffset(end, ALL) == end
+    stop_all()
+    words = ("replay", "orders", "--group", "g", "--from=-2", "--yes", "--json")
+    told = json.loads(rstream(server, *words).output)["streams"]
+    handed = {one["stream"]: one["entries"] for one in told}
+    assert handed == {name: min(2, len(found)) for name, found in shards_there(server).items()}
+    again = another_reader(server, schema, limits=NEVER_AHEAD, **query)
+    assert len(rows(again, end, again.latestOffset(end, ALL))) == sum(handed.values())
 
 
 def test_nothing_is_added_that_nobody_would_read(server: Server) -> None:

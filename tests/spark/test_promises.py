@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import redis
+from click.testing import CliRunner
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from spark_streams.cli import main
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.servers import Server
 from tests.spark.streams import read_stream, run_to_the_end, start, written
@@ -68,6 +70,22 @@ def test_a_stream_that_appears_where_no_other_has_the_group_is_read_from_its_fir
     run(frame, tmp_path)
     assert ns(spark, tmp_path) == wanted
     assert client.xpending("o:2", "g")["pending"] == 0
+
+
+def test_a_stopped_query_replays_a_part_with_its_checkpoint(
+    spark: SparkSession, server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    frame = read_stream(spark, server, "n INT", streams="s")
+    add(client, "s", 0, 20)
+    run(frame, tmp_path)
+    tenth = client.xrange("s", count=11)[-1][0]
+    words = ["replay", "s", "--group", "g", "--from", tenth, "--yes", "--url", server.url]
+    ran = CliRunner().invoke(main, words)
+    assert ran.exit_code == 0, ran.output
+    add(client, "s", 20, 25)
+    run(frame, tmp_path)
+    assert ns(spark, tmp_path) == sorted([*range(20), *range(10, 20), *range(20, 25)])
+    assert client.xpending("s", "g")["pending"] == 0
 
 
 @pytest.mark.parametrize("gone", ["an older copy", "the last commits"])
