@@ -87,12 +87,12 @@ def claim_again(server: Server, standing: Standing, to: str, choice: Choice, sto
     GroupInUseError, StreamStateError, ServerError."""
     found, ranges = _begin_again(server, standing, to, choice)
     # Nothing is pending for so long: what somebody holds stays with them.
-    head = ("XCLAIM", standing.stream, standing.group, to, _ENDLESS)
+    head: tuple[Argument, ...] = ("XCLAIM", standing.stream, standing.group, to, _ENDLESS)
     for ids in ranges:
         at = 0
         while at < len(ids) and found.entries != choice.limit:
             most = len(ids) if choice.limit is None else choice.limit - found.entries
-            command = (*head, *ids[at : at + most], "FORCE", "JUSTID")
+            command: tuple[Argument, ...] = (*head, *ids[at : at + most], "FORCE", "JUSTID")
             if stopped:
                 [claimed] = change(server, standing.stream, standing.group, [to], [command])
             else:
