@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from spark_streams.ids import StreamId
 from spark_streams.operator_commands import replay_command
-from spark_streams.source.group.commit_marks import Mark
+from spark_streams.retention.commit_mark import Mark
 
 _NO_ACK = "(with noAck it sets the group back to its checkpoint, whatever stands here)"
 
@@ -19,6 +19,12 @@ def after_seek(stream: str, group: str, marks: Mapping[str, Mark], before: str, 
     lines = []
     for query, mark in marks.items():
         is_back = StreamId.parse(position) < StreamId.parse(before)
+        if mark.no_ack:
+            lines.append(
+                f"query {query!r} reads with noAck: started with its checkpoint, it sets the group back to its "
+                f"checkpoint, whatever stands here; with a new checkpoint it reads from {position} on"
+            )
+            continue
         extra = f" {_NO_ACK}" if mark.holds else ""
         if is_back:
             lines.append(

@@ -21,7 +21,7 @@ from spark_streams.groups.choice import Choice, pages
 from spark_streams.groups.guard import change, require_free
 from spark_streams.groups.standing import Standing, queries_among, query_of
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.source.group.commit_marks import Mark, committed_key
+from spark_streams.retention.commit_mark import Mark, committed_key
 from spark_streams.source.group.count_entries import count_between, ids_between
 from spark_streams.wire.connection import Argument
 from spark_streams.wire.replies import pairs
@@ -139,6 +139,12 @@ def _committed_by(server: Server, standing: Standing, consumer: str) -> StreamId
             f"consumer {consumer!r} was made by query {query!r} for entries of its own: hand them to {query!r}"
         )
     mark = Mark.parse(server.execute("GET", committed_key(standing.stream, standing.group, consumer)))
+    if mark is not None and mark.no_ack:
+        raise StreamStateError(
+            f"query {consumer!r} of group {standing.group!r} reads stream {standing.stream!r} with noAck: it cannot "
+            "read entries that are handed to it. Start the query without noAck, repeat this command while it runs, "
+            f"and set noAck again when rstream pending {standing.stream} --group {standing.group} shows nothing"
+        )
     if mark is not None:
         return min(mark.up_to, MAX_ID.previous())
     if consumer in standing.holders:

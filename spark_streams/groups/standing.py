@@ -9,7 +9,7 @@ from spark_streams.errors import StreamStateError
 from spark_streams.ids import StreamId
 from spark_streams.lease import Processes, describe
 from spark_streams.option_tables import SOURCE
-from spark_streams.source.group.commit_marks import Mark, committed_key
+from spark_streams.retention.commit_mark import Mark, committed_key
 from spark_streams.source.group.consumer_lease import lease_key
 from spark_streams.source.group.group_state import NOTED
 from spark_streams.source.membership import owner_of

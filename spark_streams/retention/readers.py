@@ -1,9 +1,8 @@
 """Who reads some streams: their groups, what is pending in them, and what running queries hold back beyond that.
 
-`rstream:committed:{stream}:<group>:<consumer>` holds the id of an entry up to which that query's batches are committed.
-With ` holds` behind it, the entries above it are needed whatever the group says: the query acknowledges them before
-they are processed (at-most-once), or lists none (noAck). A key without its consumer in the group does not count: who
-was let go (XGROUP DELCONSUMER, DESTROY) holds nothing.
+A query's commit mark may hold entries whatever the group says (commit_mark): the query acknowledges them before they
+are processed (at-most-once), or lists none (noAck). A mark without its consumer in the group does not count: a consumer
+that was deleted (XGROUP DELCONSUMER, DESTROY) holds nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
-from spark_streams.ids import MAX_ID, InvalidStreamId, StreamId
-from spark_streams.keys import key_beside
+from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.retention.commit_mark import Mark, committed_key
 from spark_streams.wire.connection import Reply, ReplyError
 from spark_streams.wire.reply_errors import is_no_group, is_no_such_key
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import GroupInfo, consumers_in, groups_in
-
-_HOLDS = b" holds"
 
 _Group = tuple[bytes, bytes]  # stream, group
 _Reader = tuple[bytes, bytes, bytes]  # stream, group, consumer
@@ -147,19 +144,18 @@ def _held_by(server: Server, reader: _Reader, mark: Reply) -> StreamId | None:
         return None
     if isinstance(mark, ReplyError):
         raise server.error_of(mark, ("GET", _key(reader)))
-    try:
-        position = StreamId.parse(mark.removesuffix(_HOLDS))
-    except InvalidStreamId:
+    parsed = Mark.parse(mark)
+    if parsed is None:
         raise StreamStateError(
             f"key {_key(reader).decode('utf-8', 'replace')!r} at {server.address} holds {mark[:50]!r}, which "
             "is no position of a query: nothing is trimmed; delete the key if its query is gone"
-        ) from None
-    return position if mark.endswith(_HOLDS) else None
+        )
+    return parsed.held_above
 
 
 def _key(reader: _Reader) -> bytes:
     stream, group, consumer = reader
-    return key_beside(stream, "committed", group.decode(), consumer.decode())
+    return committed_key(stream, group.decode(), consumer.decode())
 
 
 def _is_text(name: bytes) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.errors import DataLossError, GroupMissingError, StreamStateError
+from spark_streams.errors import DataLossError, GroupMissingError, GroupSharedError, StreamStateError
 from spark_streams.groups import guard
 from spark_streams.source.group.consumer_lease import lease_key
 from spark_streams.source.stream_reader import StreamReader
@@ -196,10 +196,65 @@ def test_seek_without_a_pending_list_counts_for_a_new_checkpoint_only(
     query = made(server, client, "stopped", noAck="true")
     for to in (query.ids[4], query.ids[39]):
         told = said("groups", "seek", *G, "--to", to, "--yes")
-        assert "with noAck it sets the group back to its checkpoint" in told["then"][0]
+        assert "it sets the group back to its checkpoint, whatever stands here" in told["then"][0]
         assert query.again(noAck="true") == list(range(20, 50))
         stop_all()
         client.xgroup_setid("s", "g", query.ids[19])
+
+
+# -- entries for a query without a pending list ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_nothing_is_handed_to_a_query_with_no_ack_until_it_runs_without(
+    server: Server, client: redis.Redis, rstream: Rstream, said: Said, again: bool
+) -> None:
+    query = made(server, client, "stopped", noAck="true")
+    words = ["claim", *G, "--to", "spark"]
+    if again:
+        words += ["--again", "--first-id", query.ids[0], "--last-id", query.ids[4]]
+    else:
+        client.xclaim("s", "g", "bob", 0, query.ids[:5], force=True)
+        words += ["--from", "bob", "--even-active"]
+    for yes in ([], ["--yes"]):
+        ran = rstream("groups", *words, *yes)
+        assert (ran.exit_code, "reads stream 's' with noAck: it cannot read entries" in ran.stderr) == (1, True)
+    assert pending_count(client) == (0 if again else 5)
+    # As the message says.
+    one, at = reader(server, limits=NEVER_AHEAD), query.log[-1]
+    found = read(one, at, end := one.latestOffset(at, TEN))
+    said("groups", *words, "--yes")
+    while (end := one.latestOffset(at := end, TEN)) != at:
+        found += read(one, at, end)
+    assert sorted(found) == [*range(5), *range(20, 50)]
+    assert pending_count(client) == 0
+    last = reader(server, limits=NEVER_AHEAD, noAck="true")
+    if not again:
+        with pytest.raises(GroupSharedError, match="rstream groups delete s --group g --consumer bob"):
+            last.latestOffset(end, TEN)
+        stop_all()
+        said("groups", "delete", *G, "--consumer", "bob", "--even-active", "--yes")
+    assert query.rest(reader(server, limits=NEVER_AHEAD, noAck="true"), end) == []
+
+
+def test_a_consumer_with_pending_entries_beside_a_query_with_no_ack_keeps_them_whatever_the_error_advises(
+    server: Server, client: redis.Redis, rstream: Rstream, said: Said
+) -> None:
+    """Another consumer has joined the group and read; each remedy of the errors is followed."""
+    query = made(server, client, "reserved", noAck="true")  # the group stands at 30 entries, the checkpoint at 20
+    client.xreadgroup("g", "bob", {"s": ">"}, count=5)
+    with pytest.raises(GroupSharedError, match="with 5 pending entries.*; run the query without noAck; or, if 'bob'"):
+        query.again(noAck="true")
+    ran = rstream("groups", "delete", *G, "--consumer", "bob", "--even-active", "--yes")
+    assert (ran.exit_code, "5 entries of stream 's' are pending for consumer 'bob'" in ran.stderr) == (1, True)
+    with pytest.raises(GroupSharedError, match=f"rstream groups seek s --group g --to {query.ids[19]}"):
+        query.again()
+    assert pending_count(client) == 5
+    stop_all()
+    said("groups", "seek", *G, "--to", query.ids[19], "--even-active", "--yes")
+    assert query.again() == list(range(20, 50))
+    client.xack("s", "g", *query.ids[30:35])  # bob has finished
+    said("groups", "delete", *G, "--consumer", "bob", "--even-active", "--yes")
 
 
 # -- entries again -----------------------------------------------------------------------------------------------------

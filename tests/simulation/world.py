@@ -12,7 +12,7 @@ from typing import Any
 import redis
 
 from spark_streams.errors import RStreamError
-from spark_streams.source.group.commit_marks import committed_key
+from spark_streams.retention.commit_mark import committed_key
 from spark_streams.wire.connection import Connection
 from tests.chaos.history import id_key
 from tests.servers import Server

@@ -245,3 +245,49 @@ def test_so_is_the_first_batch_from_a_stream_that_appeared_since(
         assert read(one, at, end) == list(range(300))
     finally:
         forget_all()
+
+
+@pytest.mark.parametrize("trim", ["sink", "another query"])
+def test_entries_that_were_handed_to_an_at_most_once_query_stay_until_its_tasks_have_read_them(
+    server: Server, client: redis.Redis, trim: str
+) -> None:
+    """They lie below what it has committed, and are acknowledged before tasks read them."""
+    try:
+        pipe = client.pipeline(transaction=False)
+        for n in range(300):
+            pipe.xadd("out", {"n": n})
+        ids = pipe.execute()
+        one = reader(server, streams="out", delivery="at-most-once")
+        start = one.initialOffset()
+        client.xreadgroup("g", "bob", {"out": ">"}, count=100)
+        end = one.latestOffset(start, ALL)
+        assert read(one, start, end) == list(range(100, 300))
+        assert one.latestOffset(end, ALL) == end
+        client.xack("out", "g", *ids[:50])
+        client.xclaim("out", "g", "spark", 0, ids[50:100])
+        for n in (300, 301):
+            client.xadd("out", {"n": n})
+        after = one.latestOffset(end, ALL)
+        one.batches.worker.wait()
+        assert client.xpending("out", "g")["pending"] == 0
+        sweep(server, trim, 302)
+        assert [n for n in sorted(numbers(server)) if n < 300] == list(range(50, 300))
+        assert sorted(read(one, end, after)) == [*range(50, 100), 300, 301]
+        last = one.latestOffset(after, ALL)
+        assert one.latestOffset(last, ALL) == last
+        sweep(server, trim, 303)
+        assert [n for n in sorted(numbers(server)) if n < 302] == []
+    finally:
+        forget_all()
+
+
+def sweep(server: Server, trim: str, value: int) -> None:
+    """A sink with trim=acked appends a row; or a query of another group with onCommit=delete reads all there is."""
+    append([frame([value])], options(server.url, trim="acked", approximate="false"), None)
+    if trim == "another query":
+        other = another_reader(server, streams="out", group="h", onCommit="delete")
+        at = other.initialOffset()
+        while (end := other.latestOffset(at, ALL)) != at:
+            read(other, at, end)
+            at = end
+        other.stop()

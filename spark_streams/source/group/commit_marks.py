@@ -1,12 +1,12 @@
-"""Up to which entry a query's batches are committed and acknowledged: a mark beside each stream.
+"""The commit marks of a query: up to which entry of each stream its batches are committed (retention.commit_mark).
 
-`rstream:committed:{stream}:<group>:<consumer>` holds an entry id. It says what neither checkpoint nor group does:
+The mark says what neither checkpoint nor group does:
 
 - a checkpoint that stands below it is an older copy, or has lost its last files;
 - what is pending for our consumer above it was delivered to us, and what is pending up to it was handed to us by
-  somebody (XCLAIM, XAUTOCLAIM): a server that comes back from an older state has both as they were together;
-- with ` holds` behind the id, the query acknowledges entries before they are processed (at-most-once), or lists none
-  (noAck): whoever trims what everybody has acknowledged leaves the entries above it alone.
+  another client (XCLAIM, XAUTOCLAIM): a server that comes back from an older state has both as they were together;
+- if it `holds` entries, the query acknowledges them before they are processed (at-most-once), or lists none (noAck):
+  `onCommit` and `trim=acked` leave them alone.
 
 A query that has no checkpoint yet leaves none, unless it `holds`: where it begins, this run knows. It lowers one that
 an earlier checkpoint has left above that.
@@ -17,47 +17,19 @@ It is written after what it speaks of is acknowledged, so it may be too low afte
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from spark_streams.ids import MIN_ID, InvalidStreamId, StreamId
-from spark_streams.keys import key_beside
+from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.retention.commit_mark import Mark, committed_key
 from spark_streams.wire.server import Server
-
-_HOLDS = " holds"
-
-
-@dataclass(frozen=True)
-class Mark:
-    """up_to: all up to this entry is committed; holds: entries above it are needed whatever the group says."""
-
-    up_to: StreamId
-    holds: bool
-
-    @classmethod
-    def parse(cls, value: bytes | None) -> Mark | None:
-        """None where there is none, or one that this version does not know."""
-        if value is None:
-            return None
-        text = value.decode("utf-8", "replace")
-        try:
-            return cls(StreamId.parse(text.removesuffix(_HOLDS)), text.endswith(_HOLDS))
-        except InvalidStreamId:
-            return None
-
-    def __str__(self) -> str:
-        return f"{self.up_to}{_HOLDS if self.holds else ''}"
-
-
-def committed_key(stream: str, group: str, consumer: str) -> bytes:
-    """The key of one stream's mark."""
-    return key_beside(stream, "committed", group, consumer)
 
 
 class Marks:
-    """The marks of one query; `of`: per stream, as the server has them. holds: as in Mark, of this run."""
+    """The marks of one query; `of`: per stream, as the server has them. no_ack, at_most_once: how this run reads."""
 
-    def __init__(self, group: str, consumer: str, holds: bool) -> None:
-        self._group, self._consumer, self._holds = group, consumer, holds
+    def __init__(self, group: str, consumer: str, no_ack: bool, at_most_once: bool) -> None:
+        self._group, self._consumer, self._no_ack = group, consumer, no_ack
+        self._holds = no_ack or at_most_once
         self.of: dict[str, Mark] = {}
         self._begun: dict[str, StreamId] = {}  # where it begins, while there is no checkpoint
 
@@ -79,7 +51,7 @@ class Marks:
         marks = {stream: Mark.parse(reply) for stream, reply in zip(streams, replies, strict=True)}
         above = [stream for stream, mark in marks.items() if mark is not None and mark.up_to > positions[stream]]
         server.execute_all([
-            ("SET", committed_key(stream, self._group, self._consumer), str(Mark(positions[stream], False)))
+            ("SET", committed_key(stream, self._group, self._consumer), str(Mark(positions[stream])))
             for stream in above
         ])  # fmt: skip
 
@@ -106,8 +78,25 @@ class Marks:
 
     def write(self, server: Server, positions: Mapping[str, StreamId]) -> None:
         """All up to these entries is committed, and acknowledged as far as it is to be."""
-        marks = {stream: Mark(position, self._holds) for stream, position in positions.items()}
-        new = {stream: mark for stream, mark in marks.items() if self._is_new(mark, self.of.get(stream))}
+        marks = {stream: self._mark(position) for stream, position in positions.items()}
+        self._set(server, {stream: mark for stream, mark in marks.items() if self._is_new(mark, self.of.get(stream))})
+
+    def give(self, server: Server, ends: Mapping[str, StreamId], lowest: Mapping[str, StreamId]) -> None:
+        """Hold the next batch, before it is acknowledged unread (at-most-once). The batch before it is committed.
+
+        ends: last entry of the batch; lowest: first entry that was handed to the query; both per stream.
+        """
+        new = {}
+        for stream in {*ends, *lowest}:
+            mark = self.of.get(stream) or self._mark(MIN_ID)
+            above = min(mark.up_to, lowest[stream].previous()) if stream in lowest else mark.up_to
+            new[stream] = replace(mark, held_above=above, given=ends.get(stream))
+        self._set(server, new)
+
+    def _mark(self, position: StreamId) -> Mark:
+        return Mark(position, position if self._holds else None, no_ack=self._no_ack)
+
+    def _set(self, server: Server, new: Mapping[str, Mark]) -> None:
         server.execute_all([
             ("SET", committed_key(stream, self._group, self._consumer), str(mark)) for stream, mark in new.items()
         ])  # fmt: skip
@@ -127,7 +116,12 @@ class Marks:
         """Take nothing for known: the server is asked again."""
         self.of, self._begun = {}, {}
 
-    def floor(self, stream: str) -> StreamId:
-        """What is pending for us up to here, somebody has handed to us."""
+    def given(self, stream: str) -> StreamId:
+        """Up to where entries may be acknowledged and were not read (at-most-once); 0-0 if none are."""
         mark = self.of.get(stream)
-        return self._begun.get(stream, MIN_ID) if mark is None else mark.up_to
+        return MIN_ID if mark is None or mark.given is None else mark.given
+
+    def floor(self, stream: str) -> StreamId:
+        """Up to where entries that are pending for us were handed over by another client."""
+        mark, begun = self.of.get(stream), self._begun.get(stream, MIN_ID)
+        return begun if mark is None else max(mark.up_to, begun)

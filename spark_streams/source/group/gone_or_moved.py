@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from spark_streams.errors import DataLossError, StreamStateError
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.operator_commands import seek_command
+from spark_streams.retention.commit_mark import Mark
 from spark_streams.source.entry_count import Count
-from spark_streams.source.group.commit_marks import Mark
 from spark_streams.source.group.count_entries import still_there
 from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.group.entry_counts import Counts

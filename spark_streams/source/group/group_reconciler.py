@@ -17,6 +17,7 @@ from spark_streams.source.group.group_state import (
     missing,
     require_alone,
     require_none_released,
+    shared_above,
 )
 from spark_streams.source.group.initial_position import InitialPositionKeys, save_initial_positions
 from spark_streams.source.group.loss_account import LossAccount
@@ -55,10 +56,12 @@ class GroupReconciler:
         marks: Marks,
         ends: Mapping[str, StreamId],
         afresh: bool,
+        unlisted: bool,
     ) -> tuple[Offset, dict[str, GroupState]]:
         """The groups as they are, once they agree with the checkpoint, and the checkpoint without streams that are
         gone. marks: up to where batches are committed; ends: where groups stand above the checkpoint, with what was
-        reserved ahead; afresh: nothing is known of what an earlier run did.
+        reserved ahead; afresh: nothing is known of what an earlier run did; unlisted: an earlier run may have left
+        groups above the checkpoint without a pending list (noAck).
 
         Raises DataLossError, GroupMissingError, StreamStateError, GroupSharedError.
         """
@@ -68,7 +71,7 @@ class GroupReconciler:
                 self._counts.of.setdefault(stream, known)
         self.heads, groups = fetch_state(server, self._member, streams, self.heads)
         begin = self._without_vanished(server, begin, groups)
-        groups |= self._set_to_checkpoint(server, begin, groups, ends, afresh)
+        groups |= self._set_to_checkpoint(server, begin, groups, ends, afresh, unlisted)
         mended = Mender(server, self._member, self._losses, self._counts, marks.of, ends).run(begin, self.heads, groups)
         create_groups_at(server, self._member, mended.made)
         set_groups_to(server, self._member, {**mended.moved, **mended.forward})
@@ -120,15 +123,33 @@ class GroupReconciler:
         groups: Mapping[str, GroupState | None],
         ends: Mapping[str, StreamId],
         afresh: bool,
+        unlisted: bool,
     ) -> dict[str, GroupState]:
         """Groups that were read without a pending list, by this run or by the one before."""
         if self._alone:
             return self.alone(server, begin, groups, ends, afresh)
-        if begin.no_ack and afresh:
-            # Where something is pending, this was done before.
-            unlisted = {stream: state for stream, state in groups.items() if state is not None and not state.ours}
-            return self.alone(server, begin, unlisted, {}, afresh=False)
+        if unlisted and afresh:
+            return self._set_back(server, begin, self._without_listed(server, begin, groups), {}, afresh=False)
         return {}
+
+    def _without_listed(
+        self, server: Server, begin: Offset, groups: Mapping[str, GroupState | None]
+    ) -> dict[str, GroupState]:
+        """Return the groups that may be set back. A group that others read from may not: it must stand at the
+        checkpoint, or have entries above it that are pending for us (a run with a pending list has set it back
+        already). Raises GroupSharedError."""
+        found = {stream: state for stream, state in groups.items() if state is not None}
+        shared = [stream for stream, state in found.items() if state.is_shared(self._member)]
+        group, consumer = self._member.group, self._member.consumer
+        asked = [("XPENDING", stream, group, f"({begin[stream]}", "+", 1, consumer) for stream in shared]
+        for command, reply in zip(asked, server.pipeline(asked), strict=True):
+            stream = command[1]
+            if isinstance(reply, ReplyError):
+                raise server.error_of(reply, command)
+            state = found.pop(stream)
+            if not reply and state.last_delivered > begin[stream]:
+                raise shared_above(self._member, stream, state, begin[stream])
+        return found
 
     def now(self, server: Server, streams: Sequence[str]) -> dict[str, GroupState]:
         """The groups as they are. Raises GroupMissingError, DataLossError where one is gone."""
@@ -153,12 +174,21 @@ class GroupReconciler:
 
         The position of a stream that is new is kept until the checkpoint has one. Raises GroupSharedError.
         """
-        back: dict[str, Start] = {}
         groups = {stream: state for stream, state in states.items() if state is not None}
         for stream, state in groups.items():
             require_alone(self._member, stream, state)
-            if self._alone:
-                require_none_released(self._member, stream, state)
+            require_none_released(self._member, stream, state)
+        return self._set_back(server, begin, groups, ends, afresh)
+
+    def _set_back(
+        self,
+        server: Server,
+        begin: Offset,
+        groups: dict[str, GroupState],
+        ends: Mapping[str, StreamId],
+        afresh: bool,
+    ) -> dict[str, GroupState]:
+        back: dict[str, Start] = {}
         new = {stream: state.last_delivered for stream, state in groups.items() if stream not in begin.positions}
         kept = {**begin.positions, **save_initial_positions(server, InitialPositionKeys("start", self._member), new)}
         for stream, state in groups.items():
@@ -173,10 +203,13 @@ class GroupReconciler:
         set_groups_to(server, self._member, back)
         return groups
 
-    def explain(self, server: Server, begin: Offset, states: Mapping[str, GroupState]) -> None:
-        """Why groups stand above the checkpoint, where nobody else reads: what lies between is pending for us, or was
-        read by somebody who has left since (the server counts it as read), or the group was set forward. Raises
-        DataLossError for the last."""
+    def explain(
+        self, server: Server, begin: Offset, states: Mapping[str, GroupState], given: Mapping[str, StreamId]
+    ) -> None:
+        """Why groups stand above the checkpoint, if nobody else reads: the entries between are pending for us, or were
+        acknowledged before they were read (at-most-once, up to `given`), or were read by a consumer that
+        has left since (the server counts them as read), or the group was set forward. Raises DataLossError for the
+        last."""
         above = {stream: state for stream, state in states.items() if state.last_delivered > begin[stream]}
         asked = [s for s, state in above.items() if not state.is_shared(self._member) and self._was_ours(begin, s)]
         summaries = server.pipeline([("XPENDING", stream, self._member.group) for stream in asked])
@@ -184,7 +217,7 @@ class GroupReconciler:
             if isinstance(summary, ReplyError):
                 raise server.error_of(summary, ("XPENDING", stream, self._member.group))
             last = StreamId.parse(summary[2]) if summary[0] else MIN_ID
-            reached = max(begin[stream], last)
+            reached = max(begin[stream], last, given[stream])
             if reached < states[stream].last_delivered and states[stream].counted:
                 self._counts.share(stream)
             elif reached < states[stream].last_delivered:

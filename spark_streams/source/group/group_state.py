@@ -173,15 +173,18 @@ def _read_group_state(
 
 
 def require_alone(member: Membership, stream: str, state: GroupState) -> None:
-    """Raises GroupSharedError where a noAck query is not alone in its group."""
+    """Raise GroupSharedError if a noAck query is not alone in its group."""
     if state.others:
-        other = state.others[0].name
-        remedy = "use a group of its own, or remove that consumer (XGROUP DELCONSUMER)"
+        other, pending = state.others[0]
+        remedy = (
+            f"run the query without noAck; or, if {other!r} is used no more, delete it (refused while entries are "
+            f"pending for it): rstream groups delete {stream} --group {member.group} --consumer {other}"
+        )
         if other.startswith(f"{member.consumer}~"):
             remedy = "it holds entries that an earlier run of this query has yet to read: run it without noAck first"
         raise GroupSharedError(
-            f"stream {stream!r}: consumer {other!r} is in group {member.group!r} too, and with noAck nobody can tell "
-            f"whose an entry is; {remedy}"
+            f"stream {stream!r}: consumer {other!r} is in group {member.group!r} too, with {pending} pending entries, "
+            f"and with noAck nobody can tell whose an entry is; {remedy}"
         )
 
 
@@ -193,6 +196,20 @@ def require_none_released(member: Membership, stream: str, state: GroupState) ->
             "pending for no consumer. A query with noAck does not read pending entries. Run it without noAck once, and "
             "it reads them"
         )
+
+
+def shared_above(member: Membership, stream: str, state: GroupState, logged: StreamId) -> GroupSharedError:
+    """Return the error for a run after one with noAck: others read from the group, and it stands above the checkpoint.
+
+    logged: the checkpoint's position.
+    """
+    other = next(one.name for one in state.others if not member.made(one.name))
+    return GroupSharedError(
+        f"stream {stream!r}: group {member.group!r} stands at {state.last_delivered}, above the checkpoint's {logged}, "
+        f"consumer {other!r} reads from it, too, and the last run had noAck: nobody can tell which of the entries "
+        "between were given to that run and are still to be read. Set the group back: the query reads all of them, "
+        f"also those that {other!r} has read: rstream groups seek {stream} --group {member.group} --to {logged}"
+    )
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,12 @@ def _wanted(starting: ByStream[str], stream: str, head: StreamState) -> StreamId
     return head.last if wanted == "$" else StreamId.parse(wanted)
 
 
-def first_positions(server: Server, member: Membership, late: Mapping[str, Start]) -> dict[str, StreamId]:
+def first_positions(server: Server, member: Membership, late: Mapping[str, Start], no_ack: bool) -> dict[str, StreamId]:
     """Where a query without a checkpoint begins: just below our oldest pending entry, else at the group's position.
-    late: streams whose group is to be made."""
+
+    late: streams whose group is to be made. no_ack: always at the group's position; the query cannot read pending
+    entries, and below it others are acknowledged.
+    """
     streams = [stream for stream in member.streams if stream not in late]
     heads, states = fetch_state(server, member, streams)
     commands = [("XPENDING", stream, member.group, "-", "+", 1, member.consumer) for stream in streams]
@@ -73,7 +76,7 @@ def first_positions(server: Server, member: Membership, late: Mapping[str, Start
             raise missing(server, member, stream, not heads[stream].exists)
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
-        oldest = StreamId.parse(reply[0][0]).previous() if reply else state.last_delivered
+        oldest = StreamId.parse(reply[0][0]).previous() if reply and not no_ack else state.last_delivered
         positions[stream] = min(oldest, state.last_delivered)
     return positions
 

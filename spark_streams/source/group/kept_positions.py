@@ -9,7 +9,6 @@ under `rstream:start:…` then, per stream, until a checkpoint of such a run has
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from spark_streams.ids import StreamId
 from spark_streams.source.group.initial_position import (
@@ -42,8 +41,8 @@ class KeptPositions:
         self._token = "" if kept else None
         return kept
 
-    def with_checkpoint(self, server: Server, member: Membership, begin: Offset, is_fresh: bool) -> Offset:
-        """The checkpoint, told that groups may stand above it without a pending list. is_fresh: nothing is known of
+    def is_unlisted(self, server: Server, member: Membership, begin: Offset, is_fresh: bool) -> bool:
+        """Return whether groups may stand above the checkpoint without a pending list. is_fresh: nothing is known of
         what an earlier run left.
 
         A checkpoint of a noAck run says so itself. The first noAck run after others keeps the checkpoint's positions
@@ -56,7 +55,7 @@ class KeptPositions:
             streams = [stream for stream in begin.positions if stream not in self._forgotten]
             forget_initial_positions(server, _keys(member), streams)
             self._forgotten, self._token = set(begin.positions), None
-        return replace(begin, no_ack=begin.no_ack or self._token == begin.token)
+        return begin.no_ack or self._token == begin.token
 
     def _find(self, server: Server, member: Membership, begin: Offset) -> None:
         keys = _keys(member)

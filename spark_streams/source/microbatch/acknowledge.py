@@ -52,11 +52,10 @@ class Acknowledging:
         self._losses = losses
         self._removing = removing
         self._limits = limits
-        self._listed = not options["noAck"]  # whether anything is pending
         self._noted = losses.allowed or options["mode"] == "DEADLETTER"
         self._letters_to: str | None = options["deadLetterStream"]
         self._retries = len(options["retryDelay"] or ())
-        self.marks = Marks(member.group, member.consumer, options["noAck"] or options["delivery"] == "at-most-once")
+        self.marks = Marks(member.group, member.consumer, options["noAck"], options["delivery"] == "at-most-once")
         self._acknowledged: dict[str, StreamId] = {}
         self._done: Offset | None = None  # the last one that was acknowledged, or is being
         self._counters = counters
@@ -107,7 +106,7 @@ class Acknowledging:
         self._removing.sweep(server, up_to, self._removing.due_later())
 
     def _ranges(self, up_to: Offset) -> list[PendingRange]:
-        if not self._listed or not up_to.token:  # where the query begins, nothing is committed
+        if up_to.no_ack or not up_to.token:  # its batch was not pending; or the query begins: nothing is committed
             return []
         ranges = [PendingRange(stream, at, self._begin_of(stream, up_to)) for stream, at in up_to.positions.items()]
         return [one for one in ranges if one.after < one.last]

@@ -223,7 +223,7 @@ class MicroBatchStream:
 
     def _first(self, server: Server) -> Offset:
         self._subscription.join(server)
-        positions = first_positions(server, self.member, self._subscription.late)
+        positions = first_positions(server, self.member, self._subscription.late, self._no_ack)
         kept = self._positions.first(server, self.member, positions)
         first = Offset(self.member.group, self.member.consumer, {**positions, **kept})
         return replace(first, no_ack=bool(kept))
@@ -261,7 +261,7 @@ class MicroBatchStream:
         end = batch.end
         self._subscription.hold(server, end.streams)
         void(server, self.member, end.streams)
-        listed = not (self._no_ack or end.no_ack)
+        listed = not end.no_ack
         replay = Replay(server, self.member, self._losses, listed, self._admission.size, self._limits, batch.is_cut)
         ranges = replay.ranges(begin, end)
         return in_order(server, self.member, ranges, self._limits) if self._options["ordered"] else ranges

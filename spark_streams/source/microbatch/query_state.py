@@ -28,7 +28,7 @@ from spark_streams.source.microbatch.prefetch import Prefetch
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.source.recovery.claim_consumers import delete_empty_consumers
-from spark_streams.source.recovery.handed_entries import take_handed
+from spark_streams.source.recovery.handed_entries import refuse_handed, take_handed
 from spark_streams.wire.server import Server
 
 
@@ -78,6 +78,7 @@ class RunMemory:
         self._forget = forget
         self._limits = limits
         self._streams: tuple[str, ...] = ()
+        self._unlisted = False  # groups may stand above the checkpoint without a pending list
         self._prefetch: Prefetch | None = None
         self._expected: Mapping[str, StreamId] = {}  # where the groups must stand
         self.is_fresh = True
@@ -126,7 +127,7 @@ class RunMemory:
         logged = self._checkpoint(server, begin)
         ends = {} if prefetch is None else prefetch.ends()
         begin, groups = self._groups.reconciled(
-            server, logged, self._streams, self._acknowledging.marks, ends, self.is_fresh
+            server, logged, self._streams, self._acknowledging.marks, ends, self.is_fresh, self._unlisted
         )
         if begin is not logged:
             self._acknowledging.take_notes(server, logged)  # of streams that are gone, too
@@ -138,8 +139,6 @@ class RunMemory:
             self.begin_afresh()
             if self._no_ack:
                 groups = self._groups.alone(server, begin, groups, {}, afresh=True)
-        if self._no_ack:
-            self._acknowledge_all(server, groups)
         above: dict[str, int] | None = None
         if self.is_fresh or self._differs_from_memory(groups, unacknowledged, prefetch):
             groups = self._ask_what_is_left(server, begin, list(groups))
@@ -154,10 +153,11 @@ class RunMemory:
         """The checkpoint, with what the server keeps beside it, and without streams that the query reads no more."""
         subscription, is_fresh = self._subscription, self.is_fresh
         self._streams = subscription.of(server, begin, look=self._admission.until is None, at_once=is_fresh)
+        self._unlisted = begin.no_ack
         if begin.token:
             if is_fresh:
                 subscription.has_checkpoint(server, begin)
-            begin = self._positions.with_checkpoint(server, subscription.member, begin, is_fresh)
+            self._unlisted = self._positions.is_unlisted(server, subscription.member, begin, is_fresh)
             if is_fresh:
                 self._acknowledging.marks.read(server, [*{*self._streams, *begin.positions}])
         return subscription.without_dropped(server, begin, is_fresh)
@@ -167,11 +167,6 @@ class RunMemory:
         if self.is_fresh or self._no_ack or self._is_at_most_once or self._acknowledging.is_done(begin):
             return {}
         return {stream: share.count for stream, share in begin.shares.items()}
-
-    def _acknowledge_all(self, server: Server, groups: Mapping[str, GroupState]) -> None:
-        """What an earlier run with a pending list has left: the groups were set back below it, and deliver it again."""
-        ours = [PendingRange(stream, MAX_ID) for stream, state in groups.items() if state.ours]
-        acknowledge(server, self._subscription.member, ours, self._limits)
 
     def _differs_from_memory(
         self, groups: Mapping[str, GroupState], unacknowledged: Mapping[str, int], prefetch: Prefetch | None
@@ -197,29 +192,22 @@ class RunMemory:
         if not self.is_fresh and not marks.are_there(server):
             self.begin_afresh()  # the server came back from an older state, without our noticing
             marks.read(server, streams)
-        given_up = self._given_up(begin, streams)
+        given = {stream: marks.given(stream) for stream in streams}
         self._acknowledging.now(server, begin)
         groups = self._groups.now(server, streams)
-        if self._no_ack:
-            return groups
-        floors = {stream: marks.floor(stream) for stream in streams}
         # What is pending above a group that was set back will be delivered again: it must not be pending twice.
         again = [PendingRange(s, MAX_ID, state.last_delivered) for s, state in groups.items() if state.ours]
         has_changed = acknowledge(server, member, again, self._limits) > 0
+        if self._no_ack:
+            groups = self._groups.now(server, streams) if has_changed else groups
+            refuse_handed(server, member, groups)
+            return groups
+        floors = {stream: marks.floor(stream) for stream in streams}
         if take_handed(server, member, groups, floors, secrets.token_hex(6), self._limits) or has_changed:
             groups = self._groups.now(server, streams)
         if self.is_fresh:
             delete_empty_consumers(server, member, groups)
-        # At most once: what a crash has kept from being read is given up, and no loss.
-        self._groups.account.forget([s for s in streams if s in given_up and groups[s].last_delivered > begin[s]])
-        kept = {stream: state for stream, state in groups.items() if stream not in given_up}
-        self._groups.explain(server, begin, kept)
+        # At most once: entries that a crash has kept from being read are given up, and are no loss.
+        self._groups.account.forget([s for s in streams if given[s] > begin[s] and groups[s].last_delivered > begin[s]])
+        self._groups.explain(server, begin, groups, given)
         return groups
-
-    def _given_up(self, begin: Offset, streams: list[str]) -> set[str]:
-        """Streams of which an earlier run may have acknowledged entries before they were read, or listed none."""
-        if not self.is_fresh:
-            return set()
-        all_of_them = self._no_ack or self._is_at_most_once or begin.no_ack
-        held = {stream for stream, mark in self._acknowledging.marks.of.items() if mark.holds}
-        return held | set(streams) if all_of_them else held

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from spark_streams.ids import MIN_ID
+from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.options import Options
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import GO_ON, DataLoss
@@ -27,6 +27,7 @@ from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges, pending_ranges
 from spark_streams.source.recovery.taken_entries import missing_from
 from spark_streams.source.room import Rooms
+from spark_streams.wire.entries.pending_page import texts_of
 from spark_streams.wire.server import Server
 
 
@@ -92,6 +93,8 @@ class Trigger:
         )
         ranges = self._with_claimed(server, contents) if contents.claimed else contents.ranges
         if self._options["delivery"] == "at-most-once":
+            if not self._acknowledging.is_done(state.begin):
+                self._acknowledging.now(server, state.begin)  # writes its mark; the next one holds this batch
             ranges = self._acknowledge_at_once(server, end, ranges)
         return CurrentBatch(end, ranges, is_new=True)
 
@@ -106,8 +109,9 @@ class Trigger:
         return in_order(server, member, ranges, self._limits) if self._options["ordered"] else ranges
 
     def _acknowledge_at_once(self, server: Server, end: Offset, ranges: Sequence[EntryRange]) -> list[EntryRange]:
-        """at-most-once: acknowledge the batch before it is read. Where others read from the group, too, a range takes
-        the ids of our entries along first: after XACK the pending list cannot tell which were ours."""
+        """at-most-once: acknowledge the batch before it is read. If others read from the group, too, a range takes
+        the ids of our entries along first: after XACK the pending list cannot tell which were ours. The mark holds the
+        entries until the batch is committed, so that nobody trims them before tasks read them."""
         member = self._subscription.member
         kept: list[EntryRange] = []
         for entries in ranges:
@@ -116,6 +120,12 @@ class Trigger:
                 kept.append(entries)
             else:
                 kept += pending_ranges(server, member, [ours], entries.count, keep_ids=True, limits=self._limits)
+        lowest: dict[str, StreamId] = {}
+        for entries in kept:
+            if entries.consumer:
+                first = StreamId.parse(texts_of(entries.ids)[0].as_py())
+                lowest[entries.stream] = min(first, lowest.get(entries.stream, first))
+        self._acknowledging.marks.give(server, {stream: end[stream] for stream in end.shares}, lowest)
         shares = [PendingRange(stream, end[stream], held.after or MIN_ID) for stream, held in end.shares.items()]
         acknowledge(server, member, [*shares, *claimed_ranges(end.claimed)], self._limits)
         return kept

@@ -1,7 +1,8 @@
-"""Entries that somebody has handed to our consumer (XCLAIM, XAUTOCLAIM) below what its batches have read.
+"""Entries that another client has handed to our consumer (XCLAIM, XAUTOCLAIM) below what its batches have read.
 
 They are pending for us, and no batch of ours was given them. They are claimed like those of a dead consumer
-(source.recovery.claim): moved to a consumer of their own, which the offset of the next batch names.
+(source.recovery.claim): moved to a consumer of their own, which the offset of the next batch names. A query with noAck
+has no pending list to read them from, and refuses.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from spark_streams.errors import StreamStateError
 from spark_streams.ids import StreamId
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.limits import Limits
@@ -44,3 +46,22 @@ def take_handed(
             server, member, entries.stream, claim_consumer(member.consumer, token), 0, entries.count, entries.ids
         )
     return bool(ranges)
+
+
+def refuse_handed(server: Server, member: Membership, states: Mapping[str, GroupState]) -> None:
+    """Raise StreamStateError if entries are pending for a query with noAck: no batch of it would read them.
+
+    states: the groups, after what committed batches have left and what is going to be delivered again was acknowledged.
+    """
+    for stream in [stream for stream, state in states.items() if state.ours]:
+        count, first, last, _ = server.execute("XPENDING", stream, member.group)
+        group, consumer = member.group, member.consumer
+        if not count:
+            continue
+        raise StreamStateError(
+            f"stream {stream!r}: {count} entries from {first.decode()} to {last.decode()} are pending for consumer "
+            f"{consumer!r} of group {group!r}, and no batch has read them: another client handed them over (XCLAIM, "
+            "rstream groups claim), or a run without noAck left them. A query with noAck cannot read them. Run it "
+            "once without noAck: it reads them with its first batch. If they need not be read, acknowledge them: "
+            f"rstream groups ack {stream} --group {group} --consumer {consumer}"
+        )

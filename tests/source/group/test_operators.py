@@ -131,18 +131,43 @@ def test_a_group_that_is_set_forward_is_noticed(server: Server, client: redis.Re
     assert lost(lenient) == 10
 
 
+ONCE = {"delivery": "at-most-once"}
+
+
+@pytest.mark.parametrize("then", [ONCE, {}], ids=["at-most-once", "at-least-once"])
+@pytest.mark.parametrize("running", [True, False])
 def test_a_group_that_is_set_forward_under_an_at_most_once_query_is_noticed(
-    server: Server, client: redis.Redis
+    server: Server, client: redis.Redis, running: bool, then: dict[str, str]
 ) -> None:
-    """While it runs: after a restart it looks like a batch that a crash has given up."""
     ids = add(client, 50)
-    one = reader(server, limits=NEVER_AHEAD, delivery="at-most-once")
+    one = reader(server, limits=NEVER_AHEAD, **ONCE)
     log = batches(one, 2)
     client.xgroup_setid("s", "g", ids[29])
     with pytest.raises(DataLossError, match=rf"stands at {ids[29]}, and nothing above {ids[19]} was given to anybody"):
-        one.latestOffset(log[2], TEN)
-    lenient = reader(server, limits=NEVER_AHEAD, delivery="at-most-once", **LENIENT)
+        (one if running else reader(server, limits=NEVER_AHEAD, **then)).latestOffset(log[2], TEN)
+    lenient = reader(server, limits=NEVER_AHEAD, **then, **LENIENT)
     assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(30, 50))
+    assert lost(lenient) == 10
+
+
+@pytest.mark.parametrize("then", [ONCE, {}], ids=["at-most-once", "at-least-once"])
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_a_crash_of_an_at_most_once_query_has_given_up_is_no_loss(
+    server: Server, client: redis.Redis, moved: bool, then: dict[str, str]
+) -> None:
+    """It was acknowledged, and no checkpoint knows of it. What the group is set forward over after that is named."""
+    ids = add(client, 60)
+    one = reader(server, limits=NEVER_AHEAD, **ONCE)
+    log = batches(one, 2)
+    one.latestOffset(log[2], TEN)  # killed here
+    if moved:
+        client.xgroup_setid("s", "g", ids[39])
+        again = reader(server, limits=NEVER_AHEAD, **then)
+        with pytest.raises(DataLossError, match=rf"and nothing above {ids[29]} was given to anybody"):
+            again.latestOffset(log[2], TEN)
+    lenient = reader(server, limits=NEVER_AHEAD, **then, **(LENIENT if moved else {}))
+    assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(40 if moved else 30, 60))
+    assert pending_count(client) == 0
 
 
 @pytest.mark.parametrize("running", [True, False])

@@ -1,0 +1,72 @@
+"""Commit mark: the value of the key `rstream:committed:{stream}:<group>:<consumer>`.
+
+5-0                            at-least-once: batches up to 5-0 are committed and acknowledged
+5-0 holds noAck                noAck: nothing is pending, so entries above 5-0 must not be trimmed
+5-0 holds                      at-most-once: entries above 5-0 must not be trimmed (older versions: noAck, too)
+5-0 holds above=2-0 given=9-0  the same; the next batch ends at 9-0 and is acknowledged before its tasks read it;
+                               it also holds entries above 2-0 that were handed to the query
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_streams.ids import InvalidStreamId, StreamId
+from spark_streams.keys import key_beside
+
+_HOLDS, _NO_ACK, _ABOVE, _GIVEN = "holds", "noAck", "above=", "given="
+
+
+@dataclass(frozen=True)
+class Mark:
+    """up_to: all entries up to this one are committed. held_above: entries above this one are needed, whatever the
+    group says; None: the group's position and pending list say what is needed. given: last entry of the batch in
+    flight, if that was acknowledged before it was read. no_ack: the query reads without a pending list."""
+
+    up_to: StreamId
+    held_above: StreamId | None = None
+    given: StreamId | None = None
+    no_ack: bool = False
+
+    @classmethod
+    def parse(cls, value: bytes | None) -> Mark | None:
+        """Return the mark; None if there is no value, or none that this version knows."""
+        if value is None:
+            return None
+        first, *words = value.decode("utf-8", "replace").split(" ")
+        try:
+            up_to = StreamId.parse(first)
+            if not words:
+                return cls(up_to)
+            above, given, no_ack = up_to, None, False
+            for word in words[1:]:
+                if word.startswith(_ABOVE):
+                    above = StreamId.parse(word.removeprefix(_ABOVE))
+                elif word.startswith(_GIVEN):
+                    given = StreamId.parse(word.removeprefix(_GIVEN))
+                elif word == _NO_ACK:
+                    no_ack = True
+                else:
+                    return None
+        except InvalidStreamId:
+            return None
+        return cls(up_to, above, given, no_ack) if words[0] == _HOLDS else None
+
+    def __str__(self) -> str:
+        words = [str(self.up_to)]
+        if self.held_above is not None:
+            words.append(_HOLDS)
+            words += [_NO_ACK] if self.no_ack else []
+            words += [f"{_ABOVE}{self.held_above}"] if self.held_above != self.up_to else []
+            words += [f"{_GIVEN}{self.given}"] if self.given is not None else []
+        return " ".join(words)
+
+    @property
+    def holds(self) -> bool:
+        """Whether entries are needed that the group does not show as pending."""
+        return self.held_above is not None
+
+
+def committed_key(stream: str | bytes, group: str, consumer: str) -> bytes:
+    """Return the key of one stream's mark."""
+    return key_beside(stream, "committed", group, consumer)
