@@ -13,6 +13,19 @@ def seek_command(stream: str, group: str, position: object) -> str:
 def replay_command(stream: str, group: str, first: object) -> str:
     """The command that has a stopped query read again from an entry on; a dry run without --yes."""
     return _command("replay", stream, group, "--from", str(first))
+def create_command(stream: str, group: str, position: object) -> str:
+    """The command that makes a group at a position."""
+    return _command("groups create", stream, group, "--start", str(position), "--yes")
+
+
+def delete_consumer_command(stream: str, group: str, consumer: str) -> str:
+    """The command that deletes a consumer of a group; it refuses if entries are pending for it."""
+    return _command("groups delete", stream, group, "--consumer", consumer, "--yes")
+
+
+def acknowledge_command(stream: str, group: str, consumer: str) -> str:
+    """The command that acknowledges all that is pending for a consumer: nobody reads these entries again."""
+    return _command("groups ack", stream, group, "--consumer", consumer, "--yes")
 
 
 def _command(name: str, stream: str, group: str, *options: str) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from spark_streams.errors import DataLossError, GroupMissingError, GroupSharedError
 from spark_streams.ids import StreamId
+from spark_streams.operator_commands import delete_consumer_command, seek_command
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import Reply, ReplyError
@@ -177,8 +178,8 @@ def require_alone(member: Membership, stream: str, state: GroupState) -> None:
     if state.others:
         other, pending = state.others[0]
         remedy = (
-            f"run the query without noAck; or, if {other!r} is used no more, delete it (refused while entries are "
-            f"pending for it): rstream groups delete {stream} --group {member.group} --consumer {other}"
+            f"run the query without noAck; or, if {other!r} is used no more, delete it: that is refused while entries "
+            f"are pending for it ({delete_consumer_command(stream, member.group, other)})"
         )
         if other.startswith(f"{member.consumer}~"):
             remedy = "it holds entries that an earlier run of this query has yet to read: run it without noAck first"
@@ -208,7 +209,7 @@ def shared_above(member: Membership, stream: str, state: GroupState, logged: Str
         f"stream {stream!r}: group {member.group!r} stands at {state.last_delivered}, above the checkpoint's {logged}, "
         f"consumer {other!r} reads from it, too, and the last run had noAck: nobody can tell which of the entries "
         "between were given to that run and are still to be read. Set the group back: the query reads all of them, "
-        f"also those that {other!r} has read: rstream groups seek {stream} --group {member.group} --to {logged}"
+        f"also those that {other!r} has read ({seek_command(stream, member.group, logged)})"
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from spark_streams.errors import StreamStateError
 from spark_streams.ids import StreamId
+from spark_streams.operator_commands import acknowledge_command
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
@@ -62,6 +63,6 @@ def refuse_handed(server: Server, member: Membership, states: Mapping[str, Group
             f"stream {stream!r}: {count} entries from {first.decode()} to {last.decode()} are pending for consumer "
             f"{consumer!r} of group {group!r}, and no batch has read them: another client handed them over (XCLAIM, "
             "rstream groups claim), or a run without noAck left them. A query with noAck cannot read them. Run it "
-            "once without noAck: it reads them with its first batch. If they need not be read, acknowledge them: "
-            f"rstream groups ack {stream} --group {group} --consumer {consumer}"
+            "once without noAck: it reads them with its first batch. If they need not be read, stop it and acknowledge "
+            f"them ({acknowledge_command(stream, group, consumer)})"
         )
