@@ -63,9 +63,8 @@ def setid(world: World, step: Step) -> None:
     if now != was:
         forward = id_key(now) > id_key(was)
         world.model.stream(name).suffers("group set forward" if forward else "group set back")
-        # In a shared group somebody else may have read it; at most once, a crash may have kept it from being read.
-        is_given_up = world.query.options.get("delivery") == "at-most-once"
-        if forward and (is_given_up or any(not is_ours(one) for one in seen.consumers)):
+        # In a shared group another consumer may have read it.
+        if forward and any(not is_ours(one) for one in seen.consumers):
             skipped = [one for one in world.model.alive(name) if id_key(was) < one.key <= id_key(now)]
             world.model.excuse(skipped, "skipped, and nobody can tell")
         world.births.changed(name, by_hand=True)

@@ -212,7 +212,7 @@ class World:
     def acknowledged(self, stream: str, group: str, ids: Collection[str]) -> None:
         """The product sends XACK."""
         options = self.query.options
-        if group != GROUP or options.get("noAck") == "true":
+        if group != GROUP:
             return
         for one in self.model.of(stream, ids):
             if not self.model.is_due(one) or one.gone or one.named or one.settled:
