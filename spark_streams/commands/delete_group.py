@@ -119,7 +119,7 @@ def _consumers(
             refused.append(
                 f"{plural(held, 'entry is', 'entries are')} pending for consumer {consumer!r} on stream "
                 f"{one.stream!r}: hand them over (rstream groups claim {one.stream} --group {group} --from {consumer} "
-                "--to …), or say --forget-pending"
+                "--to …), or drop them with --forget-pending"
             )
     told.carry_out(
         standings,

@@ -34,7 +34,8 @@ def require_room(server: Server, stream: str | bytes, reply: Reply, entries: int
         name = stream if isinstance(stream, str) else stream.decode("utf-8", "replace")
         raise IdsExhaustedError(
             f"stream {name!r} at {server.address} cannot take {entries} more: the last id that it has given out is "
-            f"{last}; move it out of the way (RENAME), or set its last id back (XSETID)"
+            f"{last}; stop who reads and writes it, and rename it (RENAME): its entries and groups stay under the "
+            "new name"
         )
 
 

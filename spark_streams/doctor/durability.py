@@ -6,6 +6,8 @@ from spark_streams.doctor.finding import Finding, Level
 from spark_streams.doctor.server_facts import ENGINE, ServerFacts
 
 _ABOUT = "persistence"
+# With the file alone a restart looks for an append-only file, finds none, and begins empty.
+_APPEND = "CONFIG SET appendonly yes; when that is done, appendonly yes in redis.conf"
 _AFTER_LOSS = (
     "a source that finds an older state stops with a named error (failOnDataLoss=false: goes on, and counts what is "
     "lost); what a sink had written and closed is missing, and nobody writes it again"
@@ -32,12 +34,12 @@ def _kept(facts: ServerFacts) -> Finding:
     if facts.config.get("save") == "":
         return Finding(
             Level.DANGER, _ABOUT, "neither an append-only file nor snapshots: after a restart the streams are gone",
-            _AFTER_LOSS, "appendonly yes (CONFIG SET appendonly yes, and in redis.conf)",
+            _AFTER_LOSS, _APPEND,
         )  # fmt: skip
     return Finding(
         Level.WARNING, _ABOUT,
         f"no append-only file: a restart goes back to the last snapshot, which lacks {changes:,} changes by now",
-        _AFTER_LOSS, "appendonly yes (CONFIG SET appendonly yes, and in redis.conf)",
+        _AFTER_LOSS, _APPEND,
     )  # fmt: skip
 
 

@@ -25,12 +25,13 @@ def _unlimited(facts: ServerFacts) -> Finding:
         return Finding(
             Level.DANGER, _ABOUT, f"{size(used)} in use, no maxmemory, and the machine has {size(machine)}",
             "the system ends the server when there is none left",
-            "maxmemory below the machine's, maxmemory-policy noeviction; trim streams (maxlen, retention, trim=acked)",
+            "maxmemory below the machine's, maxmemory-policy noeviction; remove what all groups have read (trim=acked, "
+            "onCommit)",
         )  # fmt: skip
     return Finding(
         Level.NOTE, _ABOUT, f"{size(used)} in use, no limit (maxmemory 0)",
         "streams grow until the system ends the server",
-        "maxmemory with maxmemory-policy noeviction; trim streams (maxlen, retention, trim=acked)",
+        "maxmemory with maxmemory-policy noeviction; remove what all groups have read (trim=acked, onCommit)",
     )  # fmt: skip
 
 
@@ -64,6 +65,6 @@ def _nearly_full(facts: ServerFacts, limit: int, policy: str) -> list[Finding]:
         Finding(
             Level.WARNING, _ABOUT, f"{size(used)} of {size(limit)} in use",
             "when it is full (OOM) queries wait for a minute, go on where there is room, else they fail",
-            "a larger maxmemory; trim streams (maxlen, retention, trim=acked)",
+            "a larger maxmemory; remove what all groups have read (trim=acked, onCommit)",
         )
     ]  # fmt: skip

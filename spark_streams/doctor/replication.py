@@ -48,7 +48,7 @@ def _too_few(facts: ServerFacts) -> list[Finding]:
             Level.DANGER, _ABOUT,
             f"min-replicas-to-write is {wanted}, and {facts.number('min_slaves_good_slaves')} keep up",
             "it refuses writes (NOREPLICAS): queries wait for a minute, then they fail",
-            "bring a replica back, or lower it",
+            "bring a replica back",
         )
     ]  # fmt: skip
 

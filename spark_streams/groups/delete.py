@@ -128,7 +128,7 @@ def delete_consumer(
         raise StreamStateError(
             f"{planned.pending:,} entries of stream {standing.stream!r} are pending for consumer {consumer!r} of group "
             f"{standing.group!r}, and nobody would be given them again: hand them over first (rstream groups claim "
-            f"{standing.stream} --group {standing.group} --from {consumer} --to …), or say --forget-pending"
+            f"{standing.stream} --group {standing.group} --from {consumer} --to …), or drop them with --forget-pending"
         )
     raw = [one.name for one in standing.of(names)]
     commands = [("XGROUP", "DELCONSUMER", standing.stream, standing.group, name) for name in raw]

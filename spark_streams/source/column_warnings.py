@@ -37,7 +37,7 @@ class ColumnWarnings:
             _log.warning("%s", printable(text))
 
     def _unfit(self, column: str, values: BadValues, mode: str, entries: int, whose: str) -> str:
-        others = [other for other in self._modes if other != mode]
+        others = [other for other in self._modes if other not in (mode, "DROPMALFORMED")]  # none that drops entries
         one = values.count == 1
         dead = "becomes a dead letter" if one else "become dead letters"
         if self._tries_again:
@@ -52,7 +52,7 @@ class ColumnWarnings:
             f"stream {values.stream!r}{more}, column {column!r}: {values.count:,} of {entries:,} entries {whose} "
             f"{'has' if one else 'have'} a value that does not fit {values.type}{become} (mode {mode}); "
             f"the first is {values.value} in entry {values.entry}; declare it STRING, or choose mode "
-            f"{', '.join(others[:-1])} or {others[-1]}"
+            f"{' or '.join(others)}"
         )
 
 

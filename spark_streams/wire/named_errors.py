@@ -43,7 +43,8 @@ def error_behind(address: Address, code: str, text: str, words: Sequence[str]) -
         return not_a_stream(address, _key_of(words), words[0])
     if code == "NOGROUP":
         return GroupMissingError(
-            f"{where}: the stream or its consumer group is gone ({text}): restore it, or take a new checkpoint"
+            f"{where}: the stream or its consumer group is gone ({text}): restore it; a query that is started again "
+            "names the command that creates its group where the checkpoint stands"
             + (" (embedded: forgets its streams when it ends)" if address.forgets else "")
         )
     if code in ("NOAUTH", "WRONGPASS"):

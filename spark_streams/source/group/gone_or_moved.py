@@ -90,7 +90,7 @@ class Mender:
 
     def _gone(self, mended: Mended, stream: str, head: StreamState, logged: StreamId) -> None:
         if not self.losses.allowed:
-            raise missing(self.server, self.member, stream, not head.exists)
+            raise missing(self.server, self.member, stream, not head.exists, logged)
         start = self._start(mended.begin, stream)
         if is_another(head, logged, self.counts.of.get(stream)):
             vanished(self.losses, stream, self.counts.forget(stream))
@@ -130,9 +130,9 @@ class Mender:
         else:
             raise StreamStateError(
                 f"group {self.member.group!r} of stream {stream!r} stands at {state.last_delivered}, below the "
-                f"checkpoint's {logged}: it was made anew or set back; set it to the checkpoint's position (XGROUP "
-                f"SETID {stream} {self.member.group} {logged}), or, to read again what lies between, start with a new "
-                "checkpoint"
+                f"checkpoint's {logged}: it was made anew or set back. The query has read what lies between: set the "
+                f"group to the checkpoint ({seek_command(stream, self.member.group, logged)}); or, to read it again, "
+                "start with a new checkpoint"
             )
 
     def _is_as_it_was(self, stream: str, state: GroupState) -> bool:
@@ -147,9 +147,10 @@ class Mender:
             f"group {group!r} of stream {stream!r} stands at {state.last_delivered}, below the checkpoint's {logged}: "
             "the server has lost what the group was given between (a replica that lagged behind became the master, or "
             f"an older file was loaded), or the group was made anew or set back; consumer {other!r} reads from it, "
-            f"too, and nobody can tell what it was given there and has not finished: let {other!r} read up to there "
-            "(again, what it has finished, and what this query has committed) before this query is started, or set the "
-            f"group there (XGROUP SETID {stream} {group} {logged}), and nothing of it is delivered again"
+            f"too, and nobody can tell what it was given there and has not finished. Let {other!r} read up to there "
+            "before this query is started: again what it has finished, and what this query has committed. Only if "
+            f"{other!r} has finished all that it was given, set the group to the checkpoint instead: what lies between "
+            f"is not delivered again ({seek_command(stream, group, logged)})"
         )
 
     def _restored(self, mended: Mended, stream: str, head: StreamState, logged: Count, there: int) -> None:
@@ -189,12 +190,14 @@ class Mender:
             problem = (
                 f"group {self.member.group!r} of stream {stream!r} no longer knows consumer {self.member.consumer!r}: "
                 f"it was made anew, or the consumer was deleted, and what lies between the checkpoint's {logged} and "
-                f"the group's {position} would be passed over; set the group back (XGROUP SETID)"
+                f"the group's {position} would be passed over; set the group back "
+                f"({seek_command(stream, self.member.group, logged)})"
             )
         else:
             return
         if not self.losses.allowed:
-            raise DataLossError(f"{problem}, or set failOnDataLoss=false")
+            lenient = "the query sets it back by itself" if alone else "the query goes on without what lies between"
+            raise DataLossError(f"{problem}, or set failOnDataLoss=false: {lenient}")
         if alone:
             mended.moved[stream] = self._start(begin, stream)
         _log.warning("%s%s", problem, ": it is set back" if alone else ": others read from it, and it stays")

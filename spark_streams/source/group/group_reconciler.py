@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from spark_streams.errors import DataLossError
 from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.operator_commands import seek_command
 from spark_streams.source.group.commit_marks import Marks
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.gone_or_moved import Mender, is_another, vanished
@@ -231,7 +232,7 @@ class GroupReconciler:
         group = self._member.group
         problem = (
             f"group {group!r} of stream {stream!r} stands at {position}, and nothing above {reached} was given to "
-            f"anybody: it was set forward. Set it back (XGROUP SETID {stream} {group} {reached})"
+            f"anybody: it was set forward. Set it back ({seek_command(stream, group, reached)})"
         )
         if not self._losses.allowed:
             raise DataLossError(f"{problem}, or set failOnDataLoss=false to go on without what lies between")

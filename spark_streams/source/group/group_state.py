@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from spark_streams.errors import DataLossError, GroupMissingError, GroupSharedError
 from spark_streams.ids import StreamId
-from spark_streams.operator_commands import delete_consumer_command, seek_command
+from spark_streams.operator_commands import create_command, delete_consumer_command, seek_command
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import Reply, ReplyError
@@ -119,17 +119,23 @@ def read_group_state(server: Server, member: Membership, stream: str, groups: Re
     return state
 
 
-def missing(server: Server, member: Membership, stream: str, stream_too: bool) -> DataLossError | GroupMissingError:
-    """The error for a group that is gone, alone or with its stream."""
+def missing(
+    server: Server, member: Membership, stream: str, stream_too: bool, logged: StreamId | None = None
+) -> DataLossError | GroupMissingError:
+    """Return the error for a group that is gone, alone or with its stream. logged: the checkpoint's position, if it is
+    known here."""
     if stream_too:
         return DataLossError(
-            f"stream {stream!r} at {server.address} is gone, and its group {member.group!r} with it; restore it, "
-            "start with a new checkpoint, or set failOnDataLoss=false"
+            f"stream {stream!r} at {server.address} is gone, and its group {member.group!r} with it; restore it "
+            "from a backup, or set failOnDataLoss=false to go on without what it held"
             + (" (embedded: forgets its streams when it ends)" if server.address.forgets else "")
         )
+    remedy = "start the query again: the error then names the command that creates the group at the checkpoint"
+    if logged is not None:
+        remedy = f"create it where the checkpoint stands ({create_command(stream, member.group, logged)})"
     return GroupMissingError(
-        f"stream {stream!r} at {server.address} has no group {member.group!r} any more; create it at the checkpoint's "
-        "position (XGROUP CREATE), start with a new checkpoint, or set failOnDataLoss=false"
+        f"stream {stream!r} at {server.address} has no group {member.group!r} any more; {remedy}, or set "
+        "failOnDataLoss=false: the query creates it there by itself"
     )
 
 

@@ -280,6 +280,6 @@ class MicroBatchStream:
         if (offset.group, offset.consumer) != (self.member.group, self.member.consumer):
             raise OffsetError(
                 f"the checkpoint belongs to consumer {offset.consumer!r} of group {offset.group!r}, and the query is "
-                f"consumer {self.member.consumer!r} of group {self.member.group!r}: set these options back, "
-                "or start with a new checkpoint"
+                f"consumer {self.member.consumer!r} of group {self.member.group!r}: set these options back. "
+                "(With a new checkpoint the query begins where its group stands; a new group begins at startingOffsets)"
             )

@@ -246,6 +246,6 @@ def _first_unfit(source: _Rows, unfit: Sequence[Unfit]) -> DecodeError:
     column = next(column for column in unfit if column.bad[row].as_py())
     entry = source.page.ids()[row].as_py().decode()
     return DecodeError(
-        f"entry {entry} of stream {source.stream_of(row)!r}: {column.reason(row)}; mend the entry, declare the column "
-        "STRING, or choose mode PERMISSIVE or DROPMALFORMED"
+        f"entry {entry} of stream {source.stream_of(row)!r}: {column.reason(row)}; declare the column STRING, or "
+        "choose mode DEADLETTER, which keeps such entries in another stream (or PERMISSIVE: the value is null)"
     )
