@@ -13,6 +13,8 @@ def seek_command(stream: str, group: str, position: object) -> str:
 def replay_command(stream: str, group: str, first: object) -> str:
     """The command that has a stopped query read again from an entry on; a dry run without --yes."""
     return _command("replay", stream, group, "--from", str(first))
+
+
 def create_command(stream: str, group: str, position: object) -> str:
     """The command that makes a group at a position."""
     return _command("groups create", stream, group, "--start", str(position), "--yes")
