@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 from spark_streams.numbers import COUNT_MAX, whole
 
+PREFIX = "rstream:"  # of every key of the product
 RUNS = "rstream:runs"  # the highest number that a run of a sink was given
 SLOTS = 16384
 _TAG = re.compile(rb"[^{]*\{([^}]+)\}", re.DOTALL)

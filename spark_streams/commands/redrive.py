@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("stream")
 @click.option("--to", metavar="STREAM", help="Where entries go; else each to the stream that it came from.")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="STREAM",
+    help="A stream that entries may go back to, and no other; repeatable.  [default: those that their group reads]",
+)
 @click.option("--limit", type=click.IntRange(1), help="So many dead letters at most, oldest first.")
 @click.option("--rate", type=click.IntRange(1), help="So many dead letters a second.")
 @click.option("--max-redrives", type=click.IntRange(0), default=3, show_default=True, help="Then one is parked.")
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
 def redrive(
     stream: str,
     to: str | None,
+    allow: tuple[str, ...],
     limit: int | None,
     rate: int | None,
     max_redrives: int,
@@ -46,7 +53,9 @@ def redrive(
     """Send dead letters of STREAM back to be read again, each once.
 
     A dead letter becomes an entry with its original fields and one more, dl.redriven, from which the next dead letter
-    would know of this one; and is deleted, in the same transaction. Every group of the stream is given the entry, also
+    would know of this one; and is deleted, in the same transaction. It goes back to its stream (dl.stream) if its group
+    (dl.group) exists there. Another stream must be named (--allow or --to). A redrive never writes to keys rstream:*.
+    Every group of the stream is given the entry, also
     those that were content with it: name another stream with --to where that matters.
 
     Dead letters that come while it runs stay. Ctrl-C ends it after the page that is under way; started again with the
@@ -55,14 +64,14 @@ def redrive(
     \b
     Examples:
       rstream dead redrive orders:dead --dry-run
-      rstream dead redrive orders:dead --reason decode --rate 2000
+      rstream dead redrive orders:dead --allow orders --reason decode --rate 2000
       rstream dead redrive orders:dead --field customer=ann --to orders:retry --transform repairs:amounts
     """
     from spark_streams.deadletter.redrive import Redrive
     from spark_streams.deadletter.redrive_plan import RedriveOptions
 
     address, criteria = address_of(url, starts=not dry_run), criteria_of(chosen)
-    options = RedriveOptions(stream, criteria, to, limit, rate, max_redrives, parking, transform)
+    options = RedriveOptions(stream, criteria, to, limit, rate, max_redrives, parking, transform, allow)
     with progress("redrive", quiet=as_json) as tell:
 
         def show(report: Report) -> None:
@@ -85,8 +94,14 @@ def redrive(
         sys.exit(130)
 
 
+_ACTIONS = {"move": "go there", "park": "are parked there", "stay": "stay: no other stream", "refuse": "stay: not open"}
+
+
 def print_report(report: Report) -> None:
     """For people."""
+    streams = [(to, letters, _ACTIONS[action]) for action, to, letters in report.destinations()]
+    if streams:
+        print_table(("destination", "dead letters", "which"), streams)
     rows = [(reason, stage, action, to, count.letters) for (action, to, stage, reason), count in report.counts]
     if rows:
         print_table(("reason", "stage", "action", "to", "dead letters"), rows)
@@ -97,6 +112,11 @@ def print_report(report: Report) -> None:
         said.append(f"{report.left:,} left by the transform")
     if report.homeless:
         said.append(f"{report.homeless:,} stay: they name no stream to go to, or this one itself (--to)")
+    if report.refused:
+        said.append(
+            f"{report.refused:,} stay: their group does not read that stream, or --allow does not name it; look at the "
+            "destinations, and name those that are meant (--allow STREAM)"
+        )
     if report.vanished:
         said.append(f"{report.vanished:,} of them had been deleted by somebody else a moment before")
     if not report.dry_run and report.seconds:

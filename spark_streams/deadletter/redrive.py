@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from spark_streams.deadletter import transform
+from spark_streams.deadletter.destinations import Destinations
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.mover import Mover
@@ -19,7 +21,7 @@ from spark_streams.deadletter.mover_across_slots import MoverAcrossSlots
 from spark_streams.deadletter.page import DeadLetterPage
 from spark_streams.deadletter.page_reader import Extent, PageSize, extent, following, read_page, run_with_smaller_pages
 from spark_streams.deadletter.redrive_lock import RedriveLease, RedriveState, begin_or_continue
-from spark_streams.deadletter.redrive_plan import PagePlan, RedriveOptions, plan_page
+from spark_streams.deadletter.redrive_plan import PagePlan, RedriveOptions, origins, plan_page
 from spark_streams.deadletter.waiting import refuse_to_redrive
 from spark_streams.ids import StreamId
 from spark_streams.wire.address import Address
@@ -35,7 +37,8 @@ class Report:
 
     bound: the last dead letter that it may move; goes_on: whether it continues one that was killed, and how many
     that one had moved_before; stopped: by `stop`; looked_at: dead letters; left: by the transform; homeless: that stay
-    because they name no stream to go to, or the dead-letter stream itself; vanished: moved ones that somebody else had
+    because they name no stream to go to, or the dead-letter stream itself; refused: that stay because their stream is
+    not open to them (destinations.py); vanished: moved ones that somebody else had
     deleted a moment before; counts: by (action, destination, stage, reason).
     """
 
@@ -51,6 +54,7 @@ class Report:
     parked: int = 0
     left: int = 0
     homeless: int = 0
+    refused: int = 0
     vanished: int = 0
     seconds: float = 0.0
     counts: KindCounts = field(default_factory=KindCounts)
@@ -61,12 +65,20 @@ class Report:
         names = ("action", "to", "stage", "reason")
         kinds = [{**dict(zip(names, kind, strict=True)), **asdict(count)} for kind, count in self.counts]
         plain = {name: value for name, value in vars(self).items() if name not in ("counts", "seconds")}
-        return {**plain, "seconds": round(self.seconds, 3), "letters_per_second": rate, "by": kinds}
+        to = [dict(zip(("action", "to", "letters"), one, strict=True)) for one in self.destinations()]
+        return {**plain, "destinations": to, "seconds": round(self.seconds, 3), "letters_per_second": rate, "by": kinds}
+
+    def destinations(self) -> list[tuple[str, str, int]]:
+        """(action, stream, how many dead letters), by stream."""
+        found: Counter[tuple[str, str]] = Counter()
+        for (action, to, _, _), count in self.counts:
+            found[action, to] += count.letters
+        return sorted((action, to, letters) for (action, to), letters in found.items())
 
     @property
     def found(self) -> bool:
         """Whether any dead letter was meant, by it or by the run that it continues."""
-        return bool(self.moved_before or self.moved or self.parked or self.left or self.homeless)
+        return bool(self.moved_before or self.moved or self.parked or self.left or self.homeless or self.refused)
 
     def add(self, plan: PagePlan) -> None:
         """One page's."""
@@ -75,6 +87,7 @@ class Report:
         self.parked += plan.parked
         self.left += plan.left
         self.homeless += plan.homeless
+        self.refused += plan.refused
         self.counts.merge(plan.counts)
 
 
@@ -98,6 +111,7 @@ class Redrive:
         self._repair = transform.load(options.transform) if options.transform is not None else None
         self._address, self._tell, self._clock, self._sleep = address, tell, clock, sleep
         self._size = PageSize(limits)
+        self._destinations = Destinations(options.stream, options.allow)
         self.report = Report(options.stream)
 
     def stop(self) -> None:
@@ -157,7 +171,8 @@ class Redrive:
 
         def look() -> tuple[DeadLetterPage, PagePlan]:
             page, received = read_page(mover.session.get(), self._options.stream, first, bound, self._size, wanted)
-            plan = plan_page(page, self._options, self._repair, wanted)
+            open_to = self._destinations.open_to(mover.session.get(), origins(page, self._options))
+            plan = plan_page(page, self._options, self._repair, wanted, open_to)
             self._size.learn(page.count, received, len(plan.rows) + plan.left)
             return page, plan
 

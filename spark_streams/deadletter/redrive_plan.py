@@ -2,15 +2,15 @@
 
 A dead letter that was sent back too often goes to the parking stream, whole; one that a transform does not want stays;
 so does one that is to go where it came from and does not say where, or names the dead-letter stream or the parking
-stream: it would come back as it is. Every other one becomes an entry again, its original fields and the mark
-(envelope.py), in the stream that it came from or another one.
+stream: it would come back as it is; and one whose stream is not open to it (destinations.py). Every other one becomes
+an entry again, its original fields and the mark (envelope.py), in the stream that it came from or another one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from spark_streams.deadletter import transform
 from spark_streams.deadletter.criteria import Criteria
+from spark_streams.deadletter.destinations import Origin, is_own_key
 from spark_streams.deadletter.envelope import MARK, raw, text
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.page import DeadLetterPage, by_value
@@ -36,7 +37,8 @@ PARKED = ":parked"
 class RedriveOptions:
     """stream: of the dead letters; to: where entries go, None for where they came from; limit: how many to move, all;
     rate: of them in a second, as fast as it goes; max_redrives: how often one is sent back at most; parking: the stream
-    for those beyond; transform: `module:function` that repairs dead letters, none. The digest has these names."""
+    for those beyond; transform: `module:function` that repairs dead letters, none; allow: the streams that entries may
+    go back to, with * ? [], by default those that the dead letters' group reads. The digest has these names."""
 
     stream: str
     criteria: Criteria = field(default_factory=Criteria)
@@ -46,9 +48,18 @@ class RedriveOptions:
     max_redrives: int = MAX_REDRIVES
     parking: str | None = None
     transform: str | None = None
+    allow: tuple[str, ...] = ()
 
     def checked(self) -> RedriveOptions:
         """With the parking stream named. Raises InvalidOptionError."""
+        for what, name in (("sent to", self.to), ("parked in", self.parking)):
+            if name is not None and is_own_key(name):
+                raise InvalidOptionError(
+                    f"dead letters of {self.stream!r} would be {what} {name!r}: keys that begin with rstream: are the "
+                    "product's own, and a redrive never writes there; name another stream"
+                )
+        if self.to is not None and self.allow:
+            raise InvalidOptionError(f"to={self.to!r} names the only destination: give it without allow")
         if self.to == self.stream:
             raise InvalidOptionError(
                 f"dead letters of {self.stream!r} would be sent to {self.to!r} itself: name another"
@@ -64,7 +75,10 @@ class RedriveOptions:
 
     def digest(self) -> str:
         """The same for the same options, over all versions; how fast is no part of them."""
-        known = json.dumps({**asdict(self), "rate": None}, sort_keys=True).encode("utf-8", "surrogatepass")
+        told = {**asdict(self), "rate": None}
+        if not self.allow:
+            del told["allow"]  # as versions before it wrote it
+        known = json.dumps(told, sort_keys=True).encode("utf-8", "surrogatepass")
         return hashlib.sha256(known).hexdigest()[:16]
 
 
@@ -72,8 +86,9 @@ class RedriveOptions:
 class PagePlan:
     """What one transaction does. rows: of the page, that leave the dead-letter stream; ids: theirs; requests: packed
     XADDs, in that order; moved, parked: how many; left: by the transform; homeless: that stay because they name no
-    stream to go to; to: the streams that get entries; counts: of moved, parked and homeless ones, by (action,
-    destination, stage, reason); last: the last row that was looked at."""
+    stream to go to; refused: that stay because the stream is not open to them; to: the streams that get entries;
+    counts: of moved, parked, homeless and refused ones, by (action, destination, stage, reason);
+    last: the last row that was looked at."""
 
     rows: Index
     ids: Sequence[bytes]
@@ -82,23 +97,40 @@ class PagePlan:
     parked: int
     left: int
     homeless: int
+    refused: int
     to: Sequence[bytes]
     counts: KindCounts
     last: int
 
 
-def plan_page(page: DeadLetterPage, options: RedriveOptions, repair: Transform | None, room: int | None) -> PagePlan:
-    """The dead letters of a page that are meant, at most `room` of them. Raises TransformError."""
+def origins(page: DeadLetterPage, options: RedriveOptions) -> set[Origin]:
+    """Where dead letters of a page would go back to; none if the options name one stream for all."""
+    if options.to is not None:
+        return set()
+    return set(_origins(page).values())
+
+
+def plan_page(
+    page: DeadLetterPage,
+    options: RedriveOptions,
+    repair: Transform | None,
+    room: int | None,
+    open_to: Collection[Origin] = (),
+) -> PagePlan:
+    """The dead letters of a page that are meant, at most `room` of them. open_to: of `origins`, those that may get
+    entries. Raises TransformError."""
     meant_rows = np.flatnonzero(options.criteria.mask(page) & page.are_dead_letters())
     redrives = by_value(page.told("redrives").take(pa.array(meant_rows)), _number).astype(np.int64)
     beyond = redrives >= options.max_redrives
-    stay = ~beyond & _are_homeless(page, options)[meant_rows]
+    homes, closed = _are_homeless(page, options)[meant_rows], _are_refused(page, options, open_to)[meant_rows]
+    stay = ~beyond & (homes | closed)
     last = page.count - 1
-    meant, homeless, redrives, beyond = meant_rows[~stay], meant_rows[stay], redrives[~stay], beyond[~stay]
+    homeless, refused = meant_rows[~beyond & homes], meant_rows[~beyond & closed & ~homes]
+    meant, redrives, beyond = meant_rows[~stay], redrives[~stay], beyond[~stay]
     if room is not None and len(meant) > room:
         meant, redrives, beyond = meant[:room], redrives[:room], beyond[:room]
         last = int(meant[-1]) if room else -1
-        homeless = homeless[homeless <= last]
+        homeless, refused = homeless[homeless <= last], refused[refused <= last]
     parked, moved, again = meant[beyond], meant[~beyond], redrives[~beyond] + 1
     left = 0
     if repair is None:
@@ -128,9 +160,11 @@ def plan_page(page: DeadLetterPage, options: RedriveOptions, repair: Transform |
         requests += bytes(encoded.data)
         counts.add(page.ids, ["park", text(parking), page.told("stage"), page.told("reason")], parked)
     counts.add(page.ids, ["stay", page.told("stream"), page.told("stage"), page.told("reason")], homeless)
+    counts.add(page.ids, ["refuse", page.told("stream"), page.told("stage"), page.told("reason")], refused)
     rows = np.concatenate([moved, parked])
     ids = page.ids.take(pa.array(rows)).to_pylist()
-    return PagePlan(rows, ids, requests, len(moved), len(parked), left, len(homeless), to, counts, last)
+    stays = len(homeless), len(refused)
+    return PagePlan(rows, ids, requests, len(moved), len(parked), left, *stays, to, counts, last)
 
 
 def _are_homeless(page: DeadLetterPage, options: RedriveOptions) -> Mask:
@@ -139,6 +173,30 @@ def _are_homeless(page: DeadLetterPage, options: RedriveOptions) -> Mask:
         return np.zeros(page.count, np.bool_)
     nowhere = ("", options.stream, options.parking)
     return by_value(page.told("stream"), lambda stream: stream in nowhere).astype(np.bool_)
+
+
+def _are_refused(page: DeadLetterPage, options: RedriveOptions, open_to: Collection[Origin]) -> Mask:
+    """Which dead letters are to go where they came from, and may not."""
+    refused = np.zeros(page.count, np.bool_)
+    if options.to is None:
+        codes, known = _coded_origins(page)
+        for code, origin in known.items():
+            if origin not in open_to:
+                refused |= codes == code
+    return refused
+
+
+def _origins(page: DeadLetterPage) -> dict[int, Origin]:
+    return _coded_origins(page)[1]
+
+
+def _coded_origins(page: DeadLetterPage) -> tuple[Index, dict[int, Origin]]:
+    """(per row the number of its stream and group, these by their number)."""
+    streams, groups = (pc.fill_null(page.told(name), b"").dictionary_encode() for name in ("stream", "group"))
+    stream_names, group_names = streams.dictionary.to_pylist(), groups.dictionary.to_pylist()
+    codes = streams.indices.to_numpy().astype(np.int64) * max(1, len(group_names)) + groups.indices.to_numpy()
+    pairs = {code: divmod(code, max(1, len(group_names))) for code in np.unique(codes).tolist()}
+    return codes, {code: (text(stream_names[a]), text(group_names[b])) for code, (a, b) in pairs.items()}
 
 
 def _marks(page: DeadLetterPage, stream: str, rows: Index, redrives: Index) -> pa.Array:

@@ -36,6 +36,7 @@ SHAPE = {
     },
     "redrive": {
         "to": str,
+        "allow": list,
         "limit": int,
         "rate": int,
         "max_redrives": int,
@@ -61,16 +62,21 @@ def body(job: Job) -> None:
         job.stop_with(run.stop)
         report = run.run(dry_run)
     facts = report.facts()
+    for to in facts.pop("destinations"):
+        job.console.print(Text(printable(f"  → {to['to']}: {to['letters']:,} ({to['action']})")))
     kinds = facts.pop("by")
     for kind in kinds:
         what = {"move": "would move" if dry_run else "moved", "park": "would park" if dry_run else "parked"}
-        what["stay"] = "would leave" if dry_run else "left"
+        what["stay"] = what["refuse"] = "would leave" if dry_run else "left"
         line = f"  {what[kind['action']]} {kind['letters']:,} × {kind['reason'] or '-'} → {kind['to']}"
         job.console.print(Text(printable(line)))  # no markup
     if report.homeless:
         homeless = f"{report.homeless:,} dead letters name no stream to go to, or {options.stream}"
         job.console.print(Text(printable(f"  {homeless}: set redrive.to")))
-    told = ("stream", "dry_run", "moved", "parked", "left", "homeless")
+    if report.refused:
+        refused = f"{report.refused:,} dead letters stay: their group does not read that stream"
+        job.console.print(Text(f"  {refused}; name the streams that are meant (redrive.allow)"))
+    told = ("stream", "dry_run", "moved", "parked", "left", "homeless", "refused")
     job.say(**{name: facts[name] for name in (*told, "bound", "goes_on", "stopped", "letters_per_second")})
 
 
@@ -86,7 +92,7 @@ def _plan(job: Job, options: RedriveOptions, dry_run: bool) -> None:
         job.plan(
             read=f"{sure.stream} at {server.address} ({letters:,} dead letters)",
             do="count what would go where" if dry_run else "move what is meant, each dead letter once",
-            to=sure.to or "the stream that each came from",
+            to=sure.to or ", ".join(sure.allow) or "the stream that each came from, if its group reads it",
             parking=f"{sure.parking}, after {sure.max_redrives} redrives",
             at_most=sure.limit or "all",
             rate=f"{sure.rate:,} dead letters a second" if sure.rate else "as fast as it goes",
@@ -96,6 +102,9 @@ def _plan(job: Job, options: RedriveOptions, dry_run: bool) -> None:
 def _options(job: Job) -> RedriveOptions:
     """Raises ConfigError, InvalidOptionError."""
     lists: dict[str, Any] = {}
+    allow = job.get("redrive.allow", [])
+    if not all(isinstance(name, str) for name in allow):
+        raise ConfigError(f"redrive.allow must be a list of streams, not {allow!r}")
     for name in ("of_streams", "reasons", "stages", "errors"):
         lists[name.removeprefix("of_")] = values = job.get(f"letters.{name}", [])
         if not all(isinstance(value, str) for value in values):
@@ -120,6 +129,7 @@ def _options(job: Job) -> RedriveOptions:
         job.get("redrive.max_redrives", MAX_REDRIVES),
         job.get("redrive.parking"),
         job.get("redrive.transform"),
+        tuple(job.get("redrive.allow", [])),
     )
 
 

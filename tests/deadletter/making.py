@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +19,17 @@ DEAD = "dead"
 SMALL = replace(DEAD_LETTER_LIMITS, first_page=7, largest_page=50)  # so that a few hundred letters cross every boundary
 
 
-def fill(server: Server, count: int, first: int = 0, into: str = DEAD, **told: str) -> list[str]:
-    """Letters n = first, first+1, … of stream `s`, every third one with reason `decode`; their ids."""
+def fill(
+    server: Server, count: int, first: int = 0, into: str = DEAD, has_group: bool = True, **told: str
+) -> list[str]:
+    """Letters n = first, first+1, … of stream `s`, every third one with reason `decode`; their ids.
+
+    has_group: the stream is there with the group that gave them up, so that a redrive sends them back."""
     with server.client() as client:
+        stream = told.get("stream", "s")
+        if has_group and stream not in ("", into) and not stream.startswith("rstream:"):
+            with contextlib.suppress(redis.ResponseError):  # the group that has given them up is there
+                client.xgroup_create(stream, told.get("group", "g"), id="0", mkstream=True)
         pipe = client.pipeline(transaction=False)
         for n in range(first, first + count):
             entry = [b"n", b"%d" % n, b"raw", b"\xff\r\n"]

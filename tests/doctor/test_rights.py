@@ -122,7 +122,7 @@ def test_the_rights_that_are_asked_for_are_enough_for_redrive_and_looking(user: 
         for n in range(3):
             admin.xadd("dead", {"n": n, "dl.stream": "s", "dl.id": f"{n}-1", "dl.stage": "read", "dl.reason": "decode"})
         limited = user("~s", "~dead", "~dead:parked", "~rstream:*", *exactly(REDRIVE))
-        assert Redrive(Address.parse(limited.url), RedriveOptions("dead")).run().moved == 3
+        assert Redrive(Address.parse(limited.url), RedriveOptions("dead", allow=("s",))).run().moved == 3
         assert (admin.xlen("s"), admin.exists("dead") and admin.xlen("dead")) == (3, 0)
         admin.xgroup_create("s", "g", id="0")
         looker = user("~*", *exactly(LOOKING))

@@ -85,7 +85,7 @@ def test_the_page_is_what_a_client_did(server: Server, client: redis.Redis) -> N
     client.xreadgroup("billing", "ann", {"orders": ">"}, count=4)
     time.sleep(0.03)
     client.xreadgroup("billing", "bob", {"orders": ">"}, count=2)
-    fill(server, 6)
+    fill(server, 6, has_group=False)
     ran = once(server.url)
     assert (ran.exit_code, ran.stderr) == (0, "")
     page = read(ran.stdout)
@@ -170,14 +170,14 @@ def calls(client: redis.Redis, command: str) -> int:
 def test_dead_letters_that_are_known_are_not_read_again(
     server: Server, client: redis.Redis, exporter: Exporter
 ) -> None:
-    fill(server, 50)
+    fill(server, has_group=False, count=50)
     exporter.page()
     before = calls(client, "xrange")
     assert before > 0
     for _ in range(3):
         exporter.page()
     assert calls(client, "xrange") == before
-    fill(server, 1, first=50)
+    fill(server, has_group=False, count=1, first=50)
     exporter.page()
     assert calls(client, "xrange") == before + 1
 
@@ -361,7 +361,7 @@ def user(redis_server: Server) -> Iterator[Callable[..., str]]:
 
 
 def test_the_documented_rights_are_enough(redis_server: Server, user: Callable[..., str]) -> None:
-    fill(redis_server, 3)
+    fill(redis_server, 3, has_group=False)
     with redis_server.client() as client:
         client.xgroup_create(DEAD, "g", id="0")
         client.xreadgroup("g", "ann", {DEAD: ">"}, count=2)
