@@ -49,7 +49,7 @@ def add(
         entries: Iterable[Sequence[str]] = _lines(click.open_file("-", encoding="utf-8"))
     else:
         entries = [_pairs(fields)]
-    from spark_streams.shards.registry import require_plain
+    from spark_streams.shards.settling import require_plain
 
     with connect(url, starts=True) as server:
         require_plain(server, stream)

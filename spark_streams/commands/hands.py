@@ -41,7 +41,7 @@ def streams_meant(server: Server, names: Sequence[str], group: str | None) -> li
     """The streams of names (of one in shards, these) and patterns (with `*`, `?` or `[`), in order; of a pattern
     those that have the group, where one is given. Raises StreamStateError where it finds none."""
     from spark_streams.groups.standing import has_group
-    from spark_streams.shards.registry import known_shards
+    from spark_streams.shards.settling import known_shards
     from spark_streams.wire.scan import matching_streams
 
     found: list[str] = []

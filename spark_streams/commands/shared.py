@@ -133,7 +133,7 @@ def connect(url: str, starts: bool = False) -> Server:
 def named_streams(server: Server, names: Sequence[str]) -> Sequence[str | bytes]:
     """These streams, in place of those that are in shards the shards; or all that the server has. Raises
     StreamStateError where one is not there."""
-    from spark_streams.shards.registry import known_shards
+    from spark_streams.shards.settling import known_shards
     from spark_streams.wire.scan import list_streams
 
     if not names:

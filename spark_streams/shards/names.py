@@ -9,6 +9,7 @@ another number are other streams.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -51,6 +52,18 @@ class Shard:
 def shards_of(stream: str, count: int) -> tuple[str, ...]:
     """The names of all shards, in their order."""
     return tuple(Shard(stream, number, count).name for number in range(count))
+
+
+def every_name(stream: str) -> Iterator[list[str]]:
+    """The names that shards of a stream can have: of 1 shard, of 2, and so on up to MOST."""
+    for endings in _endings():
+        yield [stream + ending for ending in endings]
+
+
+@lru_cache(maxsize=1)
+def _endings() -> tuple[tuple[str, ...], ...]:
+    """What follows the stream's name in its shards' names, by their number. 0.1 s the first time."""
+    return tuple(shards_of("", count) for count in range(1, MOST + 1))
 
 
 def may_be_in_shards(stream: str) -> bool:

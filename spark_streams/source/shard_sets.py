@@ -10,7 +10,8 @@ from spark_streams.by_stream import ByStream
 from spark_streams.errors import ShardsError
 from spark_streams.options import Options
 from spark_streams.shards.names import Shard
-from spark_streams.shards.registry import ShardSet, known_shards, require_still, settle, shards_among
+from spark_streams.shards.registry import ShardSet
+from spark_streams.shards.settling import known_shards, require_still, settle, shards_among
 from spark_streams.wire.server import Server
 
 # Options that may be given by stream.
@@ -19,17 +20,18 @@ _BY_STREAM = ("startingOffsets", "endingOffsets", "maxEntriesPerTrigger", "strea
 
 def with_shards(server: Server, options: Options, count: int | None = None) -> Options:
     """The options with the shards' names in place of the streams that are in shards. count: each of the streams is in
-    so many, which are made where they are not there.
+    so many, which are created if they do not exist. With failOnDataLoss=false lost shards are created again, empty.
 
     Raises ShardsError.
     """
     streams = options["streams"]
     if streams is None:
         return options
+    accepts_loss = "failOnDataLoss" in options and not options["failOnDataLoss"]
     if count is not None:
-        sets = {stream: settle(server, stream, count) for stream in streams}
+        sets = {stream: settle(server, stream, count, None, accepts_loss) for stream in streams}
     else:
-        sets = shards_among(server, streams)
+        sets = shards_among(server, streams, accepts_loss)
     if not sets:
         return options
     names = [name for stream in streams for name in (sets[stream].names if stream in sets else (stream,))]

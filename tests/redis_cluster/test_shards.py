@@ -6,15 +6,18 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
+import pytest
 
-from spark_streams.keys import slot_of
+from spark_streams.errors import ShardsError
+from spark_streams.keys import shards_key, slot_of
 from spark_streams.shards.names import shards_of
+from spark_streams.sink.destination import Destination
 from spark_streams.wire.address import Address
 from spark_streams.wire.session import Session
 from tests.redis_cluster.processes import RedisCluster
 from tests.sentinel.processes import until
 from tests.shards.making import Row, by_key, frame, sequence, sharded
-from tests.sink.writing import batch_of, close, write
+from tests.sink.writing import batch_of, close, options, write
 from tests.source.driving import ALL, reader, rows
 
 KEYS = 100
@@ -57,6 +60,34 @@ def test_shards_are_spread_over_the_masters(cluster: RedisCluster) -> None:
     one = reader(cluster.server, streams="orders", ordered="true")
     begin = one.initialOffset()
     assert sorted(row["n"] for row in rows(one, begin, one.latestOffset(begin, ALL))) == list(range(2_000))
+
+
+def test_a_master_that_loses_its_data_with_the_key_and_some_shards(cluster: RedisCluster) -> None:
+    """Whoever begins is refused, although nothing is left of what said how many shards there are."""
+    stream = next(
+        name
+        for name in map("orders-{}".format, range(100))
+        if cluster.owner(shards_key(name).decode()) == cluster.owner(shards_of(name, 8)[0])
+    )
+    names = shards_of(stream, 8)
+    checked = options(cluster.url, stream=stream, shards="8", shardBy="key")
+    batch = batch_of(0)
+    with Session(checked.address, is_known=True) as session:
+        session.run(Destination.of(checked).make_ready)
+    close(checked, batch, write([frame(sequence(2_000, KEYS))], checked, batch))
+    home = cluster.owner(names[0])
+    lost = [name for name in names if cluster.owner(name) == home]
+    assert 0 < len(lost) < 8
+    cluster.client(home).flushall()
+    for words in ({}, {"shards": "8"}, {"shards": "5"}):
+        with pytest.raises(
+            ShardsError, match=f"{len(lost)} of the 8 shards of stream '{stream}' .* are lost, and so is"
+        ):
+            reader(cluster.server, streams=stream, **words).initialOffset()
+    for count in ("8", "5"):
+        again = Destination.of(options(cluster.url, stream=stream, shards=count, shardBy="key"))
+        with Session(checked.address, is_known=True) as session, pytest.raises(ShardsError, match="are lost"):
+            session.run(again.make_ready)
 
 
 def test_slots_that_move_while_a_task_writes(cluster: RedisCluster) -> None:

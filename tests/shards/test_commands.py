@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
+from spark_streams.deadletter.envelope import dead_letter_fields
+from spark_streams.keys import retry_stream, returned_stream
 from spark_streams.shards.names import shards_of
 from tests.servers import Server
 from tests.shards.making import frame, sequence, sharded, shards_there
@@ -32,7 +34,9 @@ def orders(server: Server) -> None:
 
 def test_the_names_of_shards(server: Server) -> None:
     assert rstream(server, "shards", "orders").output.splitlines() == list(NAMES)
-    assert json.loads(rstream(server, "shards", "--json").output) == [{"stream": "orders", "shards": 4, "by": "key"}]
+    assert json.loads(rstream(server, "shards", "--json").output) == [
+        {"stream": "orders", "shards": 4, "by": "key", "lost": [], "key": True}
+    ]
     told = rstream(server, "shards", "nothing")
     assert (told.exit_code, "is not in shards" in told.output) == (1, True)
 
@@ -112,3 +116,27 @@ def test_whoever_insists_deletes_them_unread(server: Server) -> None:
 def test_the_page_names_what_there_is() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "shards.md").read_text(encoding="utf-8")
     assert "rstream shards orders --delete" in page
+
+
+def test_shards_are_not_deleted_while_entries_wait_for_another_try(server: Server) -> None:
+    """They wait beside the shards, and would never be read again."""
+    shard = NAMES[1]
+    with server.client() as client:
+        for name in NAMES:
+            client.xgroup_create(name, "g", id="$")
+        letter = dead_letter_fields([b"n", b"1"], {"stream": shard, "id": "5-5", "deliveries": "1"})
+        client.execute_command("XADD", retry_stream(shard, "g", 2), "*", *letter)
+        refused = rstream(server, "shards", "orders", "--delete")
+        assert refused.exit_code == 1
+        assert f"1 entries of '{shard}'" in refused.output
+        assert "wait for another try by group 'g' (retryDelay), and nothing is deleted" in refused.output
+        assert client.exists(*NAMES) == 4
+        # What has come back and is not read.
+        client.delete(retry_stream(shard, "g", 2))
+        client.xgroup_create(returned_stream(shard, "g"), "g", id="0", mkstream=True)
+        client.execute_command("XADD", returned_stream(shard, "g"), "*", *letter)
+        refused = rstream(server, "shards", "orders", "--delete")
+        assert (refused.exit_code, "group 'g' has not read all of 'rstream:returned" in refused.output) == (1, True)
+        client.execute_command("XADD", retry_stream(shard, "g", 1), "*", *letter)
+        assert rstream(server, "shards", "orders", "--delete", "--force").exit_code == 0
+        assert not [key for key in client.scan_iter() if b"orders" in key and b":sink:" not in key]

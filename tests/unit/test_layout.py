@@ -23,7 +23,7 @@ BELOW = {
     "redis_pattern": set(),
     "by_stream": {"redis_pattern"},
     "option_values": {"by_stream", "ids", "redis_pattern", "shards"},
-    "shards": {"errors", "keys", "wire"},
+    "shards": {"errors", "ids", "keys", "wire"},
     "task_context": set(),
     "worker": set(),
     "same_version": {"_version", "errors"},
