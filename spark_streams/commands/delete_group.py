@@ -66,21 +66,18 @@ def delete(
 def _groups(server: Server, names: Sequence[str], group: str, even_active: bool, told: Told) -> None:
     from spark_streams.groups.afterwards import after_deleting_group, what_waits
     from spark_streams.groups.delete import delete_group, forget_kept, plan_delete_group, plan_forget
-    from spark_streams.groups.kept_keys import entries_waiting, find_kept
+    from spark_streams.groups.kept_keys import entries_waiting, find_kept, kept_by_stream
     from spark_streams.groups.standing import has_group
 
     streams = streams_meant(server, names, group)
     found = find_kept(server, group, streams)
     waiting = entries_waiting(server, found)
     found = [one for one in found if one.key not in waiting]
-    kept = {stream: [one for one in found if one.stream == stream] for stream in streams}
+    kept = kept_by_stream(found, streams)
     replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
     there = {stream for stream, reply in zip(streams, replies, strict=True) if has_group(reply, group)}
     # Of a group that is gone there may be keys.
     standings = standings_of(server, [one for one in streams if one in there or not kept[one]], group)
-    firsts = {one.consumer for one in found if one.kind == "first" and not one.stream}
-    # A query over a pattern that has begun on other streams still needs it.
-    kept[streams[-1]] += [one for one in found if one.kind == "begun" and one.consumer not in firsts]
     told.carry_out(
         standings,
         [why for one in standings for why in one.in_use(None, even_active)],

@@ -106,18 +106,19 @@ class Told:
     def show(self, head: Sequence[str], row: Callable[[Any], Row], said: str) -> None:
         """Print it; said: one line on all of it, which begins with a verb's past: `set 2 groups`."""
         if self.as_json:
-            print_json(
-                {
-                    "dry_run": not self.yes,
-                    "refused": self.refused,
-                    "streams": [asdict(one) for one in self.reports],
-                    "then": self.then,
-                }
-            )
+            print_json(self._json())
         else:
             self._print(head, row, said)
         if self.refused:
             sys.exit(REFUSED)
+
+    def _json(self) -> dict[str, object]:
+        return {
+            "dry_run": not self.yes,
+            "refused": self.refused,
+            "streams": [asdict(one) for one in self.reports],
+            "then": self.then,
+        }
 
     def _print(self, head: Sequence[str], row: Callable[[Any], Row], said: str) -> None:
 

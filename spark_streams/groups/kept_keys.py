@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 from spark_streams.keys import delays_key, key_beside, read_retry_stream
 from spark_streams.wire.connection import Connection
@@ -14,6 +14,10 @@ from spark_streams.wire.server import Server
 # Kinds of keys beside a stream, for a group and a consumer of it.
 OF_A_CONSUMER = ("lease", "committed", "first", "start", "notes", "claims", "attempts", "failure")
 _COUNT = 10_000  # keys a round trip
+# Names are quoted: no colon stands in those of groups, consumers and an outbox's streams.
+_BEGUN = re.compile(rb"rstream:begun:([^:]*):([^:]*)")
+_OUTBOX = re.compile(rb"rstream:outbox:\{.*:([^:]*):([^:]*)", re.DOTALL)
+_BESIDE = re.compile(rb"rstream:(%b):(\{.*):([^:]*):([^:]*)" % "|".join(OF_A_CONSUMER).encode(), re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -33,38 +37,56 @@ def keys_of_consumer(stream: str, group: str, consumer: str) -> list[bytes]:
 
 
 def find_kept(server: Server, group: str, streams: Iterable[str]) -> list[Kept]:
-    """What is kept for a group, looked for among all keys of the server: those beside these streams; what goes with the
-    group on any stream (`begun`); dead letters that were under way for these streams (`outbox`); streams in which
-    entries wait for another try (`retry`, `returned`); and `first` of other streams, which tell that `begun` is of use.
-    Raises ServerReplyError and kin, NotPermittedError without +scan."""
-    wanted = set(streams)
-    named = quote(group, safe="").encode()
-    beside = [(kind, re.compile(_beside(kind, named), re.DOTALL)) for kind in OF_A_CONSUMER]
-    begun = re.compile(rb"rstream:begun:%b:([^:]*)" % re.escape(named))
-    outbox = re.compile(rb"rstream:outbox:\{.*:%b:([^:]*)" % re.escape(named), re.DOTALL)
-    delays = {delays_key(stream, group): stream for stream in wanted}
-    archives = {key_beside(stream, "archive", group): stream for stream in wanted}
-    places = {key_beside(stream, "x"): stream for stream in wanted}
-    found = []
+    """What is kept for a group: `find_kept_of` for one."""
+    return find_kept_of(server, {group: streams})[group]
+
+
+def find_kept_of(server: Server, streams_of: Mapping[str, Iterable[str]]) -> dict[str, list[Kept]]:
+    """What is kept for groups, looked for once among all keys of the server.
+
+    That is: keys beside these streams of each group; what goes with a group on any stream (`begun`); dead letters that
+    were under way for these streams (`outbox`); streams in which entries wait for another try (`retry`, `returned`);
+    and `first` of other streams, because it tells that `begun` is needed. Raises ServerReplyError and kin,
+    NotPermittedError without +scan.
+    """
+    wanted = {group: set(streams) for group, streams in streams_of.items()}
+    both = [(stream, group) for group, streams in wanted.items() for stream in streams]
+    delays = {delays_key(stream, group): (stream, group) for stream, group in both}
+    archives = {key_beside(stream, "archive", group): (stream, group) for stream, group in both}
+    places = {key_beside(stream, "x"): stream for stream, _ in both}
+    found: dict[str, list[Kept]] = {group: [] for group in wanted}
     for key in dict.fromkeys(key for node in server.nodes() for key in _scan(node)):
         if key in archives:
-            found.append(Kept(key, "archive", stream=archives[key]))
+            stream, group = archives[key]
+            found[group].append(Kept(key, "archive", stream=stream))
         elif key in delays:
-            found.append(Kept(key, "delays", stream=delays[key]))
+            stream, group = delays[key]
+            found[group].append(Kept(key, "delays", stream=stream))
         elif (retry := read_retry_stream(_as_text(key))) is not None:
-            if retry.stream in wanted and retry.group == group:
-                found.append(Kept(key, "returned" if retry.attempts is None else "retry", stream=retry.stream))
-        elif match := begun.fullmatch(key):
-            found.append(Kept(key, "begun", _text(match[1])))
-        elif match := outbox.fullmatch(key):
-            if (stream := _text(match[1])) in wanted:
-                found.append(Kept(key, "outbox", stream=stream))
-        else:
-            for kind, pattern in beside:
-                if match := pattern.fullmatch(key):
-                    stream = places.get(b"rstream:x:" + match[1], "")
-                    if stream or kind == "first":
-                        found.append(Kept(key, kind, _text(match[2]), stream))
+            if retry.stream in wanted.get(retry.group, ()):
+                kind = "returned" if retry.attempts is None else "retry"
+                found[retry.group].append(Kept(key, kind, stream=retry.stream))
+        elif match := _BEGUN.fullmatch(key):
+            if (group := _text(match[1])) in wanted:
+                found[group].append(Kept(key, "begun", _text(match[2])))
+        elif match := _OUTBOX.fullmatch(key):
+            group, stream = _text(match[1]), _text(match[2])
+            if stream in wanted.get(group, ()):
+                found[group].append(Kept(key, "outbox", stream=stream))
+        elif (match := _BESIDE.fullmatch(key)) and (group := _text(match[3])) in wanted:
+            stream = places.get(b"rstream:x:" + match[2], "")
+            stream = stream if stream in wanted[group] else ""
+            if stream or match[1] == b"first":
+                found[group].append(Kept(key, match[1].decode(), _text(match[4]), stream))
+    return found
+
+
+def kept_by_stream(kept: Sequence[Kept], streams: Sequence[str]) -> dict[str, list[Kept]]:
+    """What goes with a group on each of these streams. `begun` goes with the last one, unless a query over a pattern
+    still needs it on other streams. Pure."""
+    found = {stream: [one for one in kept if one.stream == stream] for stream in streams}
+    firsts = {one.consumer for one in kept if one.kind == "first" and not one.stream}
+    found[streams[-1]] += [one for one in kept if one.kind == "begun" and one.consumer not in firsts]
     return found
 
 
@@ -73,11 +95,6 @@ def entries_waiting(server: Server, kept: Iterable[Kept]) -> dict[bytes, int]:
     streams = [one.key for one in kept if one.kind in ("retry", "returned")]
     lengths = zip(streams, server.execute_all([("XLEN", key) for key in streams]), strict=True)
     return {key: length for key, length in lengths if length}
-
-
-def _beside(kind: str, group: bytes) -> bytes:
-    """The form of key_beside: the stream's part, the consumer's."""
-    return rb"rstream:%b:(\{.*):%b:([^:]*)" % (kind.encode(), re.escape(group))
 
 
 def _scan(node: Connection) -> Iterator[bytes]:
