@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import redis
 
+from spark_streams.errors import StreamStateError
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.groups.conftest import Rstream, Said
+from tests.remedies import carry_out
 from tests.servers import Server, skip_where_nothing_is_counted
 from tests.source.driving import ALL, NEVER_AHEAD, add, drain, pending_count, read, reader, stop_all
 
@@ -105,6 +107,19 @@ def test_a_replay_that_was_killed_amid_its_batch_is_read_again_whole(query: Stop
     again = query.start()
     assert sorted(read(again, query.checkpoint, end)) == list(range(20, 30))
     assert drain(again, 10, end) == []
+
+
+def test_the_error_about_a_group_that_was_set_back_leads_to_a_replay(
+    query: Stopped, said: Said, rstream: Rstream, server: Server
+) -> None:
+    said("groups", "seek", "s", *G, "--to", query.ids[9], "--yes")
+    with pytest.raises(StreamStateError, match="below the checkpoint's") as raised:
+        query.again()
+    stop_all()
+    carry_out(server, str(raised.value))
+    command = str(raised.value).rpartition(": rstream ")[2]
+    assert rstream(*command.split(" "), "--yes").exit_code == 0
+    assert sorted(query.again()) == list(range(10, 30))
 
 
 def test_a_query_that_lives_is_refused(query: Stopped, said: Said, rstream: Rstream, client: redis.Redis) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.errors import DataLossError, StreamStateError
 from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.operator_commands import seek_command
+from spark_streams.operator_commands import replay_command, seek_command
 from spark_streams.retention.commit_mark import Mark
 from spark_streams.source.entry_count import Count
 from spark_streams.source.group.count_entries import still_there
@@ -131,8 +131,9 @@ class Mender:
             raise StreamStateError(
                 f"group {self.member.group!r} of stream {stream!r} stands at {state.last_delivered}, below the "
                 f"checkpoint's {logged}: it was made anew or set back. The query has read what lies between: set the "
-                f"group to the checkpoint ({seek_command(stream, self.member.group, logged)}); or, to read it again, "
-                "start with a new checkpoint"
+                f"group to the checkpoint ({seek_command(stream, self.member.group, logged)}). To read it again, start "
+                "with a new checkpoint; or set the group as said, and give this checkpoint that part again: "
+                f"{replay_command(stream, self.member.group, state.last_delivered.next())}"
             )
 
     def _is_as_it_was(self, stream: str, state: GroupState) -> bool:
