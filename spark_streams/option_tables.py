@@ -242,7 +242,8 @@ SOURCE: tuple[Option, ...] = (
         False,
         "`false`",
         "Deliver without a pending list (`XREADGROUP … NOACK`): the fastest mode. The checkpoint alone says what has "
-        "been read, and no other consumer may read from the group.",
+        "been read, and no other consumer may read from the group. If entries are pending for the query, it fails: a "
+        "run without `noAck` reads them.",
     ),
     Option(
         "failOnDataLoss",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
 from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.operator_commands import delete_consumer_command
 from spark_streams.retention.commit_mark import Mark, committed_key
 from spark_streams.wire.connection import Reply, ReplyError
 from spark_streams.wire.reply_errors import is_no_group, is_no_such_key
@@ -146,9 +147,12 @@ def _held_by(server: Server, reader: _Reader, mark: Reply) -> StreamId | None:
         raise server.error_of(mark, ("GET", _key(reader)))
     parsed = Mark.parse(mark)
     if parsed is None:
+        stream, group, consumer = (name.decode("utf-8", "replace") for name in reader)
         raise StreamStateError(
-            f"key {_key(reader).decode('utf-8', 'replace')!r} at {server.address} holds {mark[:50]!r}, which "
-            "is no position of a query: nothing is trimmed; delete the key if its query is gone"
+            f"key {_key(reader).decode('utf-8', 'replace')!r} at {server.address} holds {mark[:50]!r}, which is no "
+            "commit mark that this version knows: nothing is trimmed. If a newer version wrote it, install that one "
+            "here; if the query is gone for good, delete its consumer "
+            f"({delete_consumer_command(stream, group, consumer)})"
         )
     return parsed.held_above
 

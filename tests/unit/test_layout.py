@@ -38,7 +38,7 @@ BELOW = {
     "option_tables": {"by_stream", "ids", "option_values", "wire"},
     "options": {"errors", "ids", "option_checks", "option_tables", "option_values", "wire"},
     "deadletter": {"errors", "ids", "keys", "lease", "option_values", "options", "task_context", "wire"},
-    "retention": {"errors", "ids", "keys", "wire"},
+    "retention": {"errors", "ids", "keys", "operator_commands", "wire"},
     "source": {
         *("by_stream", "deadletter", "errors", "ids", "keys", "lease", "operator_commands", "option_values", "options"),
         *("retention", "same_version", "shards", "spark", "task_context", "wire", "worker"),

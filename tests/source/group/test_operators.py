@@ -184,6 +184,16 @@ def test_others_who_come_read_and_leave_between_two_triggers_are_no_loss(
     assert [n for batch in found for n in batch] == list(range(27, 50))
 
 
+def test_what_an_older_version_has_given_up_at_most_once_is_no_loss(server: Server, client: redis.Redis) -> None:
+    """Its mark does not say which batch was acknowledged before it was read."""
+    add(client, 60)
+    one = reader(server, limits=NEVER_AHEAD, **ONCE)
+    log = batches(one, 2)
+    one.latestOffset(log[2], TEN)  # killed here
+    client.set("rstream:committed:{s}:g:spark", f"{log[2]['streams']['s']} holds")
+    assert [n for batch in drain(reader(server, limits=NEVER_AHEAD), 10, log[2]) for n in batch] == list(range(30, 60))
+
+
 def test_a_group_that_was_set_back_is_set_to_the_checkpoint_where_that_is_allowed(
     server: Server, client: redis.Redis
 ) -> None:
