@@ -31,6 +31,8 @@ def lag(
 ) -> None:
     """How far each group is behind, in entries and in time (default: all groups of all streams).
 
+    Groups that nobody has read from within a day stand last; --json keeps the order of the streams.
+
     \b
     lag       entries that the group has yet to be given (10,000+: counted only that far,
               because the server cannot tell)
@@ -112,6 +114,9 @@ def _print(found: list[GroupStanding]) -> None:
                 len(one.consumers),
                 one.last_delivered,
             )
-            for one in found
+            for one in sorted(found, key=lambda one: not one.is_active)
         ],
     )
+    if silent := sum(not one.is_active for one in found):
+        were = "group was" if silent == 1 else "groups were"
+        say(f"{silent:,} {were} not read from within a day; rstream groups prune finds those that are abandoned")

@@ -47,8 +47,8 @@ def top(
     oldest    how long the longest waiting entry has been pending
     added/s   entries that producers appended; deliv/s: that the group was given; acked/s: that it acknowledged
 
-    The group that is furthest behind stands first. With --json it prints a line for each look. Nothing on the server
-    changes.
+    The group that is furthest behind stands first; groups that nobody has read from within a day stand last. With
+    --json it prints a line for each look. Nothing on the server changes.
 
     \b
     Examples:

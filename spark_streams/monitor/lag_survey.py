@@ -22,6 +22,7 @@ from spark_streams.wire.reply_errors import is_no_such_key, is_not_permitted
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import ConsumerInfo, GroupInfo, consumers_in, ends_in, groups_in, stream_in
 
+ACTIVE_MS = 24 * 3_600_000  # a group that nobody has read from for longer may be abandoned
 COUNTED = 10_000  # entries at most that a group's lag is counted by hand
 _COUNTED_TOGETHER = 200_000
 _PAGE = 1_000  # entries of a group in a round trip
@@ -61,6 +62,11 @@ class GroupStanding:
     last_delivered: str
     delivered: int | None
     consumers: tuple[ConsumerStanding, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a consumer has asked the server for anything within a day. Pages show other groups last."""
+        return any(one.idle_ms < ACTIVE_MS for one in self.consumers)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
@@ -150,6 +151,33 @@ def test_a_server_that_is_away_is_said_within_the_screen_and_that_the_numbers_ar
     assert len(text.splitlines()) <= 20
     assert "what follows is how it was at 00:00:00 UTC" in " ".join(text.split())
     assert "more groups" in text
+
+
+def test_groups_that_somebody_reads_from_stand_first_on_the_board() -> None:
+    day = 86_400_000
+    groups = [
+        GroupStanding(
+            "s",
+            name,
+            lag,
+            False,
+            lag * 1000,
+            0,
+            None,
+            "1-0",
+            0,
+            (ConsumerStanding("c", 0, idle_ms=idle),) if idle else (),
+        )
+        for name, lag, idle in (("left", 900, 3 * day), ("read", 5, 10), ("never", 800, 0), ("done", 0, 20))
+    ]
+    history = History()
+    history.add(Survey(1000, (StreamStanding("s", 900, 900, "1-0"),), tuple(groups)))
+    console = Console(width=120, height=40, record=True, file=io.StringIO())
+    console.print(Board(Title("here", "Redis 8", 1000), history))
+    lines = console.export_text().splitlines()
+    table = [line.split()[1] for line in lines if line.startswith("s ")]
+    assert table[:4] == ["read", "done", "left", "never"]
+    assert any(line.startswith("furthest behind: read of s") for line in lines)
 
 
 def test_without_groups_it_is_said_what_there_is() -> None:

@@ -54,6 +54,16 @@ def test_lag_for_people_and_for_programs(server: Server, orders: list[str]) -> N
     assert 0 <= billing["lag_ms"] < 60_000
 
 
+def test_groups_that_somebody_reads_from_stand_first(server: Server, orders: list[str]) -> None:
+    """Nobody has ever read from audit, which is further behind."""
+    lines = rstream(server, "lag").output.splitlines()
+    assert [line.split()[1] for line in lines[1:3]] == ["billing", "audit"]
+    assert "1 group was not read from within a day" in lines[3]
+    page = rstream(server, "report", "-o", "-").output
+    rows = page[page.index("last delivered") :] if "last delivered" in page else page
+    assert rows.index("billing") < rows.index("audit")
+
+
 @pytest.mark.parametrize(
     ("limits", "code", "line"),
     [

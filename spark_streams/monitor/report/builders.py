@@ -108,6 +108,7 @@ def _row(one: GroupStanding) -> GroupRow:
         one.pending,
         one.oldest_idle_ms,
         one.last_delivered,
+        one.is_active,
     )
 
 

@@ -36,7 +36,9 @@ class Failure(NamedTuple):
 
 def page(report: Report) -> str:
     """The whole page."""
-    groups = sorted(report.groups, key=lambda one: (-(one.lag_ms or 0), -(one.lag or 0), one.stream, one.group))
+    groups = sorted(
+        report.groups, key=lambda one: (not one.is_active, -(one.lag_ms or 0), -(one.lag or 0), one.stream, one.group)
+    )
     consumers = sorted(report.consumers or (), key=lambda one: (-one.pending, one.stream, one.group, one.consumer))
     failures = sorted(Failure(*failure, one.name) for one in report.queries or () for failure in one.failures)
     markup = render(
@@ -68,13 +70,14 @@ def _moment(at: int) -> str:
 def _tiles(report: Report) -> Iterator[Tile]:
     lags = [one.lag for one in report.groups if one.lag is not None]
     pending = [one.pending for one in report.groups if one.pending is not None]
-    slowest = max(report.groups, key=lambda one: (one.lag_ms or 0, one.lag or 0), default=None)
+    behind = [one for one in report.groups if one.lag or one.pending]
+    slowest = max(behind, key=lambda one: (one.is_active, one.lag_ms or 0, one.lag or 0), default=None)
     of = "" if report.streams is None else f" of {report.streams:,} {_plural('stream', report.streams)}"
     yield Tile(_plural("group", len(report.groups)) + of, f"{len(report.groups):,}")
     at_least = any(one.at_least for one in report.groups)
     yield Tile("entries of lag", count(sum(lags), at_least) if lags else "?")
     yield Tile("entries pending", f"{sum(pending):,}" if pending else "?")
-    if slowest is not None and (slowest.lag or slowest.pending):
+    if slowest is not None:
         yield Tile(f"{slowest.group} of {slowest.stream} is behind", duration(slowest.lag_ms))
     if report.letters is not None:
         letters = sum(one.letters for one in report.letters)

@@ -40,7 +40,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class GroupRow:
-    """One group at the end of the report; None: not known."""
+    """One group at the end of the report; None: not known. is_active: somebody has read from it lately."""
 
     stream: str
     group: str
@@ -50,6 +50,7 @@ class GroupRow:
     pending: int | None
     oldest_idle_ms: int | None
     position: str
+    is_active: bool = True
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Board:
         height = self._height or options.height or console.height
         width = options.max_width
         rates = self._history.rates()
-        groups = sorted(self._history.last.groups, key=_urgency, reverse=True)
+        groups = sorted(self._history.last.groups, key=_rank, reverse=True)
         head = Group(*self._head(groups, rates, width))
         yield head
         if not groups:
@@ -104,7 +104,8 @@ class Board:
         if title.trouble:
             yield Text(f"{title.trouble}; what follows is how it was at {at}", style="bold red")
         elif groups:
-            yield _slowest(groups[0], rates.get((groups[0].stream, groups[0].group), UNKNOWN), width)
+            slowest = max(groups, key=_urgency)
+            yield _slowest(slowest, rates.get((slowest.stream, slowest.group), UNKNOWN), width)
 
     def _groups(self, groups: list[GroupStanding], rates: dict[Key, Rates], width: int) -> Table:
         keys = [(one.stream, one.group) for one in groups]
@@ -206,8 +207,14 @@ def _slowest(one: GroupStanding, speed: Rates, width: int) -> Text:
     return _line(before, (f"{group} of {stream}", "bold"), ", ", (by, _colour(one)), trend)
 
 
-def _urgency(one: GroupStanding) -> tuple[bool, int, int, int]:
-    return one.lag + one.pending > 0, one.lag_ms or 0, one.lag, one.pending
+def _rank(one: GroupStanding) -> tuple[bool, int, int, int]:
+    """The order of the rows: groups that somebody reads from, then the others; each with the furthest behind first."""
+    return one.is_active, one.lag_ms or 0, one.lag, one.pending
+
+
+def _urgency(one: GroupStanding) -> tuple[bool, bool, int, int, int]:
+    """What is named as furthest behind: a group that somebody reads from, if one is behind."""
+    return one.lag + one.pending > 0, *_rank(one)
 
 
 def _colour(one: GroupStanding) -> str:
