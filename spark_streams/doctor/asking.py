@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from spark_streams.doctor.server_facts import Clock, ServerFacts
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.replies import info, milliseconds, pairs
+from spark_streams.wire.reply_errors import is_not_permitted
 
 SETTINGS = (
     *("appendonly", "appendfsync", "save", "stop-writes-on-bgsave-error"),
@@ -20,8 +21,8 @@ _ROUNDS = 3  # of asking for the time: the quickest one says most
 
 def ask(server: Connection, now: Callable[[], float] = time.time) -> ServerFacts:
     """What it says. now: this machine's clock, in seconds. Raises ServerUnreachableError."""
-    hello, told, client, ackers = server.pipeline(
-        [("HELLO", "2"), ("INFO",), ("CLIENT", "INFO"), ("COMMAND", "INFO", "XACKDEL")]
+    hello, told, client, trimming = server.pipeline(
+        [("HELLO", "2"), ("INFO",), ("CLIENT", "INFO"), ("COMMAND", "DOCS", "XTRIM")]
     )
     config, may_configure = _settings(server)
     refused = [
@@ -35,8 +36,16 @@ def ask(server: Connection, now: Callable[[], float] = time.time) -> ServerFacts
         client=_words(client) if isinstance(client, bytes) else {},
         refused=tuple(refused),
         clock=_clock(server, now),
-        has_ackers=isinstance(ackers, list) and bool(ackers) and bool(ackers[0]),
+        trims_by_acked=None if is_not_permitted(trimming) else _names_acked(trimming),
     )
+
+
+def _names_acked(docs: Reply) -> bool:
+    """Whether COMMAND DOCS names ACKED, as a token or in the syntax. A server without DOCS (Redis before 7.0) has no
+    ACKED."""
+    if isinstance(docs, list):
+        return any(map(_names_acked, docs))
+    return isinstance(docs, bytes) and b"ACKED" in docs
 
 
 def _settings(server: Connection) -> tuple[Mapping[str, str], bool]:

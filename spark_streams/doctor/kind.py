@@ -7,6 +7,11 @@ from spark_streams.doctor.server_facts import ServerFacts
 
 OLDEST = (6, 2)  # what scripts/test --servers begins with
 COUNTS = (7, 0)  # source.group.counting_server
+_TRIMMING = {
+    True: "trims by ACKED itself",
+    False: "trim=acked is worked out from all groups",
+    None: "whether XTRIM knows ACKED is not known (this user may not run COMMAND DOCS)",
+}
 
 
 def look(facts: ServerFacts) -> list[Finding]:
@@ -25,7 +30,7 @@ def _version(facts: ServerFacts) -> Finding:
             + ("work" if not facts.is_older_than(*OLDEST) else "are not tested on it"),
             "a server from Redis 7 on, or any Valkey",
         )
-    how = "trims by ACKED itself" if facts.has_ackers else "trim=acked is worked out from all groups"
+    how = _TRIMMING[facts.trims_by_acked]
     return Finding(Level.OK, "version", f"{said}; groups count what they read, {how}")
 
 

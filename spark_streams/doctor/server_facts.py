@@ -23,8 +23,8 @@ class Clock:
 @dataclass(frozen=True)
 class ServerFacts:
     """address: without its login; hello: what HELLO says, as text; info: INFO's lines; config: what CONFIG GET says of
-    what was asked; client: CLIENT INFO's; refused: the questions that this user may not ask; has_ackers: whether it
-    knows XACKDEL, and with it trimming by ACKED."""
+    what was asked; client: CLIENT INFO's; refused: the questions that this user may not ask; trims_by_acked: whether
+    its XTRIM knows ACKED, None: not known."""
 
     address: str
     hello: Mapping[str, str] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class ServerFacts:
     client: Mapping[str, str] = field(default_factory=dict)
     refused: tuple[str, ...] = ()
     clock: Clock | None = None
-    has_ackers: bool = False
+    trims_by_acked: bool | None = None
 
     @property
     def kind(self) -> str:

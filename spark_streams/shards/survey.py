@@ -140,7 +140,7 @@ def _of_replies(server: Server, stream: str, flat: Reply, kind: Reply, length: R
         return Survey(stream, refusal=length)
     if is_plain and isinstance(length, ReplyError):
         raise server.error_of(length, ("XLEN", stream))
-    plain = int(length) if is_plain else None
+    plain = length if is_plain else None
     try:
         return Survey(stream, ShardSet.read(stream, flat), plain)
     except ShardsError as error:

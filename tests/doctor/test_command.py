@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
+from spark_streams.doctor.asking import ask
 from spark_streams.engine import LocalEngine
+from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Argument, Connection, Reply
+from spark_streams.wire.reply_errors import is_syntax_error
 from tests.servers import (
     Server,
     counts_entries,
@@ -184,3 +188,28 @@ def test_the_url_may_be_given_as_to_every_other_command(redis_server: Server) ->
     by_name = CliRunner().invoke(main, words, env={"RSTREAM_URL": redis_server.url})
     assert json.loads(by_option.output)["server"]["address"] == redis_server.url
     assert json.loads(by_name.output)["server"]["address"] == redis_server.url
+
+
+class HasXackdelAlone:
+    """A connection to a server that has the command XACKDEL, whatever its XTRIM knows: as Valkey 9.2."""
+
+    def __init__(self, server: Connection) -> None:
+        self._server = server
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+    def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
+        has = ("COMMAND", "INFO", "XACKDEL")
+        replies = self._server.pipeline(commands)
+        return [[[b"xackdel"]] if command == has else reply for command, reply in zip(commands, replies, strict=True)]
+
+
+def test_whether_a_server_trims_by_acked_is_asked_of_xtrim(server: Server) -> None:
+    """What it says is what XTRIM does; that it has XACKDEL says nothing of it."""
+    with Connection(Address.parse(server.url)) as connection:
+        [tried] = connection.pipeline([("XTRIM", "rstream:doctor", "MINID", "=", "0", "ACKED")])
+        facts = ask(cast("Connection", HasXackdelAlone(connection)))
+    assert facts.trims_by_acked is not is_syntax_error(tried)
+    said = doctor(server.url).output
+    assert ("trims by ACKED" in said) is facts.trims_by_acked
