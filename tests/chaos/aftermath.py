@@ -38,7 +38,7 @@ def live_on(scene: Scene, query: Query, running: StreamingQuery | None, foreign:
         if after.errors:
             after.restarted = True
             query = replace(query, options={**query.options, **LENIENT})
-            _put_right(scene, query, after.errors[-1])
+            query = _put_right(scene, query, after.errors[-1])
         if query.options.get("delivery") == "at-most-once":
             after.given_up |= _in_hand(scene, query)
         error, again = scene.run(query)
@@ -111,12 +111,10 @@ def _in_hand(scene: Scene, query: Query) -> set[Place]:
     return found
 
 
-def _put_right(scene: Scene, query: Query, error: str) -> None:
-    """Do what the error says that an operator is to do."""
+def _put_right(scene: Scene, query: Query, error: str) -> Query:
+    """Do what the error says that an operator is to do; the query to start."""
     for stream, position in _BELOW.findall(error):
         scene.client.xgroup_setid(stream, query.group, position)
-    if "is in group" in error and "noAck" in error:
-        for stream in {one.stream for one in scene.producer.added}:
-            for one in scene.client.xinfo_consumers(stream, query.group):
-                if one["name"] != query.options.get("consumer", "spark"):
-                    scene.client.xgroup_delconsumer(stream, query.group, one["name"])
+    if "without noAck" in error:
+        return replace(query, options={name: value for name, value in query.options.items() if name != "noAck"})
+    return query
