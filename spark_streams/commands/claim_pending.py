@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _choice_options(command: F) -> F:
+def choice_options(command: F) -> F:
+    """The options that choose pending entries."""
     options = (
         click.option("--idle", metavar="TIME", callback=milliseconds, help="Only those pending for so long (30s, 5m)."),
         click.option("--id", "ids", metavar="ID", multiple=True, help="Only this entry; repeatable."),
@@ -30,32 +31,36 @@ def _choice_options(command: F) -> F:
     return command
 
 
-def _choice(
+def choice_of(
     consumers: tuple[str, ...],
     idle: int | None,
     ids: tuple[str, ...],
     first: str | None,
     last: str | None,
     limit: int | None,
+    released: bool = False,
 ) -> Choice:
+    """What these options mean."""
     from spark_streams.groups.choice import Choice
     from spark_streams.ids import MAX_ID, MIN_ID
 
     low = MIN_ID if first is None else parse_id(first)[0]
     high = MAX_ID if last is None else parse_id(last)[1]
-    return Choice(consumers, idle, low, high, tuple(parse_id(one)[0] for one in ids), limit)
+    return Choice(consumers, idle, low, high, tuple(parse_id(one)[0] for one in ids), limit, released)
 
 
 @click.command(short_help="Hand pending entries to another consumer.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
 @click.option("--from", "source", metavar="CONSUMER", help="Whose entries.")
+@click.option("--released", is_flag=True, help="Instead of --from: entries that a consumer released (XNACK).")
 @click.option("--to", "to", metavar="CONSUMER", required=True, help="Who gets them.")
 @click.option("--again", is_flag=True, help="Instead: entries of --first-id to --last-id that nobody holds any more.")
-@_choice_options
+@choice_options
 @hand_options
 def claim(
     names: tuple[str, ...],
     source: str | None,
+    released: bool,
     to: str,
     again: bool,
     idle: int | None,
@@ -85,6 +90,7 @@ def claim(
     Examples:
       rstream groups claim orders --group etl --from bob --to spark --idle 5m
       rstream groups claim orders payments --group etl --from bob --to ann --yes
+      rstream groups claim orders --group etl --released --to ann
       rstream groups claim orders --group etl --again --first-id 1795163000000 --last-id 1795163834542 --to spark
     """
     from spark_streams.groups.afterwards import after_handing, after_taking
@@ -92,14 +98,16 @@ def claim(
     from spark_streams.groups.claim import claim as hand_over
     from spark_streams.groups.standing import Standing, query_of
 
+    if released and (source is not None or again or idle is not None):
+        raise click.UsageError("--released goes without --from, --again and --idle")
     if again and (source is not None or ids or idle is not None or first is None or last is None):
         raise click.UsageError("--again goes with --first-id and --last-id, and without --from, --id and --idle")
-    if not again and source is None:
-        raise click.UsageError("say whose entries: --from CONSUMER (or --again)")
+    if not again and not released and source is None:
+        raise click.UsageError("say whose entries: --from CONSUMER (or --released, or --again)")
     if source == to:
         raise click.UsageError("--from and --to are the same consumer")
     told = Told(yes, as_json)
-    choice = _choice(() if source is None else (source,), idle, ids, first, last, limit)
+    choice = choice_of(() if source is None else (source,), idle, ids, first, last, limit, released)
 
     def work(one: Standing) -> Claimed:
         left = choice.less(sum(report.entries for report in told.reports))
@@ -127,12 +135,14 @@ def claim(
 @click.command(short_help="Acknowledge pending entries.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
 @click.option("--consumer", "consumers", metavar="CONSUMER", multiple=True, help="Only of this consumer; repeatable.")
+@click.option("--released", is_flag=True, help="Only entries that a consumer released (XNACK).")
 @click.option("--all", "everything", is_flag=True, help="All that is pending, where nothing else is said.")
-@_choice_options
+@choice_options
 @hand_options
 def ack(
     names: tuple[str, ...],
     consumers: tuple[str, ...],
+    released: bool,
     everything: bool,
     idle: int | None,
     ids: tuple[str, ...],
@@ -147,7 +157,8 @@ def ack(
 ) -> None:
     """Acknowledge pending entries of a group (XACK): nobody is given them again. All that is said of them must hold.
 
-    It is a dry run unless --yes. Entries of a query that lives are refused.
+    It is a dry run unless --yes. Entries of a query that lives are refused, and released entries while any query of the
+    group lives, which might take them meanwhile.
 
     \b
     Examples:
@@ -159,9 +170,12 @@ def ack(
     from spark_streams.groups.afterwards import after_taking
     from spark_streams.groups.standing import Standing, query_of
 
-    if everything == bool(consumers or ids or first or last or limit or idle is not None):
-        raise click.UsageError("say which entries (--consumer, --id, --first-id, --last-id, --idle, --limit), or --all")
-    told, choice = Told(yes, as_json), _choice(consumers, idle, ids, first, last, limit)
+    if everything == bool(consumers or released or ids or first or last or limit or idle is not None):
+        which = "--consumer, --released, --id, --first-id, --last-id, --idle, --limit"
+        raise click.UsageError(f"say which entries ({which}), or --all")
+    if released and (consumers or idle is not None):
+        raise click.UsageError("--released goes without --consumer and --idle")
+    told, choice = Told(yes, as_json), choice_of(consumers, idle, ids, first, last, limit, released)
 
     def work(one: Standing) -> Acknowledged:
         left = choice.less(sum(report.entries for report in told.reports))

@@ -10,6 +10,7 @@ import click
 from spark_streams.commands.claim_pending import ack, claim
 from spark_streams.commands.delete_group import delete
 from spark_streams.commands.prune import prune
+from spark_streams.commands.release_pending import release
 from spark_streams.commands.seek import create, seek
 from spark_streams.commands.shared import connect, json_option, named_streams, print_json, print_table, url_option
 
@@ -23,7 +24,7 @@ class _ListsByItself(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_ListsByItself, short_help="Who reads what; seek, claim, ack, delete, create, prune.")
+@click.group(cls=_ListsByItself, short_help="Who reads what; seek, claim, release, ack, delete, create, prune.")
 def groups() -> None:
     """Consumer groups: who reads what and how far they are (`rstream groups [STREAM]...`), and hands on them.
 
@@ -38,6 +39,7 @@ def groups() -> None:
       rstream groups seek orders --group etl --to 1h                    what reading the last hour again would mean
       rstream groups seek orders --group etl --to latest --yes
       rstream groups claim orders --group etl --from bob --to spark --idle 5m --yes
+      rstream groups release orders --group etl --consumer bob --yes
       rstream groups ack orders --group etl --consumer bob --last-id 1795163834542-0 --yes
       rstream groups delete orders --group etl --consumer bob
       rstream groups prune --idle 7d                                    groups that nobody reads from any more
@@ -74,5 +76,5 @@ def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
     )
 
 
-for _command in (seek, claim, ack, delete, create, prune):
+for _command in (seek, claim, release, ack, delete, create, prune):
     groups.add_command(_command)

@@ -39,6 +39,7 @@ def lag(
     behind    the age of the oldest entry that the group has not acknowledged;
               ? where ids are not times
     pending   given, and not acknowledged; oldest: how long the longest has waited
+    released  of the pending ones those that a consumer released (XNACK): the group's next reader takes them
 
     With --max or --max-seconds it prints one line and says by its exit code whether all is well: 0 it is, 3 a group is
     too far behind, 1 it could not be found out. Nothing on the server changes.
@@ -102,7 +103,7 @@ def _print(found: list[GroupStanding]) -> None:
     from spark_streams.monitor.terminal.units import count, duration
 
     print_table(
-        ("stream", "group", "lag ", "behind ", "pending ", "oldest ", "consumers ", "last delivered"),
+        ("stream", "group", "lag ", "behind ", "pending ", "released ", "oldest ", "consumers ", "last delivered"),
         [
             (
                 one.stream,
@@ -110,6 +111,7 @@ def _print(found: list[GroupStanding]) -> None:
                 count(one.lag, one.at_least),
                 duration(one.lag_ms),
                 one.pending,
+                one.released,
                 "-" if one.oldest_idle_ms is None else duration(one.oldest_idle_ms),
                 len(one.consumers),
                 one.last_delivered,

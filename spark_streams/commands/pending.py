@@ -44,8 +44,9 @@ def pending(
 
     \b
     oldest       how long the consumer's oldest entry has been pending
+    (released)   entries that a consumer released (XNACK): they are pending for nobody
     last seen    when the consumer last asked the server for anything
-    deliveries   how often the entry was given to somebody
+    deliveries   how often the entry was given to somebody; fatal: it was released as fatal
 
     Nothing on the server changes: no entry is claimed, no counter moves.
 
@@ -68,6 +69,7 @@ def pending(
 def _consumers(names: tuple[str, ...], group: str | None, consumer: str | None, url: str, as_json: bool) -> None:
     from spark_streams.monitor.lag_survey import survey
     from spark_streams.monitor.terminal.units import duration
+    from spark_streams.wire.released import SHOWN
 
     with connect(url) as server:
         seen = survey(server, named_streams(server, names), counted=1)
@@ -75,17 +77,23 @@ def _consumers(names: tuple[str, ...], group: str | None, consumer: str | None, 
     groups = [one for one in seen.groups if group is None or one.group == group]
     if group is not None and not groups:
         raise StreamStateError(f"no group {group!r} at {where} reads from these streams; rstream groups lists them")
-    found = [(one, each) for one in groups for each in one.consumers if consumer in (None, each.consumer)]
+    # None: what is pending for nobody.
+    found = [
+        (one, each)
+        for one in groups
+        for each in [*one.consumers, *([None] if one.released else [])]
+        if consumer is None or (each is not None and each.consumer == consumer)
+    ]
     if as_json:
         print_json(
             [
                 {
                     "stream": one.stream,
                     "group": one.group,
-                    "consumer": each.consumer,
-                    "pending": each.pending,
-                    "oldest_idle_ms": each.oldest_idle_ms,
-                    "idle_ms": each.idle_ms,
+                    "consumer": None if each is None else each.consumer,
+                    "pending": one.released if each is None else each.pending,
+                    "oldest_idle_ms": None if each is None else each.oldest_idle_ms,
+                    "idle_ms": None if each is None else each.idle_ms,
                 }
                 for one, each in found
             ]
@@ -94,7 +102,9 @@ def _consumers(names: tuple[str, ...], group: str | None, consumer: str | None, 
     print_table(
         ("stream", "group", "consumer", "pending ", "oldest ", "last seen "),
         [
-            (
+            (one.stream, one.group, SHOWN, one.released, "-", "-")
+            if each is None
+            else (
                 one.stream,
                 one.group,
                 each.consumer,
@@ -112,16 +122,28 @@ def _entries(
 ) -> None:
     from spark_streams.monitor.groups import shown
     from spark_streams.monitor.terminal.units import duration
+    from spark_streams.wire.released import FATAL, SHOWN
 
     words: list[Any] = ["XPENDING", stream, group, *([] if idle is None else ["IDLE", idle]), "-", "+", most]
     with connect(url) as server:
         found = server.execute(*words, *([] if consumer is None else [consumer]))
-    rows = [(shown(entry), shown(who), waited, deliveries) for entry, who, waited, deliveries in found]
+    rows = [
+        (shown(entry), None if waited < 0 else shown(who), None if waited < 0 else waited, deliveries)
+        for entry, who, waited, deliveries in found
+    ]
     if as_json:
         names = ("id", "consumer", "idle_ms", "deliveries")
         print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
     print_table(
         ("id", "consumer", "pending for ", "deliveries "),
-        [(entry, who, duration(waited), deliveries) for entry, who, waited, deliveries in rows],
+        [
+            (
+                entry,
+                SHOWN if who is None else who,
+                "-" if waited is None else duration(waited),
+                "fatal" if deliveries == FATAL else deliveries,
+            )
+            for entry, who, waited, deliveries in rows
+        ],
     )

@@ -192,6 +192,7 @@ class _Screen:
         from spark_streams.monitor.group_eyes import Pending
         from spark_streams.monitor.groups import shown
         from spark_streams.monitor.terminal.units import duration
+        from spark_streams.wire.released import FATAL
 
         click.echo("", nl=not self._first)
         self._first = False
@@ -199,6 +200,9 @@ class _Screen:
         if isinstance(one, Pending):
             given = f"given {one.deliveries:,} times" if one.deliveries != 1 else "given once"
             note = f"pending for {one.consumer} since {duration(one.idle_ms)}, {given}"
+            if one.consumer is None:
+                note = f"released, for the next reader, {given}"
+                note = "released, not to be read again (fatal)" if one.deliveries == FATAL else note
             note += ", gone from the stream" if one.entry is None else ""
             print_entry(what, str(one.id), () if one.entry is None else one.entry.pairs, note)
         else:

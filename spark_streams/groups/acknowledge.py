@@ -29,8 +29,13 @@ class Acknowledged:
         self.consumers[consumer] = self.consumers.get(consumer, 0) + entries
 
 
-def consumers_of(standing: Standing, choice: Choice) -> list[str]:
-    """The consumers that a choice may touch: those that hold entries."""
+def consumers_of(standing: Standing, choice: Choice) -> list[str] | None:
+    """The consumers that a choice may touch: those that hold entries. None: any, because each may take released entries
+    meanwhile."""
+    if choice.may_touch_released(standing):
+        return None
+    if choice.released:
+        return []
     return [one.text for one in standing.of(choice.consumers or None) if one.pending]
 
 
@@ -51,14 +56,15 @@ def acknowledge(server: Server, standing: Standing, choice: Choice, even_active:
             ("XACK", standing.stream, standing.group, *page.ids),
             *note_taken(standing, page),
         ]
-        replies = change(server, standing.stream, standing.group, queries_among([page.owner]), commands)
+        queries = standing.queries if page.consumer is None else queries_among([page.owner])
+        replies = change(server, standing.stream, standing.group, queries, commands)
         found.add(page.owner, replies[0])
     return found
 
 
 def note_taken(standing: Standing, page: Page) -> Sequence[tuple[Argument, ...]]:
     """Of what a query has claimed, or held apart, it misses each entry that somebody takes: but those noted here."""
-    if OF_A_QUERY.search(page.owner) is None:
+    if page.consumer is None or OF_A_QUERY.search(page.owner) is None:
         return []
     member = Membership((standing.stream,), standing.group, owner_of(page.owner))
     return [take(member, standing.stream, page.owner, len(page.ids))]

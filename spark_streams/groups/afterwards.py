@@ -52,6 +52,15 @@ def after_taking(queries: Iterable[str]) -> list[str]:
     ]
 
 
+def after_releasing(query: str) -> list[str]:
+    """When entries that were pending for a query were released."""
+    return [
+        f"query {query!r}, started with its checkpoint, reads a batch that is in its log again, whole, and takes the "
+        "released entries like any query of the group: entries of that batch are read twice, entries that no batch "
+        "held once. Release entries of a query if it is not to be started again"
+    ]
+
+
 def after_handing(query: str) -> list[str]:
     """When a query was handed entries."""
     return [f"query {query!r} reads them with its next batch, with the checkpoint that it has"]

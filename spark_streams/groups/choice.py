@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from spark_streams.groups.standing import Standing
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.wire.connection import Argument, ReplyError
+from spark_streams.wire.released import RELEASED_IDLE, SHOWN
 from spark_streams.wire.server import Server
 
 _PAGE = 1_000  # entries that one transaction changes, some milliseconds of the server's time
@@ -15,9 +16,9 @@ _PAGE = 1_000  # entries that one transaction changes, some milliseconds of the 
 
 @dataclass(frozen=True)
 class Choice:
-    """All that is given must hold. consumers: whose, empty: anybody's; idle: milliseconds that they have been pending;
-    first, last: the range of ids; ids: these alone; limit: so many at most, of all streams, the oldest of each
-    consumer."""
+    """All that is given must hold. consumers: whose, empty: anybody's, and released ones; released: those alone; idle:
+    milliseconds that they have been pending, which nobody knows of released ones; first, last: the range of ids; ids:
+    these alone; limit: so many at most, of all streams, the oldest of each consumer."""
 
     consumers: tuple[str, ...] = ()
     idle: int | None = None
@@ -25,6 +26,12 @@ class Choice:
     last: StreamId = MAX_ID
     ids: tuple[StreamId, ...] = ()
     limit: int | None = None
+    released: bool = False
+
+    def may_touch_released(self, standing: Standing) -> bool:
+        """Whether released entries are meant, and there may be some."""
+        anybody_s = not self.consumers and self.idle is None
+        return (self.released or anybody_s) and standing.released
 
     def less(self, count: int) -> Choice:
         """When so many have been taken."""
@@ -37,41 +44,47 @@ class Choice:
 
 @dataclass(frozen=True)
 class Page:
-    """Pending entries of one consumer (its name as the server has it), in order."""
+    """Pending entries of one consumer (its name as the server has it; None: of none, they were released), in order."""
 
-    consumer: bytes
+    consumer: bytes | None
     ids: list[bytes]
 
     @property
     def owner(self) -> str:
         """The consumer's name as text."""
-        return self.consumer.decode("utf-8", "surrogateescape")
+        return SHOWN if self.consumer is None else self.consumer.decode("utf-8", "surrogateescape")
 
 
 def pages(server: Server, standing: Standing, choice: Choice, size: int = _PAGE) -> Iterator[Page]:
     """What is meant, as it is when the page is made: what is changed before the next one does not come again. Raises
     ServerReplyError and kin (IDLE takes Redis 6.2)."""
     left = choice.limit
-    idle: list[Argument] = [] if choice.idle is None else ["IDLE", choice.idle]
-    head = ["XPENDING", standing.stream, standing.group, *idle]
-    for one in standing.of(choice.consumers or None):
-        if choice.ids:
-            found = _named(server, head, one.name, choice, size)
-        else:
-            found = _ranged(server, head, one.name, choice, size) if one.pending else iter(())
-        for ids in found:
+    holders = [] if choice.released else standing.of(choice.consumers or None)
+    names: list[bytes | None] = [one.name for one in holders if one.pending or choice.ids]
+    names += [None] if choice.may_touch_released(standing) else []
+    for name in names:
+        find = _named if choice.ids else _ranged
+        for ids in find(server, _question(standing, choice, name), [] if name is None else [name], choice, size):
             some = ids if left is None else ids[:left]
             left = None if left is None else left - len(some)
             if some:
-                yield Page(one.name, some)
+                yield Page(name, some)
             if left == 0:
                 return
 
 
-def _ranged(server: Server, head: Sequence[Argument], name: bytes, choice: Choice, size: int) -> Iterator[list[bytes]]:
+def _question(standing: Standing, choice: Choice, name: bytes | None) -> list[Argument]:
+    """The beginning of XPENDING, with what its entries must have been idle."""
+    idle = RELEASED_IDLE if name is None else choice.idle
+    return ["XPENDING", standing.stream, standing.group, *([] if idle is None else ["IDLE", idle])]
+
+
+def _ranged(
+    server: Server, head: Sequence[Argument], of: Sequence[bytes], choice: Choice, size: int
+) -> Iterator[list[bytes]]:
     start = choice.first
     while start <= choice.last:
-        reply = server.execute(*head, bytes(start), bytes(choice.last), size, name)
+        reply = server.execute(*head, bytes(start), bytes(choice.last), size, *of)
         if not reply:
             return
         yield [entry[0] for entry in reply]
@@ -81,10 +94,12 @@ def _ranged(server: Server, head: Sequence[Argument], name: bytes, choice: Choic
         start = last.next()
 
 
-def _named(server: Server, head: Sequence[Argument], name: bytes, choice: Choice, size: int) -> Iterator[list[bytes]]:
+def _named(
+    server: Server, head: Sequence[Argument], of: Sequence[bytes], choice: Choice, size: int
+) -> Iterator[list[bytes]]:
     ids = sorted({one for one in choice.ids if choice.first <= one <= choice.last})
     for at in range(0, len(ids), size):
-        commands = [(*head, bytes(one), bytes(one), 1, name) for one in ids[at : at + size]]
+        commands = [(*head, bytes(one), bytes(one), 1, *of) for one in ids[at : at + size]]
         replies = server.pipeline(commands)
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, ReplyError):

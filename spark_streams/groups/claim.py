@@ -13,7 +13,7 @@ that may be of a batch in flight, and be acknowledged with it unread: it stays w
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_streams.errors import StreamStateError
 from spark_streams.groups.acknowledge import note_taken
@@ -24,6 +24,7 @@ from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.retention.commit_mark import Mark, committed_key
 from spark_streams.source.group.count_entries import count_between, ids_between
 from spark_streams.wire.connection import Argument
+from spark_streams.wire.released import RELEASED_IDLE, SHOWN
 from spark_streams.wire.replies import pairs
 from spark_streams.wire.server import Server
 
@@ -47,7 +48,7 @@ class Claimed:
 
 
 def plan_claim(server: Server, standing: Standing, to: str, choice: Choice) -> Claimed:
-    """What would be handed over. choice: of one consumer. Raises StreamStateError."""
+    """What would be handed over. choice: of one consumer, or of released entries. Raises StreamStateError."""
     found, below = _begin(server, standing, to, choice)
     for page in pages(server, standing, below):
         gone = _gone(server, standing, page.ids)
@@ -62,9 +63,12 @@ def claim(server: Server, standing: Standing, to: str, choice: Choice, even_acti
     require_free(standing, choice.consumers, even_active)
     found, below = _begin(server, standing, to, choice)
     for page in pages(server, standing, below):
-        head: tuple[Argument, ...] = ("XCLAIM", standing.stream, standing.group, to, choice.idle or 0)
+        # Released entries that somebody has taken meanwhile have not been left alone for so long.
+        idle = RELEASED_IDLE if page.consumer is None else choice.idle or 0
+        head: tuple[Argument, ...] = ("XCLAIM", standing.stream, standing.group, to, idle)
         commands: list[Sequence[Argument]] = [(*head, *page.ids, "JUSTID"), *note_taken(standing, page)]
-        replies = change(server, standing.stream, standing.group, queries_among([page.owner]), commands)
+        queries = [] if page.consumer is None else queries_among([page.owner])
+        replies = change(server, standing.stream, standing.group, queries, commands)
         found.entries += len(replies[0])
         found.gone += _gone(server, standing, sorted({*page.ids} - {*replies[0]}))
     return found
@@ -115,8 +119,8 @@ def _begin_again(server: Server, standing: Standing, to: str, choice: Choice) ->
 
 def _begin(server: Server, standing: Standing, to: str, choice: Choice) -> tuple[Claimed, Choice]:
     """Nothing yet, and the choice without what its new consumer must not be given. Raises StreamStateError."""
-    [source] = choice.consumers
-    if not standing.of([source]):
+    source = SHOWN if choice.released else choice.consumers[0]
+    if not choice.released and not standing.of([source]):
         raise StreamStateError(
             f"group {standing.group!r} of stream {standing.stream!r} has no consumer {source!r}; rstream pending "
             f"{standing.stream} lists them"
@@ -124,7 +128,7 @@ def _begin(server: Server, standing: Standing, to: str, choice: Choice) -> tuple
     found = Claimed(standing.stream, standing.group, source, to)
     bound = _committed_by(server, standing, to)
     if bound is not None and choice.last > bound:
-        above = Choice((source,), choice.idle, max(choice.first, bound.next()), choice.last, choice.ids)
+        above = replace(choice, first=max(choice.first, bound.next()), limit=None)
         found.above = sum(len(page.ids) for page in pages(server, standing, above))
         choice = choice.up_to(bound)
     return found, choice

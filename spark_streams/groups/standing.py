@@ -53,6 +53,11 @@ class Standing:
         return self.info.last_delivered
 
     @property
+    def released(self) -> bool:
+        """Whether more entries are pending than the consumers hold: some were released (XNACK)."""
+        return self.info.pending > sum(one.pending for one in self.consumers)
+
+    @property
     def queries(self) -> list[str]:
         """Every name that a query in the group may have: its consumers', and the one that is nobody's choice."""
         return queries_among([one.text for one in self.consumers], DEFAULT_QUERY)

@@ -15,13 +15,13 @@ from spark_streams.wire.xinfo import groups_in
 
 
 class Pending(NamedTuple):
-    """A pending entry: for whom, milliseconds since it was given to them, how often it was given to somebody; entry:
-    None where it is in the stream no more."""
+    """A pending entry: for whom, milliseconds since it was given to them (both None: it was released, for nobody), how
+    often it was given to somebody; entry: None where it is in the stream no more."""
 
     id: StreamId
     stream: Name
-    consumer: str
-    idle_ms: int
+    consumer: str | None
+    idle_ms: int | None
     deliveries: int
     entry: Seen | None
 
@@ -53,7 +53,8 @@ def pending_entries(server: Server, stream: Name, group: str, most: int) -> Iter
         at = StreamId.parse(entry)
         fields = reply[0][1] if reply else None
         seen = None if fields is None else Seen(at, stream, tuple(zip(fields[0::2], fields[1::2], strict=True)))
-        yield Pending(at, stream, shown(consumer), idle, deliveries, seen)
+        held = (None, None) if idle < 0 else (shown(consumer), idle)
+        yield Pending(at, stream, *held, deliveries, seen)
 
 
 def entries_to_come(server: Server, stream: Name, position: StreamId, most: int) -> list[Seen]:

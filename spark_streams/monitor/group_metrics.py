@@ -29,14 +29,20 @@ def group_metrics(groups: Iterable[GroupStanding]) -> Iterable[Metric]:
     oldest = GaugeMetricFamily(
         "rstream_oldest_pending_seconds", "How long the oldest of these has waited.", labels=OF_GROUPS
     )
+    released = GaugeMetricFamily(
+        "rstream_released_entries",
+        "Of the pending entries those that a consumer released (XNACK) and nobody has taken.",
+        labels=OF_GROUPS,
+    )
     for one in groups:
         key = one.stream, one.group
+        released.add_metric(key, one.released)
         lag.add_metric(key, one.lag)
         pending.add_metric(key, one.pending)
         oldest.add_metric(key, (one.oldest_idle_ms or 0) / 1000)
         if one.lag_ms is not None:
             age.add_metric(key, one.lag_ms / 1000)
-    yield from (lag, age, pending, oldest)
+    yield from (lag, age, pending, oldest, released)
 
 
 def waiting_metrics(entries: Iterable[WaitingEntries]) -> Iterable[Metric]:

@@ -17,6 +17,7 @@ from spark_streams.errors import NotPermittedError, RStreamError, WrongKeyTypeEr
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.monitor.groups import shown
 from spark_streams.wire.connection import Argument, Reply, ReplyError
+from spark_streams.wire.released import released_in
 from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.reply_errors import is_no_such_key, is_not_permitted
 from spark_streams.wire.server import Server
@@ -49,7 +50,8 @@ class GroupStanding:
     lag: entries of the stream that the group has yet to be given; at_least: there are more, they were counted up to a
     limit; lag_ms: the age of the oldest entry that the group has not acknowledged, be it pending or not yet given (0:
     none; None: the ids are no times); pending: given and not acknowledged; oldest_idle_ms: how long the longest
-    waiting of these has been pending (None: none); delivered: entries ever given, None where the server cannot tell.
+    waiting of these has been pending (None: none); delivered: entries ever given, None where the server cannot tell;
+    released: of the pending ones those that a consumer released (XNACK) and nobody has taken.
     """
 
     stream: str
@@ -62,6 +64,7 @@ class GroupStanding:
     last_delivered: str
     delivered: int | None
     consumers: tuple[ConsumerStanding, ...] = ()
+    released: int = 0
 
     @property
     def is_active(self) -> bool:
@@ -108,6 +111,7 @@ class _Draft:
     oldest: Sequence[Any] | None = None  # pending: id, consumer, idle, deliveries
     consumers: tuple[ConsumerStanding, ...] = ()
     names: tuple[bytes, ...] = ()  # of the consumers
+    released: int = 0
     reached: bytes | None = None  # counting goes on here
     counted: int = 0
     more: bool = False
@@ -195,34 +199,37 @@ def _stream(key: str | bytes, reply: Reply) -> tuple[StreamStanding, StreamId]:
 
 
 def _look(server: Server, drafts: Sequence[_Draft], refused: Callable[[RStreamError], None] | None) -> None:
-    """Each group's first entry to come, its oldest pending one, its consumers."""
+    """Each group's first entry to come, its oldest pending one, its consumers, and how much each of these holds."""
     commands: list[Sequence[Argument]] = []
     for draft in drafts:
         commands += [
             ("XRANGE", draft.key, _above(draft.info.last_delivered), "+", "COUNT", 1),
             ("XPENDING", draft.key, draft.name, "-", "+", 1),
             ("XINFO", "CONSUMERS", draft.key, draft.name),
+            ("XPENDING", draft.key, draft.name),
         ]
     replies = ask(server, commands)
     for number, draft in enumerate(drafts):
-        ahead, oldest, consumers = replies[3 * number : 3 * number + 3]
-        for command, reply in zip(commands[3 * number :], (ahead, oldest, consumers), strict=False):
+        ahead, oldest, consumers, summary = of_group = replies[4 * number : 4 * number + 4]
+        for command, reply in zip(commands[4 * number :], of_group, strict=False):
             if is_not_permitted(reply):
                 _tell(server.error_of(reply, command), refused)
-        if isinstance(oldest, ReplyError) or isinstance(consumers, ReplyError) or isinstance(ahead, ReplyError):
+        if any(isinstance(reply, ReplyError) for reply in of_group):
             draft.gone = True  # destroyed since the first look
             continue
         if ahead:
             draft.ahead = StreamId.parse(ahead[0][0])
             draft.entry_bytes = sum(len(part) + 16 for part in ahead[0][1] or ())
         draft.oldest = oldest[0] if oldest else None
+        draft.released = released_in(summary)
         told = consumers_in(consumers)
         draft.names = tuple(consumer.name for consumer in told)
         draft.consumers = tuple(_consumer(consumer, draft.oldest) for consumer in told)
 
 
 def _consumer(info: ConsumerInfo, oldest: Sequence[Any] | None) -> ConsumerStanding:
-    known = oldest[2] if oldest is not None and oldest[1] == info.name else None
+    is_its = oldest is not None and oldest[1] == info.name and oldest[2] >= 0  # a released one has waited for -1
+    known = oldest[2] if oldest is not None and is_its else None
     return ConsumerStanding(shown(info.name), info.pending, info.idle, known)
 
 
@@ -302,4 +309,5 @@ def _standing(draft: _Draft, at_ms: int) -> GroupStanding:
         str(draft.info.last_delivered),
         draft.info.entries_read,
         draft.consumers,
+        draft.released,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 RELEASED_IDLE = 1 << 50  # milliseconds
+SHOWN = "(released)"  # stands in the place of a consumer's name
 FATAL = (1 << 63) - 1  # deliveries: XNACK FATAL sets an entry's counter to this, and no count of deliveries reaches it
 
 

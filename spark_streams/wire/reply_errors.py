@@ -51,6 +51,11 @@ def is_syntax_error(reply: Reply) -> TypeGuard[ReplyError]:
     return _says(reply, "syntax error")
 
 
+def is_unknown_command(reply: Reply) -> TypeGuard[ReplyError]:
+    """The server does not have the command."""
+    return _says(reply, "unknown command")
+
+
 def is_wrong_number_of_arguments(reply: Reply) -> TypeGuard[ReplyError]:
     """The server knows fewer options of the command's than it was given."""
     return _says(reply, "wrong number of arguments")

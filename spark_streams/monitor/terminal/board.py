@@ -15,6 +15,7 @@ from spark_streams.monitor.rates import UNKNOWN, History, Key, Rates
 from spark_streams.monitor.terminal.names import shorten, widths
 from spark_streams.monitor.terminal.units import count, duration, rate, sparkline
 from spark_streams.printable import printable
+from spark_streams.wire.released import SHOWN
 
 _SPARK = (13, 40)  # columns that a sparkline has, at least and at most
 _RATES = ("added/s", "deliv/s", "acked/s")
@@ -62,7 +63,7 @@ class Board:
             return
         height -= len(console.render_lines(head, options.update(height=None))) - 3
         room = max(3, height - 8)
-        consumers = [(group, one) for group in groups for one in group.consumers]
+        consumers = [(group, one) for group in groups for one in _holders(group)]
         # A third of the screen for consumers, more where the groups leave it.
         fits = len(groups) + len(consumers) + 9 <= height
         for_consumers = (
@@ -145,17 +146,27 @@ class Board:
         }
 
 
-def _consumers(consumers: list[tuple[GroupStanding, ConsumerStanding]], width: int) -> Table:
+def _holders(group: GroupStanding) -> list[ConsumerStanding | None]:
+    """The group's consumers, and None if entries are pending for none of them."""
+    return [*group.consumers, *([None] if group.released else [])]
+
+
+def _consumers(consumers: list[tuple[GroupStanding, ConsumerStanding | None]], width: int) -> Table:
     table = _table()
-    names = [(printable(group.stream), printable(group.group), printable(one.consumer)) for group, one in consumers]
+    names = [
+        (printable(group.stream), printable(group.group), SHOWN if one is None else printable(one.consumer))
+        for group, one in consumers
+    ]
     heads = ("pending", "oldest", "last seen")
     rows = [
-        (
+        (count(group.released), "-", "-")
+        if one is None
+        else (
             count(one.pending),
             "-" if one.oldest_idle_ms is None else duration(one.oldest_idle_ms),
             duration(one.idle_ms) + " ago",
         )
-        for _, one in consumers
+        for group, one in consumers
     ]
     wide = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     given = _add_names(table, names, _NAMES, width - sum(wide) - _GAP * (len(wide) + 2))

@@ -46,8 +46,9 @@ class GroupState(NamedTuple):
     released: int = 0
 
     def is_shared(self, member: Membership) -> bool:
-        """Whether others read from the group; consumers that hold our own claims and pieces are not others."""
-        return any(not member.made(other.name) for other in self.others)
+        """Whether others read from the group, or did so and released entries; consumers that hold our own claims and
+        pieces are not others."""
+        return self.released > 0 or any(not member.made(other.name) for other in self.others)
 
 
 def fetch_state(

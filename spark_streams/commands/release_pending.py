@@ -1,0 +1,75 @@
+"""`rstream groups release`: pending entries of a consumer are given back to its group."""
+
+from __future__ import annotations
+
+import click
+
+from spark_streams.commands.claim_pending import choice_of, choice_options
+from spark_streams.commands.hands import Told, hand_options, plural, standings_of
+from spark_streams.commands.shared import connect
+
+
+@click.command(short_help="Give pending entries back to the group.")
+@click.argument("names", metavar="STREAM...", nargs=-1, required=True)
+@click.option("--consumer", metavar="CONSUMER", required=True, help="Whose entries.")
+@click.option(
+    "--mode",
+    type=click.Choice(["fail", "silent", "fatal"]),
+    default="fail",
+    show_default=True,
+    help="fail: the delivery counts; silent: it does not count; fatal: nobody is to read them again.",
+)
+@choice_options
+@hand_options
+def release(
+    names: tuple[str, ...],
+    consumer: str,
+    mode: str,
+    idle: int | None,
+    ids: tuple[str, ...],
+    first: str | None,
+    last: str | None,
+    limit: int | None,
+    group: str,
+    yes: bool,
+    even_active: bool,
+    url: str,
+    as_json: bool,
+) -> None:
+    """Give entries that are pending for a consumer back to its group (XNACK; Redis 8.8 or the bundled engine).
+
+    Released entries are pending for no consumer. The next query of the group takes them at once, without `claimIdle`.
+    With --mode fatal they become dead letters, if the query that takes them has a dead-letter stream; else they stay
+    pending.
+
+    It is a dry run unless --yes. The consumer of a query that lives is refused.
+
+    \b
+    Examples:
+      rstream groups release orders --group etl --consumer bob
+      rstream groups release orders --group etl --consumer bob --mode silent --yes
+      rstream groups release orders --group etl --consumer bob --id 1795163834542-0 --mode fatal --yes
+    """
+    from spark_streams.groups.afterwards import after_releasing
+    from spark_streams.groups.release import Released, plan_release
+    from spark_streams.groups.release import release as give_back
+    from spark_streams.groups.standing import Standing, query_of
+
+    told, choice = Told(yes, as_json), choice_of((consumer,), idle, ids, first, last, limit)
+
+    def work(one: Standing) -> Released:
+        left = choice.less(sum(report.entries for report in told.reports))
+        return give_back(server, one, left, mode, even_active) if yes else plan_release(server, one, left, mode)
+
+    with connect(url) as server:
+        standings = standings_of(server, names, group)
+        refused = [why for one in standings for why in one.in_use([consumer], even_active)]
+        told.carry_out(standings, refused, work)
+    if any(query_of(consumer) in one.marks for one in standings):
+        told.then += after_releasing(query_of(consumer))
+    entries = sum(one.entries for one in told.reports)
+    told.show(
+        ("stream", "group", "consumer", "entries", "mode"),
+        lambda one: (one.stream, one.group, one.consumer, one.entries, one.mode),
+        f"released {plural(entries, 'entry', 'entries')}",
+    )

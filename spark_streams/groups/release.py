@@ -1,0 +1,70 @@
+"""Releasing pending entries of a consumer (XNACK, Redis 8.8), a page a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_streams.errors import StreamStateError, UnsupportedError
+from spark_streams.groups.acknowledge import note_taken
+from spark_streams.groups.choice import Choice, pages
+from spark_streams.groups.guard import change, require_free
+from spark_streams.groups.standing import Standing, queries_among
+from spark_streams.wire.connection import Argument, ReplyError
+from spark_streams.wire.reply_errors import is_unknown_command
+from spark_streams.wire.server import Server
+
+
+@dataclass
+class Released:
+    """What was, or would be, released on one stream. mode: what becomes of an entry's deliveries: `fail`, they stay,
+    `silent`, one less, `fatal`, nobody is to read the entry again."""
+
+    stream: str
+    group: str
+    consumer: str
+    mode: str
+    entries: int = 0
+
+
+def plan_release(server: Server, standing: Standing, choice: Choice, mode: str) -> Released:
+    """Return what would be released. choice: of one consumer. Raises StreamStateError, UnsupportedError."""
+    found = _begin(server, standing, choice, mode)
+    found.entries = sum(len(page.ids) for page in pages(server, standing, choice))
+    return found
+
+
+def release(server: Server, standing: Standing, choice: Choice, mode: str, even_active: bool) -> Released:
+    """Release them; return what that was. Raises GroupInUseError, StreamStateError, UnsupportedError, ServerError: what
+    was done before stays done."""
+    require_free(standing, choice.consumers, even_active)
+    found = _begin(server, standing, choice, mode)
+    for page in pages(server, standing, choice):
+        commands: list[Sequence[Argument]] = [
+            ("XNACK", standing.stream, standing.group, mode.upper(), "IDS", len(page.ids), *page.ids),
+            *note_taken(standing, page),
+        ]
+        replies = change(server, standing.stream, standing.group, queries_among(choice.consumers), commands)
+        found.entries += replies[0]
+    return found
+
+
+def _begin(server: Server, standing: Standing, choice: Choice, mode: str) -> Released:
+    [consumer] = choice.consumers
+    if not standing.of([consumer]):
+        raise StreamStateError(
+            f"group {standing.group!r} of stream {standing.stream!r} has no consumer {consumer!r}; rstream pending "
+            f"{standing.stream} lists them"
+        )
+    # No entry has this id, so this changes nothing.
+    asked = ("XNACK", standing.stream, standing.group, mode.upper(), "IDS", 1, "0-0")
+    [reply] = server.pipeline([asked])
+    if is_unknown_command(reply):
+        raise UnsupportedError(
+            f"the server at {server.address} cannot release entries: it has no XNACK, which came with Redis 8.8. Hand "
+            "the entries to a consumer of the group: rstream groups claim "
+            f"{standing.stream} --group {standing.group} --from {consumer} --to CONSUMER"
+        )
+    if isinstance(reply, ReplyError):
+        raise server.error_of(reply, asked[:3])
+    return Released(standing.stream, standing.group, consumer, mode)
