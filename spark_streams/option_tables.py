@@ -268,7 +268,8 @@ SOURCE: tuple[Option, ...] = (
         None,
         "never",
         "Take over the entries that other consumers of the group have left pending for this long (`5m`). "
-        "Consumers that are running rstream queries keep theirs.",
+        "Consumers that are running rstream queries keep theirs. Entries that a consumer released (`XNACK`) are taken "
+        "at once, also without this option.",
     ),
     Option(
         "maxDeliveries",
@@ -283,7 +284,8 @@ SOURCE: tuple[Option, ...] = (
         text,
         None,
         "",
-        "Where entries go that cannot be processed: their fields untouched, `dl.*` fields beside them.",
+        "Where entries go that cannot be processed: their fields untouched, `dl.*` fields beside them. Entries that a "
+        "consumer released as fatal (`XNACK … FATAL`) go there, too.",
     ),
     Option(
         "retryDelay",
