@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 
+from spark_streams.deadletter import post as posting
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
 from spark_streams.deadletter.post import FailedEntry, post
 from spark_streams.errors import IdsExhaustedError, RowTooLargeError, ServerReplyError
@@ -21,7 +22,7 @@ from spark_streams.source.task_notes import collect, notes_key
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, ReplyError, pack
 from tests.deadletter.making import DEAD, envelopes, numbers
-from tests.servers import Server
+from tests.servers import Server, skip_without_xnack
 from tests.source.driving import ALL, SMALL, another_reader, drain, forget_all, pending_count, read, reader
 
 LETTERS = {"mode": "DEADLETTER", "deadLetterStream": DEAD}
@@ -332,3 +333,29 @@ def test_letters_that_others_append_meanwhile_are_no_matter(
         assert post(connection, DEAD, "g", letters) == 4
     assert numbers(server, DEAD) == [-1] * 5 + [0, 1, 2, 3]
     assert (pending_count(client), len([e for e in envelopes(server) if e])) == (0, 4)
+
+
+def test_released_entries_whose_letters_are_refused_are_released_again(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XNACK: pending for nobody, as often delivered as before; one that somebody has taken since is not due."""
+    skip_without_xnack(client)
+    ids = pending(client, 3)
+    fatal = 2**63 - 1
+    client.execute_command("XNACK", "s", "g", "FATAL", "IDS", 3, *ids)
+    given_up = dead_entries.DeadEntries("s", None, [StreamId.parse(one) for one in ids], [fatal] * 3)
+    client.xclaim("s", "g", "ann", 0, ids[2:])
+
+    def refused(server: Any, to: str, due: Any, commands: Any) -> Any:
+        return [ReplyError("NOPERM No permissions to access a key")] * len(due) + server.pipeline(commands[len(due) :])
+
+    with Connection(Address.parse(server.url)) as connection:
+        with monkeypatch.context() as patch:
+            patch.setattr(posting, "_transaction", refused)
+            with pytest.raises(ServerReplyError, match="2 dead letters of stream 's', .* pending as before"):
+                dead_entries.dead_letter(connection, "g", given_up, DEAD)
+        rows = client.xpending_range("s", "g", "-", "+", 9)
+        assert [(one["consumer"], one["times_delivered"]) for one in rows] == [("", fatal), ("", fatal), ("ann", fatal)]
+        assert dead_entries.dead_letter(connection, "g", given_up, DEAD) == (2, 0)
+    assert numbers(server, DEAD) == [0, 1]
+    assert [one["consumer"] for one in client.xpending_range("s", "g", "-", "+", 9)] == ["ann"]
