@@ -76,7 +76,8 @@ def pages(server: Server, standing: Standing, choice: Choice, size: int = _PAGE)
 def _question(standing: Standing, choice: Choice, name: bytes | None) -> list[Argument]:
     """The beginning of XPENDING, with what its entries must have been idle."""
     idle = RELEASED_IDLE if name is None else choice.idle
-    return ["XPENDING", standing.stream, standing.group, *([] if idle is None else ["IDLE", idle])]
+    head: list[Argument] = ["XPENDING", standing.stream, standing.group]
+    return head if idle is None else [*head, "IDLE", idle]
 
 
 def _ranged(

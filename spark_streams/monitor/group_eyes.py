@@ -53,8 +53,8 @@ def pending_entries(server: Server, stream: Name, group: str, most: int) -> Iter
         at = StreamId.parse(entry)
         fields = reply[0][1] if reply else None
         seen = None if fields is None else Seen(at, stream, tuple(zip(fields[0::2], fields[1::2], strict=True)))
-        held = (None, None) if idle < 0 else (shown(consumer), idle)
-        yield Pending(at, stream, *held, deliveries, seen)
+        is_held = idle >= 0
+        yield Pending(at, stream, shown(consumer) if is_held else None, idle if is_held else None, deliveries, seen)
 
 
 def entries_to_come(server: Server, stream: Name, position: StreamId, most: int) -> list[Seen]:
