@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 
 from spark_streams.errors import StreamStateError
+from spark_streams.groups import guard
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.groups.conftest import Rstream, Said
@@ -128,6 +131,23 @@ def test_a_query_that_lives_is_refused(query: Stopped, said: Said, rstream: Rstr
     assert "a query is running as consumer 'spark'" in said("replay", "s", *G, "--from", "1h", code=3)["refused"][0]
     ran = rstream("replay", "s", *G, "--from", "1h", "--yes")
     assert (ran.exit_code, "RSTREAM_GROUP_IN_USE" in ran.stderr, pending_count(client)) == (1, True, 0)
+
+
+def test_a_query_that_starts_meanwhile_is_handed_nothing(
+    query: Stopped, rstream: Rstream, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at its lease and the transaction."""
+    honest = guard.transact
+
+    def racing(*arguments: Any) -> Any:
+        one = query.start()
+        assert one.latestOffset(query.checkpoint, ALL) == query.checkpoint
+        return honest(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(guard, "transact", racing)
+        ran = rstream("replay", "s", *G, "--from", query.ids[10], "--yes")
+    assert (ran.exit_code, "RSTREAM_GROUP_IN_USE" in ran.stderr, pending_count(client)) == (1, True, 0), ran.output
 
 
 def test_what_may_be_of_a_batch_that_spark_runs_again_is_refused_and_the_rest_is_named(

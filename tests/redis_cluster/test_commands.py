@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from click.testing import CliRunner, Result
 
 from jobs.demo import redis_cli
 from spark_streams.cli import main
+from spark_streams.source.stream_reader import StreamReader
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from tests.deadletter.making import DEAD, fill
 from tests.redis_cluster.processes import RedisCluster
 from tests.sentinel.processes import until
+from tests.source.driving import ALL, NEVER_AHEAD, another_reader, rows, stop_all
 
 NAMES = [f"orders-{n}" for n in range(6)]  # on all three masters
 
@@ -155,6 +158,48 @@ def test_hands_on_groups(filled: RedisCluster) -> None:
     assert said(filled, "groups") == []
     with connect(Address.parse(filled.url)) as server:
         assert [node.execute("KEYS", "rstream:*") for node in server.nodes()] == [[], [], []]
+
+
+def test_a_stopped_query_replays_a_part_of_streams_on_every_node(filled: RedisCluster) -> None:
+    query = {"url": filled.url, "streams": ",".join(NAMES), "group": "replayed"}
+
+    def reader() -> StreamReader:
+        return another_reader(filled.server, limits=NEVER_AHEAD, **query)
+
+    one = reader()
+    at = one.initialOffset()
+    end = one.latestOffset(at, ALL)
+    assert len(rows(one, at, end)) == 120
+    assert one.latestOffset(end, ALL) == end
+    stop_all()
+    words = ("replay", "orders-?", "--group", "replayed", "--from", "15-1")
+    planned, done = said(filled, *words), said(filled, *words, "--yes")
+    assert planned["streams"] == done["streams"]
+    assert [(told["stream"], told["entries"]) for told in done["streams"]] == [(name, 6) for name in NAMES]
+    again = reader()
+    newer = again.latestOffset(end, ALL)
+    assert sorted(row["n"] for row in rows(again, end, newer)) == sorted([*range(15, 21)] * 6)
+    assert again.latestOffset(newer, ALL) == newer
+    stop_all()
+    assert sum(one["pending"] for one in said(filled, "groups") if one["group"] == "replayed") == 0
+
+
+def test_abandoned_groups_are_pruned_on_every_node(filled: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_streams.groups.prune.SHORTEST_MS", 1)
+    monkeypatch.setattr("spark_streams.groups.standing.ACTIVE_MS", 1)
+    with connect(Address.parse(filled.url)) as server:
+        for name in (f"old-{n}" for n in range(6)):
+            server.execute_all([("XADD", name, f"170000000000{n}-1", "n", n) for n in range(3)])
+            server.execute("XGROUP", "CREATE", name, "nb", "0")
+            server.execute("XREADGROUP", "GROUP", "nb", "spark", "COUNT", 1, "STREAMS", name, ">")
+            server.execute("SET", f"rstream:committed:{{{name}}}:nb:spark", "1-1")
+    time.sleep(0.06)
+    words = ("groups", "prune", "--idle", "50ms")
+    planned, done = said(filled, *words), said(filled, *words, "--yes")
+    for told in (planned, done):
+        assert [(one["stream"], len(one["keys"])) for one in told["streams"]] == [(f"old-{n}", 1) for n in range(6)]
+    assert {one["stream"] for one in done["kept"]} == set(NAMES)  # their IDs are no times
+    assert {one["group"] for one in said(filled, "groups")} == {"g"}
 
 
 def test_tail(filled: RedisCluster) -> None:
