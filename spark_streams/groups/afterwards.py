@@ -30,10 +30,14 @@ def after_seek(stream: str, group: str, marks: Mapping[str, Mark], before: str, 
             lines.append(
                 f"query {query!r}, started with its checkpoint, stops if that stands above {position} "
                 "(RSTREAM_STREAM_STATE); with failOnDataLoss=false, if nobody else reads from the group, it sets the "
-                f"group to its checkpoint and reads nothing again. With a new checkpoint it reads from {position} on. "
-                f"To read a part again with the checkpoint that it has, leave the group at {before} and run "
-                f"{replay_command(stream, group, StreamId.parse(position).next())}{extra}"
+                "group to its checkpoint and reads nothing again. With a new checkpoint it reads from "
+                f"{position} on{extra}"
             )
+            if not mark.holds:
+                lines.append(
+                    f"for query {query!r} to read a part again with the checkpoint that it has, leave the group at "
+                    f"{before} and run {replay_command(stream, group, StreamId.parse(position).next())}"
+                )
         elif position != before:
             lines.append(
                 f"query {query!r}, started with its checkpoint, goes on behind what is skipped, and does not count it "
