@@ -11,6 +11,7 @@ import click
 
 from spark_streams.commands.shared import connect, json_option, print_json, say, url_option
 from spark_streams.errors import SchemaError, ServerReplyError
+from spark_streams.monitor.terminal.units import counted
 
 if TYPE_CHECKING:
     from spark_streams.wire.server import Server
@@ -57,7 +58,7 @@ def add(
     if as_json:
         print_json({"stream": stream, "added": added, "last": last})
     elif fields == ("-",):
-        say(f"added {added:,} entries" + (f", the last one is {last}" if last else ""))
+        say(f"added {counted(added, 'entry', 'entries')}" + (f", the last one is {last}" if last else ""))
     else:
         say(last or "")
 

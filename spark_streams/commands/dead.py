@@ -22,6 +22,8 @@ from spark_streams.commands.shared import (
     url_option,
 )
 from spark_streams.errors import StreamStateError
+from spark_streams.monitor.terminal.units import counted
+from spark_streams.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,7 +143,7 @@ def export(stream: str, output: str, limit: int | None, url: str, **chosen: Any)
             file.write(as_line(dead_letter) + "\n")
             written += 1
     if output != "-":
-        say(f"{written:,} dead letters of {stream} written to {output}", err=True)
+        say(f"{counted(written, 'dead letter')} of {stream} written to {output}", err=True)
     if not written:
         say_none_is_meant(address, stream, criteria, for_program=True)
 
@@ -168,7 +170,7 @@ def purge(stream: str, limit: int | None, dry_run: bool, yes: bool, url: str, as
             say_none_is_meant(address, stream, criteria)
             return
         _print_kinds(planned.counts)
-        click.confirm(f"Delete {planned.deleted:,} dead letters of {stream}?", abort=True)
+        click.confirm(f"Delete {counted(planned.deleted, 'dead letter')} of {printable(stream)}?", abort=True)
     with progress("purge", quiet=as_json) as tell:
         done = delete(address, stream, criteria, limit, dry_run, lambda done: tell(done.looked_at, done.total))
     if as_json:
@@ -176,7 +178,7 @@ def purge(stream: str, limit: int | None, dry_run: bool, yes: bool, url: str, as
     else:
         if dry_run and done.deleted:
             _print_kinds(done.counts)
-        say(f"{'would delete' if dry_run else 'deleted'} {done.deleted:,} dead letters of {stream}")
+        say(f"{'would delete' if dry_run else 'deleted'} {counted(done.deleted, 'dead letter')} of {stream}")
     if not done.counts.letters:
         say_none_is_meant(address, stream, criteria, as_json)
 

@@ -65,7 +65,7 @@ def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
     from spark_streams.monitor.groups import view_streams
 
     with connect(url) as server:
-        views = view_streams(server, named_streams(server, names))
+        views = view_streams(server, named_streams(server, names, beside=True))
     found: list[Any] = [group for view in views for group in view.groups]
     if as_json:
         print_json([asdict(group) for group in found])

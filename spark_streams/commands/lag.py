@@ -54,7 +54,7 @@ def lag(
 
     with connect(url) as server:
         # Where entries must be counted, one more than is allowed is enough.
-        seen = survey(server, named_streams(server, names), None if most is None else most + 1)
+        seen = survey(server, named_streams(server, names, beside=True), None if most is None else most + 1)
         where = str(server.address)
     found = [one for one in seen.groups if group is None or one.group == group]
     if group is not None and not found:

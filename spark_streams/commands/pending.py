@@ -72,7 +72,7 @@ def _consumers(names: tuple[str, ...], group: str | None, consumer: str | None, 
     from spark_streams.wire.released import SHOWN
 
     with connect(url) as server:
-        seen = survey(server, named_streams(server, names), counted=1)
+        seen = survey(server, named_streams(server, names, beside=True), counted=1)
         where = str(server.address)
     groups = [one for one in seen.groups if group is None or one.group == group]
     if group is not None and not groups:

@@ -13,6 +13,7 @@ import click
 from spark_streams.commands.criteria import criteria_of, criteria_options, progress, say_none_is_meant
 from spark_streams.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 from spark_streams.errors import OptionError
+from spark_streams.monitor.terminal.units import counted
 
 if TYPE_CHECKING:
     from spark_streams.deadletter.redrive import Redrive, Report
@@ -105,7 +106,7 @@ def print_report(report: Report) -> None:
     rows = [(reason, stage, action, to, count.letters) for (action, to, stage, reason), count in report.counts]
     if rows:
         print_table(("reason", "stage", "action", "to", "dead letters"), rows)
-    said = [f"{'would move' if report.dry_run else 'moved'} {report.moved:,} dead letters of {report.stream}"]
+    said = [f"{'would move' if report.dry_run else 'moved'} {counted(report.moved, 'dead letter')} of {report.stream}"]
     if report.parked:
         said.append(f"{'would park' if report.dry_run else 'parked'} {report.parked:,}")
     if report.left:

@@ -130,14 +130,15 @@ def connect(url: str, starts: bool = False) -> Server:
     return connected(address_of(url, starts))
 
 
-def named_streams(server: Server, names: Sequence[str]) -> Sequence[str | bytes]:
-    """These streams, in place of those that are in shards the shards; or all that the server has. Raises
-    StreamStateError where one is not there."""
+def named_streams(server: Server, names: Sequence[str], beside: bool = False) -> Sequence[str | bytes]:
+    """These streams, in place of those that are in shards the shards. Without names all that the server has; beside:
+    also those that queries keep beside a stream for another try. Raises StreamStateError if one is not there."""
     from spark_streams.shards.settling import known_shards
-    from spark_streams.wire.scan import list_streams
+    from spark_streams.wire.scan import list_streams, without_beside
 
     if not names:
-        return list_streams(server)
+        found = list_streams(server)
+        return found if beside else without_beside(found)
     sets = known_shards(server, names)
     names = [name for stream in names for name in (sets[stream].names if stream in sets else (stream,))]
     from spark_streams.wire.reply_errors import is_no_such_key

@@ -13,7 +13,8 @@ from spark_streams.commands.shared import connect, json_option, print_json, prin
 @url_option
 @json_option
 def streams(url: str, as_json: bool) -> None:
-    """All streams of the server: entries, last id, groups.
+    """All streams of the server: entries, last id, groups. Streams that queries keep beside them for another try are
+    left out: `rstream dead list` and `rstream lag` show these.
 
     \b
     Examples:
@@ -22,10 +23,10 @@ def streams(url: str, as_json: bool) -> None:
       rstream streams --json | jq '.[] | select(.length > 1000000) | .stream'
     """
     from spark_streams.monitor.groups import view_streams
-    from spark_streams.wire.scan import list_streams
+    from spark_streams.wire.scan import list_streams, without_beside
 
     with connect(url) as server:
-        views = view_streams(server, list_streams(server))
+        views = view_streams(server, without_beside(list_streams(server)))
     if as_json:
         print_json([asdict(view) for view in views])
         return

@@ -25,7 +25,8 @@ T = TypeVar("T")
 class Criteria:
     """All must hold; of several texts for one name, any. What is not given holds.
 
-    streams, reasons, stages, errors: `dl.stream` …, with * ? [] as in file names; fields: (name, value) of original
+    streams, reasons, stages, errors: `dl.stream` …, with * ? [] as in file names, a reason also by what stands before
+    its colon (`decode` means `decode: amount is no DOUBLE`); fields: (name, value) of original
     fields; first, last: bounds of the dead letters' own ids; older, newer: their age in milliseconds.
     """
 
@@ -59,7 +60,7 @@ class Criteria:
         told = {"stream": self.streams, "reason": self.reasons, "stage": self.stages, "error": self.errors}
         for name, patterns in told.items():
             if patterns:
-                found &= by_value(page.told(name), partial(matches, patterns)).astype(bool)
+                found &= by_value(page.told(name), partial(means, name, patterns)).astype(bool)
         for name, value in self.fields:
             same = pc.equal(page.field(raw(name)), raw(value))
             found &= pc.fill_null(same, False).to_numpy(zero_copy_only=False)
@@ -100,6 +101,11 @@ def _parsed(what: str, parse: Callable[[str], T], given: str) -> T:
         return parse(given)
     except ValueError as error:
         raise InvalidOptionError(f"{what}={given[:100]!r}: {error}") from None
+
+
+def means(name: str, patterns: Sequence[str], value: str) -> bool:
+    """Whether a value of the envelope is meant by one of these. A reason's category is what stands before `: `."""
+    return matches(patterns, value) or (name == "reason" and matches(patterns, value.partition(": ")[0]))
 
 
 def matches(patterns: Sequence[str], value: str) -> bool:

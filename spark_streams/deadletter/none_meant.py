@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from spark_streams.deadletter.criteria import Criteria, matches
+from spark_streams.deadletter.criteria import Criteria, means
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.page import KIND
 
@@ -22,7 +22,7 @@ def why_none_is_meant(stream: str, criteria: Criteria, counts: KindCounts) -> st
         there: Counter[str] = Counter()
         for kind, count in counts:
             there[kind[KIND.index(name)]] += count.letters
-        if patterns and not any(matches(patterns, value) for value in there):
+        if patterns and not any(means(name, patterns, value) for value in there):
             wanted = " or ".join(map(repr, patterns))
             return f"no dead letter of {stream} has {name} {wanted}; there are: {_listed(there)}"
     return (

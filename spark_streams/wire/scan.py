@@ -37,6 +37,11 @@ def list_streams(server: Server) -> list[bytes]:
     return sorted(_scan(server))
 
 
+def without_beside(names: Iterable[bytes]) -> list[bytes]:
+    """Those of these streams that users made: none that queries keep beside a stream for another try."""
+    return [name for name in names if not is_beside(name.decode("utf-8", "replace"))]
+
+
 def streams_if_few(server: Server) -> list[str] | None:
     """The names of all streams, for a hint; None where the server has many keys, or the user may not look."""
     names: set[bytes] = set()

@@ -50,7 +50,11 @@ _PARAMETERS = {
     "embedded": frozenset({"idle", "fsync"}),
 }
 _SHOWN = frozenset({"db", "idle", "fsync", "client_name", "ssl_cert_reqs", "ssl_check_hostname"}) | _SECONDS
+_MAY_HOLD_AT = frozenset({"username", "password", "sentinel_username", "sentinel_password", "ssl_password"})
 _PLAINLY_NO_SECRET = re.compile(r"^[A-Za-z0-9_.-]+(:\d+)?(/\d*)?$")
+# How a mistyped URL may begin: with a word that is nearly a scheme. Any other may be a user's name or a password.
+_BEGINNING = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})(:/{0,3}|/{1,3})")
+_LIKE_SCHEMES = (*_SCHEMES, "valkey", "valkeys", "http", "https", "tcp", "embedded")
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\[\]:@\s]+))(?::(\d{1,5}))?")
 
 Node = tuple[str, int]
@@ -59,17 +63,29 @@ Node = tuple[str, int]
 def redacted(url: str) -> str:
     """The URL as it may be shown: no user, no password, no value of a parameter that could hold one."""
     if not url.startswith(_STARTS):
-        return url if _PLAINLY_NO_SECRET.match(url) else "(not shown, it may hold a password)"
+        return url if _PLAINLY_NO_SECRET.match(url) else _mistyped(url)
     head, question, query = url.partition("?")
     scheme, slashes, rest = head.partition("://")
     login, at, rest = rest.rpartition("@")
     shown = f"{scheme}{slashes}{'***' if login else ''}{at}{rest}"
     if not at and scheme in _MODEL and not all(map(_HOST.fullmatch, rest.partition("/")[0].rstrip(":").split(","))):
         shown = f"{scheme}{slashes}***"  # a password, with the host forgotten
-    if not at and "@" in query:
-        return f"{shown}?***"  # a password with a ? in it
     pairs = [pair.partition("=") for pair in query.split("&")] if question else []
+    if any("@" in key + value and key not in _MAY_HOLD_AT for key, _, value in pairs):
+        return f"{scheme}{slashes}***?***"  # a password with a ? in it: any part of the rest may be its beginning
     return shown + question + "&".join(k + e + (v if k in _SHOWN else "***") for k, e, v in pairs)
+
+
+def _mistyped(url: str) -> str:
+    """What may be shown of a text that begins as no URL of ours: how it begins and the host, without the login."""
+    begin = _BEGINNING.match(url)
+    is_scheme = begin is not None and difflib.get_close_matches(begin[1].lower(), _LIKE_SCHEMES, n=1)
+    prefix = begin[0] if begin is not None and is_scheme else ""
+    rest, question, _ = url[len(prefix) :].partition("?")
+    login, at, host = rest.rpartition("@")
+    if (not prefix and not at) or "@" in url[len(prefix) + len(rest) :] or not _PLAINLY_NO_SECRET.match(host):
+        return f"{prefix}***" if prefix else "(not shown, it may hold a password)"
+    return f"{prefix}{'***' if login else ''}{at}{host}{'?***' if question else ''}"
 
 
 def check(url: str) -> str:

@@ -82,7 +82,7 @@ def test_show_and_export_tell_everything_of_a_letter(server: Server, tmp_path: P
     assert (first["envelope"]["stream"], first["envelope"]["redrives"]) == ("s", "0")
     assert json.loads(dead(server, "show", DEAD, "--json").output) == [first, second]
     saved = dead(server, "export", DEAD, "--limit", "1", "--output", str(tmp_path / "letters.jsonl"), apart=True)
-    assert "1 dead letters of dead written to" in saved.stderr
+    assert "1 dead letter of dead written to" in saved.stderr
     assert (tmp_path / "letters.jsonl").read_text().splitlines() == lines[:1]
 
 
@@ -224,3 +224,25 @@ def test_what_is_wrong_is_one_line(engine_server: Server, arguments: list[str], 
     assert ended.exit_code == code, ended.output
     (line,) = [line for line in ended.output.splitlines() if line.startswith("Error: ")]
     assert message in line
+
+
+def test_a_reason_is_chosen_by_its_category(server: Server) -> None:
+    """As the job etl writes it: what stands before the colon. `--help` shows `--reason decode`."""
+    fill(server, 3, reason="decode: amount is no DOUBLE")
+    fill(server, 2, first=3, reason="decoder failed")
+    assert "moved 3 dead letters" in dead(server, "redrive", DEAD, "--reason", "decode", "--dry-run").output.replace(
+        "would move", "moved"
+    )
+    assert (
+        "would delete 1 dead letter of dead"
+        in dead(server, "purge", DEAD, "--reason", "dec*", "--limit", "1", "--dry-run").output
+    )
+    assert "moved 3 dead letters of dead" in dead(server, "redrive", DEAD, "--reason", "decode").output
+    assert "no dead letter of dead has reason 'decode'" in dead(server, "list", DEAD, "--reason", "decode").output
+
+
+def test_one_dead_letter_is_one(server: Server, tmp_path: Path) -> None:
+    fill(server, 1)
+    file = str(tmp_path / "letters.jsonl")
+    assert f"1 dead letter of {DEAD} written to" in dead(server, "export", DEAD, "--output", file).output
+    assert "moved 1 dead letter of dead" in dead(server, "redrive", DEAD).output

@@ -319,3 +319,16 @@ def test_a_user_who_may_only_use_streams_can_look(redis_server: Server) -> None:
     assert refused.exit_code == 1
     assert "NOPERM" in refused.output
     assert "pw" not in refused.output
+
+
+def test_streams_that_queries_keep_beside_a_stream_are_not_listed_as_streams(
+    server: Server, client: redis.Redis
+) -> None:
+    for name in ("orders", "rstream:returned:{orders}:g", "rstream:retry:{orders}:g:1"):
+        client.xgroup_create(name, "g", id="0", mkstream=True)
+    for words in (("streams",), ("top", "--once"), ("streams", "--json"), ("report", "-o", "-")):
+        printed = rstream(server, *words).output
+        assert "orders" in printed
+        assert "rstream:re" not in printed, words
+    assert "rstream:returned:{orders}:g" in rstream(server, "lag").output  # what is behind is shown wherever it stands
+    assert [one["stream"] for one in json.loads(rstream(server, "streams", "--json").output)] == ["orders"]

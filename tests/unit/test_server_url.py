@@ -80,3 +80,28 @@ def test_whether_a_url_holds_a_login_for_the_server(url: str, has: bool) -> None
 def test_what_is_refused_by_its_form(url: str, said: str) -> None:
     with pytest.raises(InvalidOptionError, match=said):
         Address.parse(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("rediss//user:secret@host:6379/0", "rediss//***@host:6379/0"),
+        ("reds://:se@cret@host:6379", "reds://***@host:6379"),
+        ("reds://host:6379/0?password=secret", "reds://host:6379/0?***"),
+        ("redis//host?password=a@secret", "redis//***"),
+        ("user:secret@host:6379", "***@host:6379"),
+        ("redis:host:6379", "redis:host:6379"),
+        ("user:secret", "(not shown, it may hold a password)"),
+        ("se/cret!", "(not shown, it may hold a password)"),
+        ("secret:/x!", "(not shown, it may hold a password)"),
+        ("se://cret!", "(not shown, it may hold a password)"),
+        ("http://u:secret@host:1/a/path?q", "http://***"),
+        ("redis://user:12?secret@host", "redis://***?***"),
+        ("redis://:12?secret=x@host", "redis://***?***"),
+        ("redis://u:se@12?cret@host:1", "redis://***?***"),
+        ("redis://host?username=me@secret&db=2", "redis://host?username=***&db=2"),
+    ],
+)
+def test_a_url_is_shown_without_its_login_however_it_is_mistyped(url: str, shown: str) -> None:
+    """A mistyped URL can be recognized; a password with a ? or an @ in it is hidden whole."""
+    assert server_url.redacted(url) == shown

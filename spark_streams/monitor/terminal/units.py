@@ -31,6 +31,11 @@ def rate(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 dead letter`, `1,234 dead letters`; many: the plural where it is not `one` and an s."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def count(value: int | None, at_least: bool = False) -> str:
     """`12,345`, `10,000+` where there are more, `?`."""
     return "?" if value is None else f"{value:,}{'+' if at_least else ''}"
