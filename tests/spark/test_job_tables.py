@@ -6,7 +6,9 @@ import json
 import sys
 import uuid
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -149,9 +151,16 @@ def test_a_package_that_is_not_there_is_named_with_what_installs_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a table is made."""
+    table = TableConfig("table", "deltalake", str(tmp_path / "t"))
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(ConfigError, match=r"has no package deltalake, .*pip install 'spark-streams\[delta\]'"):
-        TableConfig("table", "deltalake", str(tmp_path / "t")).check_format(spark)
+        table.check_format(spark)
+    there = ModuleType("deltalake")
+    there.__spec__ = ModuleSpec("deltalake", None)
+    monkeypatch.setitem(sys.modules, "deltalake", there)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match=r"needs pandas .*Pandas >= .*pip install 'spark-streams\[delta\]'"):
+        table.check_format(spark)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from spark_streams.errors import StreamStateError
 from spark_streams.jobs.output.batch_name import query_id
@@ -20,9 +21,15 @@ from spark_streams.spark.arrow_schema import arrow_schema
 DELTALAKE = "deltalake"
 
 
-def is_installed() -> bool:
-    """In this Python; the tasks' Python wants it, too."""
-    return importlib.util.find_spec(DELTALAKE) is not None
+def lacking() -> str:
+    """What this Python lacks to write such tables, "" if nothing; the tasks' Python needs the same."""
+    if importlib.util.find_spec(DELTALAKE) is None:
+        return f"this Python has no package {DELTALAKE}, which writes it"
+    try:
+        require_minimum_pandas_version()  # mapInArrow asks for it, though it hands out Arrow
+    except ImportError as error:
+        return f"Spark needs pandas for it, which this Python lacks ({' '.join(str(error).split())})"
+    return ""
 
 
 class _Batch(NamedTuple):

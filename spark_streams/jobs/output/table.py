@@ -15,7 +15,7 @@ from spark_streams.jobs.config import FREE
 from spark_streams.jobs.output.appended_table import AppendedTable
 from spark_streams.jobs.output.batch_folders import BatchFolders
 from spark_streams.jobs.output.catalog_table import CatalogTable
-from spark_streams.jobs.output.deltalake_table import DELTALAKE, DeltalakeTable, is_installed
+from spark_streams.jobs.output.deltalake_table import DELTALAKE, DeltalakeTable, lacking
 from spark_streams.running.failing import one_line
 
 SHAPE = {"format": str, "path": str, "name": str, "partition_by": list, "once": bool, "options": FREE}
@@ -117,10 +117,10 @@ class TableConfig:
     def check_format(self, spark: SparkSession) -> None:
         """Whether Spark knows the format, or the package is there that writes it. Raises ConfigError."""
         if self.kind == DELTALAKE:
-            if not is_installed():
+            if what := lacking():
                 raise ConfigError(
-                    f"{self.where}.format {DELTALAKE!r}: this Python has no package deltalake, which writes it: "
-                    "pip install 'spark-streams[delta]', here and where tasks run"
+                    f"{self.where}.format {DELTALAKE!r}: {what}; pip install 'spark-streams[delta]', here and where "
+                    "tasks run"
                 )
             return
         jvm: Any = spark.sparkContext._jvm

@@ -1,0 +1,1 @@
+"""Each extra of pyproject.toml alone in a fresh environment."""
