@@ -31,6 +31,7 @@ from spark_streams.wire.address import Address
 
 # NOPERM … to run the 'xgroup|create' command: the same words in Redis 7 and 8 and in Valkey.
 _REFUSED_COMMAND = re.compile(r"'([^' ]+)' command")
+_TAG = re.compile(r"\{[^}]+\}")
 REDIRECTIONS = frozenset({"MOVED", "ASK"})
 _CONTAINERS = ("XGROUP", "XINFO", "MEMORY")  # their key follows a subcommand
 
@@ -95,8 +96,14 @@ def missing_right(text: str, words: Sequence[str]) -> tuple[str, str]:
         command = found[1]
         return f"run {command.replace('|', ' ').upper()}", f"+{command.lower()}"
     key = _key_of(words)
-    pattern = "rstream:*" if key.startswith("rstream:") else key
+    pattern = _beside(key) if key.startswith("rstream:") else key
     return (f"use key {key!r}", f"~{pattern}") if key else ("use a key of this transaction", "~key")
+
+
+def _beside(key: str) -> str:
+    """A pattern of the product's own keys that has this one: those beside its stream, if it stands beside one."""
+    tag = _TAG.search(key)
+    return f"rstream:*:{tag[0]}*" if tag else "rstream:*"
 
 
 def while_reading(where: str, error: ServerReplyError, stream: str) -> ServerReplyError:

@@ -19,7 +19,8 @@ from spark_streams.sink.runs import begin_job, begin_run
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.scan import list_streams
-from tests.servers import Server, skip_where_nothing_is_counted
+from tests.identity.documented_rights import rights
+from tests.servers import Server
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.source.limited_user import read_in_all_ways
 
@@ -131,13 +132,13 @@ def test_the_rights_that_are_asked_for_are_enough_for_redrive_and_looking(user: 
             assert [one.lag for one in survey(connection, ["s"]).groups] == [3]
 
 
-def test_a_right_that_use_takes_is_one_of_those_that_are_documented(user: Makes, redis_server: Server) -> None:
-    """docs/identity.md lists categories."""
-    documented = "+@stream +@connection +@transaction +@hash +@set +@string +@keyspace -@dangerous +wait +time"
-    server = user("~*", *documented.split())
-    with redis_server.client() as client:
-        skip_where_nothing_is_counted(client)  # CLIENT is no part of @connection there
-    assert set(lacking(server, "orders").values()) == {()}
+@pytest.mark.parametrize(
+    ("use", "role"), [(LOOKING, "looker"), (READING, "reader"), (WRITING, "writer"), (REDRIVE, "redrive")]
+)
+def test_the_user_that_is_documented_for_a_use_lacks_nothing(user: Makes, use: str, role: str) -> None:
+    named = {"stream": "orders", "out": "orders", "group": "g", "dead": "orders"}
+    server = user(*[word for word in rights(role, **named) if word not in ("reset", "on")])
+    assert lacking(server, "orders", uses=(use,)) == {use: ()}
 
 
 def test_a_client_library_sees_no_queue_left_behind(redis_server: Server) -> None:

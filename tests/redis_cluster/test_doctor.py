@@ -15,13 +15,15 @@ from spark_streams.monitor.lag_survey import survey
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect, mistrust
 from spark_streams.wire.scan import list_streams
-from tests.deadletter.making import fill, redrive
+from tests.deadletter.making import DEAD, fill, redrive
 from tests.redis_cluster.piping import Piping
 from tests.redis_cluster.processes import RedisCluster
 from tests.redis_cluster.test_rights import IN_A_CLUSTER, RIGHTS, Limited, allow
 from tests.redis_cluster.test_server import half_moved, stable
 from tests.sentinel.processes import until
 from tests.source.limited_user import read_in_all_ways
+
+WHO = "+client|info"  # for the user's name in what is found
 
 
 def doctor(url: str, *words: str) -> Result:
@@ -99,7 +101,7 @@ def test_the_url_of_one_node_says_which_one_to_use(cluster: RedisCluster) -> Non
 
 @pytest.fixture
 def limited(cluster: RedisCluster) -> Any:
-    allow(cluster, f"{RIGHTS} {IN_A_CLUSTER}")
+    allow(cluster, f"{RIGHTS} {IN_A_CLUSTER} {WHO}")
     yield Limited(cluster)
     for port in cluster.ports:
         cluster.command(port, "ACL", "DELUSER", "app")
@@ -120,7 +122,7 @@ def test_rights_are_each_node_s_own(cluster: RedisCluster, limited: Limited) -> 
 
 
 def test_who_may_not_ask_for_the_slots_is_told_so_and_not_refused(cluster: RedisCluster, limited: Limited) -> None:
-    allow(cluster, RIGHTS)
+    allow(cluster, f"{RIGHTS} {WHO}")
     told = found(limited.url, "--for", "looking", "--stream", "s0")
     assert told["cluster"]["slots_covered"] is None
     [rights] = [one for one in told["findings"] if one["about"] == "rights"]
@@ -130,7 +132,8 @@ def test_who_may_not_ask_for_the_slots_is_told_so_and_not_refused(cluster: Redis
 
 def exactly(*uses: str) -> str:
     """The commands that the doctor asks for, and no other."""
-    return " ".join(f"+{name}" for use in uses for name in names_of(use, in_cluster=True))
+    keys = ["~s*", "~o:*", "~out-*", "~other", f"~{DEAD}*", "~rstream:*"]
+    return " ".join(keys) + " " + " ".join(f"+{name}" for use in uses for name in names_of(use, in_cluster=True))
 
 
 def test_the_rights_that_are_asked_for_are_enough(cluster: RedisCluster, limited: Limited) -> None:

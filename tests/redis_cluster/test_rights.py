@@ -11,12 +11,12 @@ from spark_streams.keys import slot_of
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect, mistrust
 from tests.deadletter.making import DEAD, fill, redrive
+from tests.identity.documented_rights import besides, rights
 from tests.redis_cluster.piping import STREAMS, Piping
 from tests.redis_cluster.processes import ClusterServer, RedisCluster
 from tests.servers import Server
 
-RIGHTS = "+@stream +@connection +@transaction +@hash +@set +@string +@keyspace -@dangerous +wait +time"
-IN_A_CLUSTER = "+cluster|slots +cluster|info"
+IN_A_CLUSTER = besides("a [cluster]")
 
 
 class Limited:
@@ -27,10 +27,24 @@ class Limited:
         self.server: Server = ClusterServer("redis", self.url)
 
 
-def allow(cluster: RedisCluster, rights: str) -> None:
-    keys = ["~s*", "~o:*", "~out-*", "~other", f"~{DEAD}*", "~rstream:*"]
+# What these tests do, by the users of the docs.
+RIGHTS = " ".join(
+    dict.fromkeys(
+        word
+        for given in (
+            *[rights("reader", stream=stream, dead=DEAD) for stream in (*STREAMS, "o:*")],
+            *[rights("writer", out=out) for out in ("s*", "out-*", "other")],
+            *[rights("redrive", stream=stream, dead=DEAD) for stream in ("s*", "other")],
+        )
+        for word in given
+        if word not in ("reset", "on")
+    )
+)
+
+
+def allow(cluster: RedisCluster, words: str) -> None:
     for port in cluster.ports:
-        cluster.command(port, "ACL", "SETUSER", "app", "reset", "on", ">secret", *keys, *rights.split())
+        cluster.command(port, "ACL", "SETUSER", "app", "reset", "on", ">secret", *words.split())
 
 
 @pytest.fixture
