@@ -88,7 +88,7 @@ def test_the_command_says_it_in_one_line(locked: Server) -> None:
         (["-xgroup|create"], ("XGROUP", "CREATE", "orders", "g", "0"), "to run XGROUP CREATE .* \\+xgroup\\|create "),
         (["resetkeys", "~other"], ("XLEN", "orders"), "to use key 'orders' .* ~orders "),
         (["resetkeys", "~other"], ("XINFO", "STREAM", "orders"), "to use key 'orders' .* ~orders "),
-        (["resetkeys", "~o*"], ("GET", "rstream:x:{o}"), "to use key 'rstream:x:\\{o\\}' .* ~rstream:\\* "),
+        (["resetkeys", "~o*"], ("GET", "rstream:x:{o}"), "to use key 'rstream:x:\\{o\\}' .* ~rstream:\\*:\\{o\\}\\* "),
     ],
 )
 def test_a_right_that_is_missing_is_named(
