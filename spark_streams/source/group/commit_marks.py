@@ -17,11 +17,27 @@ It is written after what it speaks of is acknowledged, so it may be too low afte
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.retention.commit_mark import Mark, committed_key
 from spark_streams.wire.server import Server
+
+
+@dataclass(frozen=True)
+class _InFlight:
+    """The batch that is acknowledged before it is read: arguments of `Marks.give`."""
+
+    token: str = ""
+    ends: Mapping[str, StreamId] = field(default_factory=dict)
+    lowest: Mapping[str, StreamId] = field(default_factory=dict)
+
+    def hold(self, stream: str, mark: Mark) -> Mark:
+        """The mark of an earlier batch, such that it holds this one, too."""
+        if stream not in self.ends and stream not in self.lowest:
+            return mark
+        above = min(mark.up_to, self.lowest[stream].previous()) if stream in self.lowest else mark.up_to
+        return replace(mark, held_above=above, given=self.ends.get(stream))
 
 
 class Marks:
@@ -32,6 +48,7 @@ class Marks:
         self._holds = no_ack or at_most_once
         self.of: dict[str, Mark] = {}
         self._begun: dict[str, StreamId] = {}  # where it begins, while there is no checkpoint
+        self._in_flight = _InFlight()
 
     def begin(self, server: Server, positions: Mapping[str, StreamId]) -> None:
         """The query begins here, and nothing is committed yet."""
@@ -76,22 +93,21 @@ class Marks:
         )
         return [Mark.parse(reply) for reply in replies] == [self.of[stream] for stream in streams]
 
-    def write(self, server: Server, positions: Mapping[str, StreamId]) -> None:
-        """All up to these entries is committed, and acknowledged as far as it is to be."""
-        marks = {stream: self._mark(position) for stream, position in positions.items()}
+    def write(self, server: Server, positions: Mapping[str, StreamId], token: str = "") -> None:
+        """All up to these entries is committed, and acknowledged as far as it is to be. token: of their batch."""
+        if token and token == self._in_flight.token:
+            self._in_flight = _InFlight()
+        marks = {stream: self._in_flight.hold(stream, self._mark(position)) for stream, position in positions.items()}
         self._set(server, {stream: mark for stream, mark in marks.items() if self._is_new(mark, self.of.get(stream))})
 
-    def give(self, server: Server, ends: Mapping[str, StreamId], lowest: Mapping[str, StreamId]) -> None:
-        """Hold the next batch, before it is acknowledged unread (at-most-once). The batch before it is committed.
+    def give(self, server: Server, token: str, ends: Mapping[str, StreamId], lowest: Mapping[str, StreamId]) -> None:
+        """Hold a batch until it is committed, before it is acknowledged unread (at-most-once).
 
-        ends: last entry of the batch; lowest: first entry that was handed to the query; both per stream.
+        token: of the batch; ends: its last entry; lowest: first entry that was handed to the query; both per stream.
         """
-        new = {}
-        for stream in {*ends, *lowest}:
-            mark = self.of.get(stream) or self._mark(MIN_ID)
-            above = min(mark.up_to, lowest[stream].previous()) if stream in lowest else mark.up_to
-            new[stream] = replace(mark, held_above=above, given=ends.get(stream))
-        self._set(server, new)
+        self._in_flight = _InFlight(token, ends, lowest)
+        marks = {stream: self.of.get(stream) or self._mark(MIN_ID) for stream in {*ends, *lowest}}
+        self._set(server, {stream: self._in_flight.hold(stream, mark) for stream, mark in marks.items()})
 
     def _mark(self, position: StreamId) -> Mark:
         return Mark(position, position if self._holds else None, no_ack=self._no_ack)

@@ -80,7 +80,10 @@ class Acknowledging:
 
     def _acknowledge(self, server: Server, up_to: Offset, ranges: Sequence[PendingRange]) -> None:
         acknowledge(server, self._member, ranges, self._limits)
-        (self.marks.write if up_to.token else self.marks.begin)(server, up_to.positions)
+        if up_to.token:
+            self.marks.write(server, up_to.positions, up_to.token)
+        else:
+            self.marks.begin(server, up_to.positions)
 
     def beside(self, server: Server, up_to: Offset) -> None:
         """The same, with the acknowledging in the background; but claims are closed at once: the next offset does not

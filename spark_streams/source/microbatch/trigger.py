@@ -93,8 +93,6 @@ class Trigger:
         )
         ranges = self._with_claimed(server, contents) if contents.claimed else contents.ranges
         if self._options["delivery"] == "at-most-once":
-            if not self._acknowledging.is_done(state.begin):
-                self._acknowledging.now(server, state.begin)  # writes its mark; the next one holds this batch
             ranges = self._acknowledge_at_once(server, end, ranges)
         return CurrentBatch(end, ranges, is_new=True)
 
@@ -125,7 +123,7 @@ class Trigger:
             if entries.consumer:
                 first = StreamId.parse(texts_of(entries.ids)[0].as_py())
                 lowest[entries.stream] = min(first, lowest.get(entries.stream, first))
-        self._acknowledging.marks.give(server, {stream: end[stream] for stream in end.shares}, lowest)
+        self._acknowledging.marks.give(server, end.token, {stream: end[stream] for stream in end.shares}, lowest)
         shares = [PendingRange(stream, end[stream], held.after or MIN_ID) for stream, held in end.shares.items()]
         acknowledge(server, member, [*shares, *claimed_ranges(end.claimed)], self._limits)
         return kept
