@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import redis
 
 from spark_streams.errors import DataLossError, GroupSharedError
+from spark_streams.source.group import group_state
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.servers import Server, skip_without_xnack
 from tests.source.driving import (
@@ -265,3 +267,21 @@ def test_a_trigger_without_released_entries_asks_nothing_more(server: Server, cl
         "cmdstat_xinfo|groups": 1,
         "cmdstat_xinfo|consumers": 1,
     }
+
+
+def test_an_acknowledgement_between_two_replies_is_taken_for_no_released_entry(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XINFO GROUPS and XINFO CONSUMERS are not answered at one moment: XPENDING has the last word."""
+    client.xgroup_create("s", "g", id="0", mkstream=True)
+    add(client, 10)
+    client.xreadgroup("g", "bob", {"s": ">"}, count=4)
+    honest = group_state._read_group_state
+
+    def amid(*given: Any) -> Any:
+        state = honest(*given)
+        return None if state is None else state._replace(released=3)
+
+    monkeypatch.setattr(group_state, "_read_group_state", amid)
+    assert drain(reader(server)) == [list(range(4, 10))]
+    assert consumers(client) == {"bob": 4, "spark": 0}
