@@ -21,7 +21,7 @@ from spark_streams.commands.shared import (
     say,
     url_option,
 )
-from spark_streams.errors import StreamStateError
+from spark_streams.errors import ConfigError, StreamStateError
 from spark_streams.monitor.terminal.units import counted
 from spark_streams.printable import printable
 
@@ -138,10 +138,15 @@ def export(stream: str, output: str, limit: int | None, url: str, **chosen: Any)
 
     address, criteria = address_of(url), criteria_of(chosen)
     written = 0
-    with click.open_file(output, "w", encoding="utf-8") as file:
-        for dead_letter in each_dead_letter(address, stream, criteria, limit):
-            file.write(as_line(dead_letter) + "\n")
-            written += 1
+    try:
+        with click.open_file(output, "w", encoding="utf-8") as file:
+            for dead_letter in each_dead_letter(address, stream, criteria, limit):
+                file.write(as_line(dead_letter) + "\n")
+                written += 1
+    except BrokenPipeError:  # of standard output: click ends quietly
+        raise
+    except OSError as error:
+        raise ConfigError(f"the dead letters cannot be written to {output}: {error}") from error
     if output != "-":
         say(f"{counted(written, 'dead letter')} of {stream} written to {output}", err=True)
     if not written:

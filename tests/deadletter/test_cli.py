@@ -246,3 +246,9 @@ def test_one_dead_letter_is_one(server: Server, tmp_path: Path) -> None:
     file = str(tmp_path / "letters.jsonl")
     assert f"1 dead letter of {DEAD} written to" in dead(server, "export", DEAD, "--output", file).output
     assert "moved 1 dead letter of dead" in dead(server, "redrive", DEAD).output
+
+
+def test_a_file_that_cannot_be_written_is_named(server: Server, tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "none" / "letters.jsonl"):
+        refused = dead(server, "export", DEAD, "-o", str(place), apart=True)
+        assert (refused.exit_code, f"cannot be written to {place}" in refused.stderr) == (1, True), refused.output
