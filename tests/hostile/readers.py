@@ -10,10 +10,13 @@ import pyarrow as pa
 from click.testing import CliRunner
 
 from spark_streams.cli import main
+from spark_streams.deadletter.redrive import Redrive
+from spark_streams.deadletter.redrive_plan import RedriveOptions
 from spark_streams.option_tables import BATCH_SOURCE
 from spark_streams.options import parse_options
 from spark_streams.source.batch_reader import BatchReader, infer_schema
 from spark_streams.source.rows.columns import Columns
+from spark_streams.wire.address import Address
 from tests.servers import Server
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -66,9 +69,22 @@ def all_commands(server: Server) -> None:
             [json.loads(line) for line in printed.splitlines()]
 
 
+def redrive(server: Server) -> None:
+    """Dead letters go back from a stream that no query reads,
+    and none of them to a key of the product, whatever it says."""
+    with server.client() as client:
+        if not client.exists("letters"):
+            return
+    report = Redrive(Address.parse(server.url), RedriveOptions("letters", limit=20)).run()
+    wrong = [to for action, to, _ in report.destinations() if action == "move" and to.startswith("rstream:")]
+    if wrong:
+        raise AssertionError(f"dead letters were sent to {wrong}")
+
+
 READERS: dict[str, Callable[[Server], object]] = {
     "rstream": all_commands,
     "spark.read of a stream": lambda server: batch(server, streams="s", inferSchema="true"),
     "spark.read of a pattern": lambda server: batch(server, streamsPattern="*"),
+    "redrive": redrive,
     "spark.read of dead letters": lambda server: batch(server, streams="dead"),
 }

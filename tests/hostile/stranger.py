@@ -124,6 +124,11 @@ def _group(stranger: Stranger) -> list[bytes]:
     return [b"XGROUP", b"CREATE", stranger.name(), stranger.text(), b"0", b"MKSTREAM"]
 
 
+def _dead_letter(stranger: Stranger) -> list[bytes]:
+    to = stranger.chance.choice([b"dead", b"letters"])  # queries read the first one, a redrive takes from the other
+    return [b"XADD", to, b"*", *stranger.fields(), *stranger.envelope()]
+
+
 def _consumer(stranger: Stranger) -> list[bytes]:
     group, name = stranger.text(), stranger.text()
     return [b"XGROUP", b"CREATECONSUMER", stranger.name(), group, name]
@@ -131,7 +136,10 @@ def _consumer(stranger: Stranger) -> list[bytes]:
 
 _STRIKES = {
     "entry of the query's stream": (lambda one: [b"XADD", b"s", b"*", *one.fields()], 6),
-    "dead letter": (lambda one: [b"XADD", b"dead", b"*", *one.fields(), *one.envelope()], 6),
+    "dead letter": (
+        lambda one: [b"XADD", one.chance.choice([b"dead", b"letters"]), b"*", *one.fields(), *one.envelope()],
+        6,
+    ),
     "entry that waits or has come back": (lambda one: [b"XADD", one.retry_names(), b"*", *one.fields()], 4),
     "stream of any name": (lambda one: [b"XADD", one.name(), b"*", *one.fields()], 5),
     "something like a shard": (lambda one: [b"XADD", one.shard_name(), b"*", *one.fields()], 1),

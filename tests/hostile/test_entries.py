@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spark_streams.deadletter.envelope import FIELDS, dead_letter_fields, is_dead_letter, opened, unmarked
 from spark_streams.deadletter.export import as_line
 from spark_streams.deadletter.page import DeadLetterPage
-from spark_streams.deadletter.redrive_plan import RedriveOptions, plan_page
+from spark_streams.deadletter.redrive_plan import RedriveOptions, origins, plan_page
 from spark_streams.deadletter.returned_entry import ReturnedEntry
 from spark_streams.deadletter.transform import dead_letters_of
 from spark_streams.keys import origin_of, read_retry_stream, returned_stream, slot_of
@@ -53,8 +53,12 @@ def test_any_entry_can_be_read_as_what_it_may_be_taken_for(chance: random.Random
     entries = [stranger.fields() for _ in range(count)]
     raw = reply(entries)
     page = DeadLetterPage(decode_entries(raw))
-    plan = plan_page(page, RedriveOptions("dead").checked(), None, None)
-    assert len(plan.rows) + plan.homeless == int(page.are_dead_letters().sum())
+    options = RedriveOptions("dead").checked()
+    letters = int(page.are_dead_letters().sum())
+    closed, everywhere = (plan_page(page, options, None, None, open_to) for open_to in ((), origins(page, options)))
+    assert closed.moved == everywhere.refused == 0
+    for plan in (closed, everywhere):
+        assert plan.moved + plan.parked + plan.homeless + plan.refused == letters
     for letter in dead_letters_of(page, np.arange(page.count)):
         line = as_line(letter)
         assert line.isprintable()
