@@ -4,23 +4,29 @@ A batch is (start, end]. What it held is on the server, in the pending list of o
 that is, and how many entries it must hold, so that a replay after a crash is the same batch or an error, never a
 smaller one (FACTS S5, S6).
 
-    {"version": 2, "group": "billing", "consumer": "spark",
+    {"version": 3, "group": "billing", "consumer": "spark",
      "token": "5f1c9a0be37d",                                       the batch's own name, "" where there was none yet
      "streams": {"orders": "1700000000000-0"},                      where each stream stands
      "batch": {"orders": {"count": 1000, "owned": true,             what the batch that ends here took from it,
                           "after": "1690000000000-0"}},             above this id
      "claimed": {"orders": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 3}]},   what it took over from others
      "counts": {"orders": {"read": 5000, "added": 9000}},           entries ever added: up to where the query
-                                                                    the query stands, and in all
-     "noAck": true}                                                 only where it was delivered without a pending list
+                                                                    stands, and in all
+     "lost": {"orders": 2},                                         entries counted as lost since the first batch
+     "noAck": true}                                                 only if it was delivered without a pending list
 
 `counts` is what losses are held against (entry_counts); `"shared": true` stands with it where others read from the
-group, too. Version 1 had no token, no claims and no `after`: it was where the batch before ended; the first version 2
-had no counts.
+group, too. An offset that differs from the one before only in `lost`, `counts` or `streams` ends a batch of no entries:
+it makes the checkpoint remember a loss that was counted (failOnDataLoss=false).
+
+Versions. 1: no token, no claims, no `after` (it was where the batch before ended). 2: no `lost`; the first ones of it
+no counts. A version reads all older ones. It refuses a newer one, and any field that it does not know: to pass over
+such a field may be to read entries twice, or never.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,8 +36,16 @@ from spark_streams.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.source.entry_count import Count
 from spark_streams.source.entry_range import EntryRange
 
-VERSION = 2
-_READABLE = (1, 2)
+VERSION = 3
+_FIELDS = {
+    "an offset": {
+        *("version", "group", "consumer", "token", "streams", "batch", "claimed", "counts", "lost", "noAck"),
+        "report",  # spark.batch_starts adds it on a Spark before 4.2
+    },
+    "batch": {"count", "owned", "after", "begun"},
+    "claimed": {"consumer", "count"},
+    "counts": {*Count._fields},
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,8 @@ class Claimed:
 class Offset:
     """group, consumer: whose pending list; positions: per stream; shares, claimed: per stream that the batch took
     from; token: the batch's name; no_ack: it was delivered without a pending list, so the group may stand above it;
-    counts: per stream what is known at its position."""
+    counts: per stream what is known at its position; lost: per stream, how many entries were counted as lost since the
+    checkpoint began."""
 
     group: str
     consumer: str
@@ -75,13 +90,20 @@ class Offset:
     token: str = ""
     no_ack: bool = False
     counts: Mapping[str, Count] = field(default_factory=dict)
+    lost: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
         """Raises OffsetError for anything that `to_json` of this or an older version did not write."""
-        if not isinstance(value, Mapping) or value.get("version") not in _READABLE:
-            raise OffsetError(f"the checkpoint's offset {value!r} is not one of rstream, version {VERSION} or older")
+        if not isinstance(value, Mapping) or type(version := value.get("version")) is not int or version < 1:
+            raise OffsetError(
+                f"the checkpoint's offset {value!r} was not written by rstream; start the query with the checkpoint "
+                "that belongs to it, or with a new checkpoint directory"
+            )
+        if version > VERSION:
+            raise _newer(f"has version {version}, and this spark-streams reads versions 1 to {VERSION}", value)
         try:
+            _refuse_unknown_fields(value)
             return cls(
                 str(value["group"]),
                 str(value["consumer"]),
@@ -94,6 +116,7 @@ class Offset:
                 str(value.get("token", "")),
                 bool(value.get("noAck", False)),
                 {stream: Count.from_json(one) for stream, one in value.get("counts", {}).items()},
+                {stream: int(count) for stream, count in value.get("lost", {}).items()},
             )
         except (KeyError, AttributeError, TypeError, ValueError, InvalidStreamId) as error:
             raise OffsetError(f"the checkpoint's offset {value!r} cannot be read: {error}") from None
@@ -114,6 +137,8 @@ class Offset:
         }
         if self.counts:
             told["counts"] = {stream: one.to_json() for stream, one in sorted(self.counts.items())}
+        if self.lost:
+            told["lost"] = dict(sorted(self.lost.items()))
         return {**told, "noAck": True} if self.no_ack else told
 
     def __getitem__(self, stream: str) -> StreamId:
@@ -153,7 +178,11 @@ class Offset:
             shares[entries.stream] = share
             positions[entries.stream] = entries.last
         kept = {stream: tuple(some) for stream, some in (claimed or {}).items()}
-        return Offset(self.group, self.consumer, positions, shares, kept, token, counts=self.counts)
+        return Offset(self.group, self.consumer, positions, shares, kept, token, counts=self.counts, lost=self.lost)
+
+    def with_lost(self, lost: Mapping[str, int]) -> Offset:
+        """The same, with so many more entries lost."""
+        return replace(self, lost=dict(Counter(self.lost) + Counter(lost)))
 
     def at(self, stream: str, position: StreamId) -> Offset:
         """The same, but for where one stream stands."""
@@ -173,6 +202,25 @@ class Offset:
     def covers(self, other: Offset) -> bool:
         """Whether the other one is this one, or what is left of it `without` some streams."""
         return self.token == other.token and self.positions.items() >= other.positions.items()
+
+
+def _refuse_unknown_fields(value: Mapping[str, Any]) -> None:
+    """Raises OffsetError if a newer version has written something that this one would pass over."""
+    parts: list[tuple[str, Mapping[str, Any]]] = [("an offset", value)]
+    for name in ("batch", "counts"):
+        parts += [(name, one) for one in value.get(name, {}).values()]
+    parts += [("claimed", one) for some in value.get("claimed", {}).values() for one in some]
+    for name, part in parts:
+        unknown = sorted(map(str, part.keys() - _FIELDS[name]))
+        if unknown:
+            raise _newer(f"has fields that this spark-streams does not know ({', '.join(unknown)} in {name})", value)
+
+
+def _newer(problem: str, value: Mapping[str, Any]) -> OffsetError:
+    return OffsetError(
+        f"the checkpoint's offset {problem}: a newer spark-streams has written it. Install a spark-streams at least as "
+        f"new as the one that ran this query last, on the driver and on the executors. The offset: {dict(value)!r}"
+    )
 
 
 def _share(value: Mapping[str, Any]) -> Share:

@@ -6,8 +6,6 @@ import re
 
 # A pattern of the failure's kind, and what is wrong.
 KNOWN: dict[str, str] = {
-    r"^named again": "what a lenient run has accepted is named again where no batch has come since",
-    r"^counted too much": "a loss is counted at each start until a batch has come after it",
     r"^(uncounted|silent) .*at-most-once": "at-most-once forgets a loss with what a crash gives up",
     r"before its late group": "what says where a pattern's streams begin was taken away before there was a checkpoint",
     r"^twice .*(flushed|server set back)": "a server that is back from before the group was made has it begin anew",

@@ -52,8 +52,10 @@ class Stream:
 
     born: the group has been seen on it, under this checkpoint; appeared: the moment when its first entry came; causes:
     what has happened to it that the query may stop for, since it was last seen to be at peace; ever: all of these;
-    counted: entries that the query has counted as lost, and nobody has held against the model yet; moved_at_first: an
-    operator has moved its group before there was a checkpoint, and nobody knows what it has had by then.
+    counted: entries that the log has said to be lost, and nobody has held against the model yet (a run that is killed
+    may say them again); remembered: how many the checkpoint had counted when the query was last at peace;
+    moved_at_first: an operator has moved its group before there was a checkpoint, and nobody knows what it has had by
+    then.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Stream:
     ever: set[str] = field(default_factory=set)
     forgiven: set[str] = field(default_factory=set)
     counted: int = 0
+    remembered: int = 0
     moved_at_first: bool = False
 
     def suffers(self, cause: str) -> None:

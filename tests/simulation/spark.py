@@ -93,6 +93,10 @@ class Query:
         """Where its offset log stands on a stream."""
         return str(self.offsets[-1]["streams"].get(stream, "0-0")) if self.offsets else "0-0"
 
+    def lost(self, stream: str) -> int:
+        """How many entries of a stream its checkpoint counts as lost."""
+        return int(self.offsets[-1].get("lost", {}).get(stream, 0)) if self.offsets else 0
+
     # -- runs ----------------------------------------------------------------------------------------------------
 
     def advance(self, available_now: bool = False) -> str:
@@ -221,6 +225,8 @@ class Query:
         self.offsets = self.offsets[:offsets]
         self.committed = min(committed, offsets - 1)
         self.tasks.forget_after(self.committed)
+        for name, stream in self.world.model.streams.items():
+            stream.remembered = min(stream.remembered, self.lost(name))
 
     def change(self, options: dict[str, str]) -> None:
         """Other options, from its next start on; which group new streams begin in stays as it was."""
@@ -239,6 +245,8 @@ class Query:
         self.die()
         self.offsets, self.committed, self.newest = [], -1, None
         self.epoch += 1
+        for stream in self.world.model.streams.values():
+            stream.remembered = 0
 
     def put_back(self) -> None:
         """The newest checkpoint instead of an older copy."""

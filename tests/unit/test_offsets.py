@@ -9,6 +9,7 @@ from spark_streams.errors import OffsetError
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.offset import Claimed, Offset, Share
+from spark_streams.spark.batch_starts import REPORT
 
 
 def at(ms: int) -> StreamId:
@@ -67,6 +68,54 @@ def test_the_written_form_of_version_1_is_read_for_ever() -> None:
     assert (offset.claimed, offset.token) == ({}, "")
 
 
+VERSION_3 = {
+    "version": 3,
+    "group": "etl",
+    "consumer": "spark",
+    "token": "5f1c9a0be37d",
+    "streams": {"flights": "1795150168606-197"},
+    "batch": {"flights": {"count": 3, "owned": False, "after": "1795150168606-0", "begun": "1795150168600-0"}},
+    "claimed": {"flights": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 2}]},
+    "counts": {"flights": {"read": 7, "added": 9, "missed": 1, "shared": True, "ahead": True}},
+    "lost": {"flights": 4},
+    "noAck": True,
+}
+
+
+def test_the_written_form_of_version_3_is_read_for_ever() -> None:
+    offset = Offset.from_json(VERSION_3)
+    assert offset.to_json() == VERSION_3
+    assert offset.lost == {"flights": 4}
+
+
+def test_what_spark_4_1_keeps_beside_an_offset_is_no_part_of_it() -> None:
+    told = {**VERSION_3, REPORT: {"lost": {"flights": 4}}}
+    assert Offset.from_json(told).to_json() == VERSION_3
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"version": 4}, "has version 4, and this spark-streams reads versions 1 to 3"),
+        ({"regions": {}}, r"\(regions in an offset\)"),
+        ({"version": 2, "regions": {}}, r"\(regions in an offset\)"),
+        ({"batch": {"flights": {"count": 3, "owned": False, "from": "0-0"}}}, r"\(from in batch\)"),
+        ({"claimed": {"flights": [{"consumer": "x", "count": 2, "of": 1}]}}, r"\(of in claimed\)"),
+        ({"counts": {"flights": {"read": 7, "added": 9, "seen": 1}}}, r"\(seen in counts\)"),
+    ],
+)
+def test_an_offset_of_a_newer_version_is_refused_with_what_to_do(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(OffsetError, match=f"{field}.*Install a spark-streams at least as new as the one"):
+        Offset.from_json({**VERSION_3, **change})
+
+
+def test_what_is_counted_as_lost_goes_on_with_each_batch() -> None:
+    begun = Offset("g", "c", {"a": at(1)}, lost={"a": 2})
+    end = begun.after([EntryRange("a", at(1), at(4), 3, True)], "t").with_lost({"a": 1, "b": 4})
+    assert end.lost == {"a": 3, "b": 4}
+    assert end.without(["a"]).lost == {"a": 3, "b": 4}  # a stream that is gone has lost what it has lost
+
+
 def test_the_written_form_of_version_2_is_read_for_ever() -> None:
     kept = {
         "version": 2,
@@ -78,7 +127,7 @@ def test_the_written_form_of_version_2_is_read_for_ever() -> None:
         "claimed": {"flights": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 2}]},
     }
     offset = Offset.from_json(kept)
-    assert offset.to_json() == kept
+    assert offset.to_json() == {**kept, "version": 3}
     assert offset.shares["flights"] == Share(3, False, StreamId(1795150168606, 0))
     assert offset.claimed["flights"] == (Claimed("spark~claim~5f1c9a0be37d", 2),)
 
@@ -94,6 +143,8 @@ def test_a_batch_that_leaves_others_entries_behind_begins_above_them() -> None:
     [
         {},
         {"version": 3},
+        {**VERSION_3, "version": "3"},
+        {**VERSION_3, "version": 0},
         {"version": 2},
         {"version": 1},
         {"version": 1, "group": "g", "consumer": "c", "streams": {"a": "x"}},

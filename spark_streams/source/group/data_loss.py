@@ -1,8 +1,9 @@
 """Entries that are gone before the query has read them: an error that names them, or counted and passed over.
 
 What is lost is found elsewhere: by the account (loss_account), by what stands at the groups (gone_or_moved), and by
-whoever reads a batch again. Here it is decided what that means, by failOnDataLoss; the counts are logged and told with
-the query's progress.
+whoever reads a batch again. Here it is decided what that means, by failOnDataLoss. The counts are logged, told with the
+query's progress, and written into the next offset (`lost`): if there is nothing to read, a batch of no entries carries
+them (microbatch.trigger), so that a restart does not count them again.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ _log = logging.getLogger("spark_streams.source")
 
 @dataclass
 class DataLoss:
-    """allowed: failOnDataLoss=false; counts: how many entries this run has passed over, per stream; at_the_end: streams
-    whose last entries are counted already, so that what tasks note of the last batch is among them."""
+    """allowed: failOnDataLoss=false; counts: how many entries this run has passed over, per stream; unlogged: those of
+    them that no offset has yet; at_the_end: streams whose last entries are counted already, so that what tasks note of
+    the last batch is among them."""
 
     allowed: bool
     counts: Counter[str] = field(default_factory=Counter)
+    unlogged: Counter[str] = field(default_factory=Counter)
     at_the_end: set[str] = field(default_factory=set)
 
     def report(self, stream: str, count: int, problem: str, remedy: str) -> None:
@@ -37,7 +40,12 @@ class DataLoss:
         """Count a loss that is allowed, or that nothing can stop any more."""
         if count:
             self.counts[stream] += count
+            self.unlogged[stream] += count
             _log.warning("stream %r: %d entries are lost: %s", stream, count, problem)
+
+    def logged(self) -> None:
+        """An offset has what is counted so far."""
+        self.unlogged.clear()
 
     def noted(self, losses: Mapping[str, int], problem: str) -> None:
         """What tasks of the last batch have noted."""

@@ -44,6 +44,7 @@ class GroupReconciler:
         self._alone = alone
         self.heads: Mapping[str, StreamState] = {}
         self._lowered: dict[str, tuple[StreamId, StreamId]] = {}  # the checkpoint's position, and what it is now
+        self._passed: dict[str, StreamId] = {}  # up to where this run goes on without what nobody was given
 
     @property
     def _member(self) -> Membership:
@@ -223,6 +224,14 @@ class GroupReconciler:
                 self._counts.share(stream)
             elif reached < states[stream].last_delivered:
                 self._passed_over(stream, reached, states[stream].last_delivered)
+                self._passed[stream] = states[stream].last_delivered
+
+    def past_what_was_passed_over(self, begin: Offset, states: Mapping[str, GroupState]) -> Offset:
+        """The checkpoint behind what this run has accepted not to read, of streams with nothing pending for us."""
+        for stream, position in self._passed.items():
+            if stream in states and not states[stream].ours and begin[stream] < position:
+                begin = begin.at(stream, position)
+        return begin
 
     def _was_ours(self, begin: Offset, stream: str) -> bool:
         known = begin.counts.get(stream)

@@ -6,6 +6,7 @@ by an earlier run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from spark_streams.ids import StreamId
@@ -30,6 +31,7 @@ class LossAccount:
         self._subscription = subscription
         self._alone = alone
         self.counts = Counts()
+        self._unlogged = Counter[str]()  # losses that `counts` has, and no offset yet
 
     def hold(
         self,
@@ -55,6 +57,10 @@ class LossAccount:
                 set_groups_to(server, self._subscription.member, {stream: Start(state.last_delivered, known.read)})
             if known is not None and (state.entries_read is None or (lost and self._alone)):
                 states[stream] = state._replace(entries_read=known.read)
+
+    def logged(self) -> None:
+        """An offset has what is counted so far."""
+        self._unlogged.clear()
 
     def forget(self, streams: Sequence[str]) -> None:
         """What was read of these up to where their groups stand is not known."""
@@ -96,6 +102,7 @@ class LossAccount:
             f"above {above} were trimmed or deleted before group {self._subscription.member.group!r} read them",
             f"keep the stream longer than the lag of its slowest group, or {GO_ON}",
         )
+        self._unlogged[stream] += lost
 
     def _recount(
         self,
@@ -127,7 +134,7 @@ class LossAccount:
         elif above is not None:
             logged = begin.counts.get(stream, known)
             if not logged.shared:
-                known = logged._replace(read=logged.read + above.get(stream, 0))
+                known = logged._replace(read=logged.read + above.get(stream, 0) + self._unlogged[stream])
             self.counts.of[stream] = known
 
     def _first_count(

@@ -154,6 +154,8 @@ class MicroBatchStream:
         self._admission.looked()
         if batch is None:
             return None
+        self._losses.logged()
+        self._groups.account.logged()
         self._current = batch
         return batch.end
 

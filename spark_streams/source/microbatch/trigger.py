@@ -59,8 +59,10 @@ class Trigger:
         self._limits = limits
 
     def next(self, server: Server, begin: Offset, most: int | None) -> CurrentBatch | None:
-        """The next batch, of at most `most` entries. None where there is nothing to read: then `begin` is acknowledged
-        before this returns, else in the background. begin: it is in Spark's commit log (docs/facts.md, S4)."""
+        """The next batch, of at most `most` entries. None if there is nothing to read: then `begin` is acknowledged
+        before this returns, else in the background. begin: it is in Spark's commit log (docs/facts.md, S4).
+
+        A batch of no entries is made if losses were counted that the checkpoint does not have yet."""
         state = self._memory.state_at(server, begin)
         self._acknowledging.marks.hold(server, [stream for stream in state.groups if stream not in begin.positions])
         token = secrets.token_hex(6)
@@ -71,7 +73,8 @@ class Trigger:
                 self._acknowledging.now(server, state.begin)
             else:
                 self._acknowledging.idle(server, state.begin)
-            return None
+            return self._batch_of_losses(server, state, token)
+        self._admission.made()
         batch = self._make_batch(server, state, contents, token)
         if not self._acknowledging.is_done(state.begin):
             self._acknowledging.beside(server, state.begin)
@@ -79,15 +82,22 @@ class Trigger:
             self._reserve_ahead(state.groups, contents.new, most)
         return batch
 
+    def _batch_of_losses(self, server: Server, state: QueryState, token: str) -> CurrentBatch | None:
+        """A batch of no entries, if the checkpoint is to remember what was passed over (failOnDataLoss=false): without
+        it each start of the query would find the same losses. The trigger after it has none: it makes no other one."""
+        begin = self._groups.past_what_was_passed_over(state.begin, state.groups)
+        if not self._losses.unlogged and (begin.positions == state.logged.positions or not self._losses.allowed):
+            return None
+        return self._make_batch(server, replace(state, begin=begin), BatchContents({}), token)
+
     def _make_batch(self, server: Server, state: QueryState, contents: BatchContents, token: str) -> CurrentBatch:
         """The batch, with an offset that names all that it holds."""
-        self._admission.made()
         remaining: Mapping[str, int] = {}
         if contents.new is None:
             # What a crash has left and this batch does not take; where new entries were reserved, nothing is left.
             remaining = Counter(state.above) - per_stream(contents.ranges)
         end = replace(
-            state.begin.after(contents.ranges, token, contents.claimed),
+            state.begin.after(contents.ranges, token, contents.claimed).with_lost(self._losses.unlogged),
             no_ack=bool(self._options["noAck"]),
             counts=self._groups.account.at_checkpoint(remaining),
         )
