@@ -96,7 +96,6 @@ def test_at_most_once_counts_what_stopped_it(server: Server, client: redis.Redis
     assert lost(again) == {"s": 1}
 
 
-@pytest.mark.xfail(strict=True, reason="the position of a group that others read from stays, and nothing is counted")
 def test_a_rolled_back_checkpoint_of_a_shared_group_counts_what_it_passes_over(
     server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,7 +12,7 @@ from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.operator_commands import replay_command, seek_command
 from spark_streams.retention.commit_mark import Mark
 from spark_streams.source.entry_count import Count
-from spark_streams.source.group.count_entries import still_there
+from spark_streams.source.group.count_entries import count_between, still_there
 from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.group.entry_counts import Counts
 from spark_streams.source.group.group_admin import Start
@@ -199,9 +199,14 @@ class Mender:
         if not self.losses.allowed:
             lenient = "the query sets it back by itself" if alone else "the query goes on without what lies between"
             raise DataLossError(f"{problem}, or set failOnDataLoss=false: {lenient}")
+        _log.warning("%s%s", problem, ": it is set back" if alone else ": others read from it, and it stays")
         if alone:
             mended.moved[stream] = self._start(begin, stream)
-        _log.warning("%s%s", problem, ": it is set back" if alone else ": others read from it, and it stays")
+        elif mark is not None and begin.token and mark.up_to > logged:
+            # The query has read a part of it, under the newer checkpoint. Nobody can tell which.
+            count = count_between(self.server, stream, logged, mark.up_to)
+            self.losses.add(stream, max(1, count), "or fewer: the query has read some of them under another checkpoint")
+            mended.begin = begin.at(stream, mark.up_to)
 
     def _was_entered(self, begin: Offset, stream: str, alone: bool) -> bool:
         """Whether our consumer must be in the group by now. Checkpoints that count were written by a version that

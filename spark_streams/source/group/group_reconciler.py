@@ -43,7 +43,7 @@ class GroupReconciler:
         self._counts = account.counts
         self._alone = alone
         self.heads: Mapping[str, StreamState] = {}
-        self._lowered: dict[str, tuple[StreamId, StreamId]] = {}  # the checkpoint's position, and what it is now
+        self._moved: dict[str, tuple[StreamId, StreamId]] = {}  # the checkpoint's position, and what it is now
         self._passed: dict[str, StreamId] = {}  # up to where this run goes on without what nobody was given
 
     @property
@@ -67,7 +67,7 @@ class GroupReconciler:
 
         Raises DataLossError, GroupMissingError, StreamStateError, GroupSharedError.
         """
-        begin = self._as_lowered(begin)
+        begin = self._as_moved(begin)
         if afresh:
             for stream, known in begin.counts.items():
                 self._counts.of.setdefault(stream, known)
@@ -86,21 +86,21 @@ class GroupReconciler:
         create_consumers(server, self._member, [stream for stream, state in states.items() if not state.known])
         return mended.begin, states
 
-    def _as_lowered(self, begin: Offset) -> Offset:
-        """The checkpoint, where this run has found that its server has lost some of it."""
-        for stream, (was, now) in self._lowered.items():
+    def _as_moved(self, begin: Offset) -> Offset:
+        """The checkpoint, with the positions that this run goes on from (failOnDataLoss=false)."""
+        for stream, (was, now) in self._moved.items():
             begin = begin.at(stream, now) if begin[stream] == was else begin
         return begin
 
     def _lower(self, begin: Offset, mended: Offset) -> list[str]:
-        """Remember streams that the checkpoint stands above."""
-        lowered = {
+        """Remember where the checkpoint stands now. Returns the streams on which it was set back."""
+        moved = {
             stream: (begin[stream], position)
             for stream, position in mended.positions.items()
             if position != begin[stream]
         }
-        self._lowered |= lowered
-        return list(lowered)
+        self._moved |= moved
+        return [stream for stream, (was, now) in moved.items() if now < was]
 
     def _without_vanished(self, server: Server, begin: Offset, groups: dict[str, GroupState | None]) -> Offset:
         """The checkpoint without streams of a pattern that are gone, which are read no more; taken from `groups`, too.
