@@ -206,7 +206,7 @@ class Mender:
             # The query has read a part of it, under the newer checkpoint. Nobody can tell which.
             count = count_between(self.server, stream, logged, mark.up_to)
             self.losses.add(stream, max(1, count), "or fewer: the query has read some of them under another checkpoint")
-            mended.begin = begin.at(stream, mark.up_to)
+            mended.begin = mended.begin.at(stream, mark.up_to)
 
     def _was_entered(self, begin: Offset, stream: str, alone: bool) -> bool:
         """Whether our consumer must be in the group by now. Checkpoints that count were written by a version that

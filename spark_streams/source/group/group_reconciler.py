@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from spark_streams.errors import DataLossError
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.operator_commands import seek_command
+from spark_streams.retention.commit_mark import Mark, committed_key
 from spark_streams.source.group.commit_marks import Marks
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.gone_or_moved import Mender, is_another, vanished
@@ -206,12 +207,21 @@ class GroupReconciler:
         return groups
 
     def explain(
-        self, server: Server, begin: Offset, states: Mapping[str, GroupState], given: Mapping[str, StreamId]
+        self,
+        server: Server,
+        begin: Offset,
+        states: Mapping[str, GroupState],
+        given: Mapping[str, StreamId],
+        marks: Mapping[str, Mark],
     ) -> None:
         """Why groups stand above the checkpoint, if nobody else reads: the entries between are pending for us, or were
-        acknowledged before they were read (at-most-once, up to `given`), or were read by a consumer that
-        has left since (the server counts them as read), or the group was set forward. Raises DataLossError for the
-        last."""
+        acknowledged before they were read (at-most-once, up to `given`), or were read by a consumer that has left since
+        (the server counts them as read), or the group was set forward, or the checkpoint is an older copy whose commit
+        mark is lost. Raises DataLossError for the last two.
+
+        To be called before anything up to `begin` is acknowledged: that writes a mark that was lost. If the mark is
+        there, it is not above the checkpoint, so the checkpoint is no older copy.
+        """
         above = {stream: state for stream, state in states.items() if state.last_delivered > begin[stream]}
         asked = [s for s, state in above.items() if not state.is_shared(self._member) and self._was_ours(begin, s)]
         summaries = server.pipeline([("XPENDING", stream, self._member.group) for stream in asked])
@@ -219,12 +229,14 @@ class GroupReconciler:
             if isinstance(summary, ReplyError):
                 raise server.error_of(summary, ("XPENDING", stream, self._member.group))
             last = StreamId.parse(summary[2]) if summary[0] else MIN_ID
-            reached = max(begin[stream], last, given[stream])
-            if reached < states[stream].last_delivered and states[stream].counted:
+            reached, position = max(begin[stream], last, given[stream]), states[stream].last_delivered
+            if reached < position and states[stream].counted and stream in marks:
                 self._counts.share(stream)
-            elif reached < states[stream].last_delivered:
-                self._passed_over(stream, reached, states[stream].last_delivered)
-                self._passed[stream] = states[stream].last_delivered
+            elif reached < position:
+                read = states[stream].entries_read
+                known = begin.counts[stream].read if states[stream].counted else read
+                self._passed_over(stream, reached, position, 0 if read is None or known is None else read - known)
+                self._passed[stream] = position
 
     def past_what_was_passed_over(self, begin: Offset, states: Mapping[str, GroupState]) -> Offset:
         """The checkpoint behind what this run has accepted not to read, of streams with nothing pending for us."""
@@ -237,12 +249,24 @@ class GroupReconciler:
         known = begin.counts.get(stream)
         return bool(begin.token) and known is not None and not known.shared
 
-    def _passed_over(self, stream: str, reached: StreamId, position: StreamId) -> None:
-        group = self._member.group
-        problem = (
-            f"group {group!r} of stream {stream!r} stands at {position}, and nothing above {reached} was given to "
-            f"anybody: it was set forward. Set it back ({seek_command(stream, group, reached)})"
-        )
+    def _passed_over(self, stream: str, reached: StreamId, position: StreamId, unknown: int) -> None:
+        """unknown: how many entries the group has read of what lies between, and the checkpoint does not know of."""
+        group, consumer = self._member.group, self._member.consumer
+        back = seek_command(stream, group, reached)
+        if unknown:
+            key = committed_key(stream, group, consumer).decode("utf-8", "replace")
+            problem = (
+                f"group {group!r} of stream {stream!r} has read {unknown} entries above {reached} up to {position} "
+                f"that the checkpoint does not know of, and the query's commit mark {key!r} is gone: the checkpoint is "
+                "an older copy, another checkpoint was used with this group, or another consumer has read them and "
+                "left. Start the query with the checkpoint that was used last. To read them again with this one, set "
+                f"the group back ({back})"
+            )
+        else:
+            problem = (
+                f"group {group!r} of stream {stream!r} stands at {position}, and nothing above {reached} was given to "
+                f"anybody: it was set forward. Set it back ({back})"
+            )
         if not self._losses.allowed:
             raise DataLossError(f"{problem}, or set failOnDataLoss=false to go on without what lies between")
         _log.warning("%s", problem)

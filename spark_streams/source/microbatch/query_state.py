@@ -141,7 +141,7 @@ class RunMemory:
                 groups = self._groups.alone(server, begin, groups, {}, afresh=True)
         above: dict[str, int] | None = None
         if self.is_fresh or self._differs_from_memory(groups, unacknowledged, prefetch):
-            groups = self._ask_what_is_left(server, begin, list(groups))
+            groups = self._ask_what_is_left(server, begin, groups)
             prefetch, unacknowledged = None, {}
             above = {} if self._no_ack else {stream: state.ours for stream, state in groups.items()}
         elif prefetch is not None:
@@ -185,14 +185,17 @@ class RunMemory:
                 return True
         return False
 
-    def _ask_what_is_left(self, server: Server, begin: Offset, streams: list[str]) -> dict[str, GroupState]:
+    def _ask_what_is_left(
+        self, server: Server, begin: Offset, groups: Mapping[str, GroupState]
+    ) -> dict[str, GroupState]:
         """The groups as they are, when what the checkpoint has is acknowledged and what others have done to our entries
         is known. Raises DataLossError where entries were passed over and that is not allowed."""
-        member, marks = self._subscription.member, self._acknowledging.marks
+        member, marks, streams = self._subscription.member, self._acknowledging.marks, list(groups)
         if not self.is_fresh and not marks.are_there(server):
             self.begin_afresh()  # the server came back from an older state, without our noticing
             marks.read(server, streams)
         given = {stream: marks.given(stream) for stream in streams}
+        self._groups.explain(server, begin, groups, given, marks.of)  # acknowledging writes the marks that are gone
         self._acknowledging.now(server, begin)
         groups = self._groups.now(server, streams)
         # What is pending above a group that was set back will be delivered again: it must not be pending twice.
@@ -209,5 +212,4 @@ class RunMemory:
             delete_empty_consumers(server, member, groups)
         # At most once: entries that a crash has kept from being read are given up, and are no loss.
         self._groups.account.forget([s for s in streams if given[s] > begin[s] and groups[s].last_delivered > begin[s]])
-        self._groups.explain(server, begin, groups, given)
         return groups

@@ -60,6 +60,43 @@ def test_an_older_copy_of_the_checkpoint_is_noticed(
     assert [n for batch in drain(again, 10, log[2]) for n in batch][:30] == list(range(20, 50))
 
 
+def test_an_older_copy_of_the_checkpoint_is_noticed_without_its_commit_mark(
+    server: Server, client: redis.Redis
+) -> None:
+    """What the group has read shows it. The mark is not written anew before that: a second start says the same."""
+    add(client, 50)
+    one = reader(server, limits=NEVER_AHEAD)
+    log = batches(one, 4)
+    [mark] = client.keys("rstream:committed:*")
+    client.delete(mark)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="20 entries .* commit mark .* is gone.*an older copy") as raised:
+            reader(server, limits=NEVER_AHEAD).latestOffset(log[2], TEN)
+    stop_all()
+    carry_out(server, str(raised.value), "--even-active")  # without its mark the consumer looks like any client's
+    again = reader(server, limits=NEVER_AHEAD)
+    assert [n for batch in drain(again, 10, log[2]) for n in batch] == list(range(20, 50))
+
+
+def test_an_older_copy_without_its_commit_mark_is_counted_if_losses_are_allowed(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 50)
+    log = batches(reader(server, limits=NEVER_AHEAD), 4)
+    client.delete(*client.keys("rstream:committed:*"))
+    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(40, 50))
+    assert lost(lenient) == 20
+
+
+def test_the_newest_checkpoint_goes_on_without_its_commit_mark(server: Server, client: redis.Redis) -> None:
+    add(client, 50)
+    log = batches(reader(server, limits=NEVER_AHEAD), 4)
+    client.delete(*client.keys("rstream:committed:*"))
+    again = reader(server, limits=NEVER_AHEAD)
+    assert [n for batch in drain(again, 10, log[4]) for n in batch] == list(range(40, 50))
+
+
 def test_an_older_copy_of_the_checkpoint_is_read_again_from_there_where_that_is_allowed(
     server: Server, client: redis.Redis
 ) -> None:
