@@ -16,6 +16,7 @@ from spark_streams.numbers import COUNT_MAX, whole
 
 PREFIX = "rstream:"  # of every key of the product
 RUNS = "rstream:runs"  # the highest number that a run of a sink was given
+CLOSED = b""  # the field of a sink's record that is no stream: the last batch that is complete
 SLOTS = 16384
 _TAG = re.compile(rb"[^{]*\{([^}]+)\}", re.DOTALL)
 

@@ -33,6 +33,12 @@ class Batch:
         return "." in self.query
 
     @property
+    def follows_another(self) -> bool:
+        """Whether the sink must have closed a batch of this query before: Spark numbers the first one 0, and each batch
+        is closed, also if it has no rows. A named write may be left out of any of them."""
+        return self.number > 0 and not self.is_named_write
+
+    @property
     def told(self) -> str:
         """Where the source says that the batch is a piece of one that was cut."""
         return narrowed_key(self.query.partition(".")[0])

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from spark_streams.keys import CLOSED
 from spark_streams.sink import refusals
 from spark_streams.sink.balance import Balance, Kind, Total
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.ledger import CLOSED, Command, Keys, number_in
+from spark_streams.sink.ledger import Command, Keys, number_in
 from spark_streams.sink.replicas import wait_for_replicas
 from spark_streams.sink.witness import Witness, leave_word, place_of, require_all_there
 from spark_streams.wire.address import Address

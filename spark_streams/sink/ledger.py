@@ -64,7 +64,6 @@ from spark_streams.wire.connection import Argument
 Command = tuple[Argument, ...]
 
 JOB_SECONDS = 7 * 86_400  # until the keys of a job expire
-CLOSED = b""  # the record's field that is no stream
 NONE_CLOSED = -1  # what a job's record says while the job runs
 _COUNTS = struct.Struct("<II")
 HEAD_FIELDS = ("batch", "runs", "done", "rows", "total")

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from spark_streams.keys import CLOSED
 from spark_streams.sink import refusals
 from spark_streams.sink.fingerprint import Multiset
-from spark_streams.sink.ledger import CLOSED, HEAD_FIELDS, Command, Part, Role, expiry, number_in, read_mark
+from spark_streams.sink.ledger import HEAD_FIELDS, Command, Part, Role, expiry, number_in, read_mark
 from spark_streams.sink.ledger_view import Ask, LedgerView, LedgerViews, checked
 from spark_streams.wire.connection import Reply
 from spark_streams.wire.multi_exec import Outcome, framed
@@ -118,6 +119,8 @@ class _Opening:
         """Spark begins a batch when the one before it is done; where the server has another opinion, it has lost
         something. Raises LedgerError."""
         batch, head = self._batch, view.head
+        if closed is None and head.batch is None and head.done is None and batch.follows_another:
+            raise refusals.no_record(batch)
         if head.batch is not None and head.is_open_before(batch.number):
             told, parts = self._ask([("GET", batch.told), ("SMEMBERS", view.keys.parts)])
             if batch.is_named_by(told):

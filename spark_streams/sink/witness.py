@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_streams.keys import witness_key
+from spark_streams.keys import CLOSED, witness_key
 from spark_streams.sink import refusals
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.ledger import CLOSED, HEAD_FIELDS, Command, Head, Keys, number_in
+from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, number_in
 from spark_streams.wire.connection import Reply
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.server import Server
@@ -70,6 +70,8 @@ def require_all_there(
     last batch that is, as the record says. Raises LedgerError where the server has lost some of it."""
     witness, closed = witness or Witness(-1, {}), -1 if closed is None else closed
     before, known = batch.number - 1, max(closed, witness.batch)
+    if known < 0 and not record and batch.follows_another:
+        raise refusals.no_record(batch)
     is_first_look = 0 <= witness.batch < batch.number
     if known < 0 or (known >= before and not is_first_look):
         return

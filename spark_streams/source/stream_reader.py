@@ -29,6 +29,7 @@ from spark_streams.source.microbatch.micro_batch_stream import MicroBatchStream
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Task
 from spark_streams.source.recovery.poison_batch import tell_the_sink
+from spark_streams.source.recovery.poison_record import note_try, tried_key
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.shard_sets import require_not_in_shards_since, require_shards_of, with_shards
@@ -56,7 +57,8 @@ _log = logging.getLogger("spark_streams.source")
 class TaskBatch:
     """What tasks know of their micro-batch. token: its own name; narrowed: it is a piece of one that failed; lossy: it
     has fewer entries than it was given; tasks: how many it has; notes_beside: the stream that notes on columns stand
-    beside; wants_absent: whether these are to tell of columns that no entry has a field for."""
+    beside; wants_absent: whether these are to tell of columns that no entry has a field for; tried: the key to note
+    Spark's name of the batch under, None: attempts at it are not counted."""
 
     token: str
     narrowed: bool
@@ -64,6 +66,7 @@ class TaskBatch:
     tasks: int
     notes_beside: str
     wants_absent: bool
+    tried: bytes | None
 
 
 class EntriesPartition(InputPartition):
@@ -206,8 +209,10 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         # Where nothing is left to read, a task says so to the sink.
         tasks = plan.tasks or [Task(())]
         beside, wants_absent = next(iter(stop.taken_from), ""), not self.batches.knows_fields
-        batch = TaskBatch(stop.token, plan.narrowed, lossy, len(tasks), beside, wants_absent)
-        return [EntriesPartition(task, batch) for task in tasks]
+        tried = None if self._options["maxDeliveries"] is None or not stop.held else tried_key(stop)
+        batch = TaskBatch(stop.token, plan.narrowed, lossy, len(tasks), beside, wants_absent, tried)
+        others = replace(batch, tried=None)  # one task notes it
+        return [EntriesPartition(task, others if at else batch) for at, task in enumerate(tasks)]
 
     def commit(self, end: dict[str, Any]) -> None:
         self.batches.commit(self._offset(end))
@@ -251,6 +256,9 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 except RStreamError as error:
                     self._say_here(report, error)
 
+            if batch.tried is not None:
+                tried = batch.tried
+                server.run(lambda connection: note_try(connection, tried, batch.token, *self._batch_names()))
             if batch.narrowed:
                 server.run(lambda connection: tell_the_sink(connection, *self._batch_names()))
             elif batch.lossy:

@@ -120,7 +120,7 @@ def _take_all(world: World, name: str, cause: str) -> None:
     """A stream is gone with its group. Before there is a checkpoint nobody else knows that the query was there."""
     world.model.take(world.model.alive(name), cause)
     for one in world.model.of(name):
-        if one.gone and not one.named and not one.settled:
+        if one.gone and not one.settled:
             one.gone = cause  # nobody can tell any more
     if not world.query.offsets:
         world.model.excuse(world.model.of(name), EARLY)

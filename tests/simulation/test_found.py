@@ -136,7 +136,6 @@ def fails(server: Server, client: redis.Redis, *steps: str | Step, sink: str, **
         return [failure.kind for failure in run(server, client, plan).failures]
 
 
-@pytest.mark.xfail(strict=True, reason="a batch that the sink has done is set aside like one that it has not")
 def test_a_batch_that_is_done_in_the_sink_is_not_set_aside(server: Server, client: redis.Redis) -> None:
     """The query is killed between the sink and the commit log, as often as maxDeliveries says."""
     options = {"maxDeliveries": "1", "deadLetterStream": "dead"}

@@ -14,6 +14,7 @@ from tests.servers import Server
 from tests.sink.writing import (
     KilledError,
     batch_of,
+    came_before,
     close,
     dying,
     frame,
@@ -33,6 +34,7 @@ def tell(server: Server, number: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_of_a_failed_whole_are_claimed_by_its_pieces(server: Server, seed: int) -> None:
+    came_before(server, 7)
     chance = random.Random(seed)
     rows = list(range(300))
     checked = options(server.url, chunkSize="16")
@@ -83,6 +85,7 @@ def test_several_streams_wait_for_their_pieces(server: Server) -> None:
 
 
 def test_without_a_cut_what_is_missing_is_still_an_error(server: Server) -> None:
+    came_before(server, 1)
     checked = options(server.url, chunkSize="16")
     killed_before_chunk(4, [frame(range(64))], checked, batch_of(1))
     tell(server, 0)  # an earlier batch was a piece

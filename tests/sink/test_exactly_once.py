@@ -17,6 +17,7 @@ from tests.servers import Server
 from tests.sink.writing import (
     KilledError,
     batch_of,
+    came_before,
     close,
     dying,
     frame,
@@ -97,6 +98,7 @@ def test_twins_write_the_rows_once(server: Server, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_killed_run_is_taken_up_with_other_partitions(server: Server, seed: int) -> None:
     """Drivers die after any number of chunks; the last one has another number of partitions, and rows elsewhere."""
+    came_before(server, 7)
     chance = random.Random(seed)
     rows = [chance.randrange(300) for _ in range(400)]
     checked = options(server.url, chunkSize=str(chance.choice([16, 50, 1000])))
@@ -141,6 +143,7 @@ def test_tasks_of_a_run_that_takes_over_may_race(server: Server) -> None:
 
 
 def test_what_a_killed_run_wrote_and_this_one_lacks_is_an_error(server: Server) -> None:
+    came_before(server, 3)
     checked = options(server.url)
     write([frame([1, 2, 3])], checked, batch_of(3))
     batch = batch_of(3)
@@ -166,6 +169,7 @@ def test_a_killed_run_is_kept_from_writing_on(server: Server) -> None:
 
 def test_a_finished_batch_is_not_written_again(server: Server) -> None:
     """Killed between sink and commit log: the replay writes nothing, and must have the same rows."""
+    came_before(server, 5)
     checked, batch = options(server.url, chunkSize="64"), batch_of(5)
     close(checked, batch, write([frame(ROWS)], checked, batch))
     again = batch_of(5)
@@ -179,6 +183,7 @@ def test_a_finished_batch_is_not_written_again(server: Server) -> None:
 
 
 def test_a_checkpoint_that_was_set_back_is_an_error(server: Server) -> None:
+    came_before(server, 4)
     checked = options(server.url)
     for number in (4, 5):
         batch = batch_of(number)

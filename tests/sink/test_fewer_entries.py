@@ -12,7 +12,18 @@ import redis
 from spark_streams.errors import LedgerError
 from spark_streams.task_context import MicroBatchName
 from tests.servers import Server
-from tests.sink.writing import KilledError, batch_of, close, dying, frame, ledger_keys, numbers, options, write
+from tests.sink.writing import (
+    KilledError,
+    batch_of,
+    came_before,
+    close,
+    dying,
+    frame,
+    ledger_keys,
+    numbers,
+    options,
+    write,
+)
 from tests.source.driving import ALL, add, forget_all, reader
 
 ROWS = list(range(100))
@@ -81,6 +92,7 @@ def test_a_batch_that_is_done_may_have_fewer_rows(
 
 
 def test_what_is_told_of_another_batch_does_not_count(server: Server, client: redis.Redis) -> None:
+    came_before(server, 1)
     checked = options(server.url, chunkSize="20")
     with pytest.raises(KilledError):
         write(dying([frame(ROWS)]), checked, batch_of(1))

@@ -14,7 +14,7 @@ from spark_streams.sink.runs import begin_job
 from tests.proxy import Proxy
 from tests.servers import Server
 from tests.sink.standing import standing
-from tests.sink.writing import batch_of, close, frame, ledger_keys, numbers, options, write
+from tests.sink.writing import batch_of, came_before, close, frame, ledger_keys, numbers, options, write
 
 ROWS = list(range(60))
 ONCE = Counter(ROWS)
@@ -34,6 +34,7 @@ def batch_done(url: str, batch: Batch, rows: list[int], stream: str = "out") -> 
 @pytest.mark.parametrize("between", [1, 2, 5])
 def test_a_task_that_wakes_up_batches_later_writes_nothing(server: Server, between: int) -> None:
     """Its twin has written the rows; the batches since had no rows, or rows for another stream."""
+    came_before(server, 3)
     batch = batch_of(3)
     batch_done(server.url, batch, ROWS)
     for number in range(4, 4 + between):
@@ -47,6 +48,7 @@ def test_a_task_that_wakes_up_batches_later_writes_nothing(server: Server, betwe
 @pytest.mark.parametrize("between", [0, 1, 2])
 def test_wherever_a_task_stands_still_its_twin_has_written_the_rows(server: Server, at: int, between: int) -> None:
     """Before any of its requests: what it has seen of the ledger before counts no more."""
+    came_before(server, 3)
     batch = batch_of(3)
     with standing(lambda: sleepily(server.url, batch), at) as zombie:
         assert zombie.stood
@@ -61,6 +63,7 @@ def test_wherever_a_task_stands_still_its_twin_has_written_the_rows(server: Serv
 def test_wherever_a_task_of_a_killed_run_stands_still_the_next_run_has_written_the_rows(
     server: Server, at: int, between: int
 ) -> None:
+    came_before(server, 3)
     old = batch_of(3)
     with standing(lambda: sleepily(server.url, old), at) as zombie:
         assert zombie.stood
@@ -77,6 +80,7 @@ def test_wherever_a_task_stands_still_a_batch_that_was_closed_without_its_rows_g
     server: Server, at: int, between: int, how: str
 ) -> None:
     """The next run had no entries to read (delivery=at-most-once), or wrote them at least once."""
+    came_before(server, 2)
     batch_done(server.url, batch_of(2), [])
     with standing(lambda: sleepily(server.url, batch_of(3)), at) as zombie:
         assert zombie.stood
@@ -101,6 +105,7 @@ def test_a_driver_that_stands_still_while_it_closes_a_batch_undoes_nothing(
     server: Server, at: int, between: int
 ) -> None:
     """Another one has run the batch again, and later ones; their ledger stays as they left it."""
+    came_before(server, 3)
     checked, old = options(server.url, chunkSize="20"), batch_of(3)
     result = write([frame(ROWS)], checked, old)
     with standing(lambda: close(checked, old, result), at) as zombie:

@@ -36,6 +36,12 @@ def batch_of(number: int, query: str = "q") -> Batch:
     return Batch(query, number, run_name(next(_RUNS)), expires=False)
 
 
+def came_before(server: Server, number: int, query: str = "q") -> None:
+    """What is left of the batches before this one, if none of them had rows: the server knows the query."""
+    with server.client() as client:
+        client.hset(f"rstream:sink:{query}", "", number - 1)
+
+
 def frame(numbers: Sequence[int], streams: Sequence[str] | None = None) -> pa.RecordBatch:
     """Rows of one number and some text; streams: column `to`, for option streamColumn."""
     columns = {"n": pa.array(numbers, pa.int64()), "text": pa.array([f"row {n}" for n in numbers])}

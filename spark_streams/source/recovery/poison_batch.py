@@ -33,7 +33,13 @@ from spark_streams.source.pending_list import PendingRange, claimed_ranges, pend
 from spark_streams.source.recovery.claim_consumers import delete_claim_consumers
 from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.poison_pieces import MARK, Held, held_apart, held_by, move
-from spark_streams.source.recovery.poison_record import Failure, Remembered, drop_failure, failure_of
+from spark_streams.source.recovery.poison_record import (
+    Failure,
+    Remembered,
+    drop_failure,
+    failure_of,
+    is_done_in_the_sink,
+)
 from spark_streams.source.recovery.suspects import PIECES, Book
 from spark_streams.source.recovery.taken_entries import forget, taken_over
 from spark_streams.wire.server import Server
@@ -78,8 +84,10 @@ class PoisonBatch:
     # -- a batch is planned --------------------------------------------------------------------------------------
 
     def attempt(self, server: Server, member: Membership, begin: Offset, end: Offset, gone: Sequence[str] = ()) -> bool:
-        """Count this run's attempt at a batch, and set its entries aside where too many have died of it. Whether it is
-        cut: less than it was. gone: streams of the batch whose group has vanished, and with it what was pending.
+        """Count this run's attempt at a batch, and set its entries aside if too many have died of it and the sink has
+        not completed it. Return whether it is cut: less than it was.
+
+        gone: streams of the batch whose group has vanished, and with it what was pending.
 
         To be called again where it has raised. Raises GroupMissingError, ServerError, DataLossError.
         """
@@ -91,7 +99,8 @@ class PoisonBatch:
             ranges = ranges_of(begin, end.without(gone)) if died else []
             ours = pending_ranges(server, member, ranges, _PAGE, limits=self._limits)
             book = replace(book, runs=died + 1, run=self._run)
-            if not ours or (book.aside is None and died < book.allows(self._most, whole=_is_whole(book, end))):
+            may_go_on = died < book.allows(self._most, whole=_is_whole(book, end))
+            if not ours or (book.aside is None and (may_go_on or is_done_in_the_sink(server, end))):
                 self._remembered.save(server, end, book)
             else:
                 book = self._set_aside(server, member, end, book, ranges, ours, _promised(end.without(gone)))

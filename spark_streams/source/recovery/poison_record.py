@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
-from spark_streams.keys import is_returned, key_beside
+from spark_streams.keys import CLOSED, is_returned, key_beside, record_key
+from spark_streams.numbers import whole
 from spark_streams.source.offset import Offset
 from spark_streams.source.recovery.suspects import Book
 from spark_streams.wire.server import Server
@@ -59,6 +60,30 @@ def _book(key: bytes, text: bytes) -> Book:
             "another client has changed it. Only the query's user may write keys rstream:… (docs/identity.md). Restore "
             "the key from the server's backup; if no batch of the query has failed yet, delete it (DEL)"
         ) from None
+
+
+def note_try(server: Server, key: bytes, token: str, query: str, batch: str) -> None:
+    """A task notes which micro-batch of Spark's the batch with this token is. key: from `tried_key`."""
+    if query:
+        server.execute("SET", key, f"{token} {batch} {query}")
+
+
+def is_done_in_the_sink(server: Server, end: Offset) -> bool:
+    """Whether an exactly-once sink on this server has completed the batch that ends here: then no run has died of its
+    entries, but between the sink and Spark's commit log. False if nobody can tell: another sink, another server."""
+    note = server.execute("GET", tried_key(end))
+    token, _, named = (note or b"").decode("utf-8", "replace").partition(" ")
+    batch, _, query = named.partition(" ")
+    if token != end.token or not query:
+        return False
+    [reply] = server.pipeline([("HGET", record_key(query), CLOSED)])  # an error: we have no right to the sink's keys
+    closed, number = whole(reply) if isinstance(reply, bytes) else None, whole(batch)
+    return closed is not None and number is not None and closed >= number
+
+
+def tried_key(end: Offset) -> bytes:
+    """Where a task notes which micro-batch of Spark's the last batch was."""
+    return key_beside(_first(end), "tried", end.group, end.consumer)
 
 
 def failure_of(server: Server, end: Offset) -> Failure:
