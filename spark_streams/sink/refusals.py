@@ -194,7 +194,7 @@ def no_record(batch: Batch) -> LedgerError:
     """The server knows nothing of a query that has come to a later batch than its first."""
     before = batch.number - 1
     return LedgerError(
-        f"{_who(batch)} is the first one that this server is told of: nothing shows which rows are written of it and of "
+        f"{_who(batch)} is the first one that this server is told of: nothing shows what is written of it and of "
         "the batches before it. Cause: the file metadata of the checkpoint is gone (then Spark 4.0 and 4.1 give the "
         "query a new id), or the sink's keys rstream:sink:… are gone, or the query has written elsewhere so far, or "
         "with delivery=at-least-once. If metadata is gone, write it again with the id that the query had: it stands in "
