@@ -16,7 +16,7 @@ from collections.abc import Callable
 from spark_streams.errors import UnsupportedError
 from spark_streams.keys import CLOSED, RUNS
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.ledger import JOB_SECONDS
+from spark_streams.sink.ledger import JOB_SECONDS, NONE_CLOSED, number_in
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.eviction import ASK, drops_any_key, evicting_policy, worst_of
