@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -147,3 +148,21 @@ def test_a_stream_that_is_no_longer_asked_for_may_be_deleted(
     run(only, tmp_path)
     run(only, tmp_path)
     assert ns(spark, tmp_path) == list(range(15))
+
+
+def test_a_loss_without_a_later_entry_is_remembered_by_the_checkpoint(
+    spark: SparkSession, server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    """failOnDataLoss=false: one batch of no entries says so, and no run after it makes another, or stops."""
+    add(client, "s", 0, 3)
+    run(read_stream(spark, server, "n INT", streams="s"), tmp_path)
+    add(client, "s", 3, 5)
+    client.xtrim("s", maxlen=0, approximate=False)
+    for strict in ("false", "false", "true"):
+        run(read_stream(spark, server, "n INT", streams="s", failOnDataLoss=strict), tmp_path)
+        offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))
+        assert [one.name for one in offsets] == ["0", "1"]
+        assert json.loads(offsets[-1].read_text().splitlines()[-1])["lost"] == {"s": 2}
+    add(client, "s", 5, 7)
+    run(read_stream(spark, server, "n INT", streams="s"), tmp_path)
+    assert ns(spark, tmp_path) == [0, 1, 2, 5, 6]

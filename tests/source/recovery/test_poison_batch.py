@@ -11,8 +11,15 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError, ServerUnreachableError
-from spark_streams.source.offset import Offset
-from spark_streams.source.recovery.poison_record import Failure, Remembered, note_failure
+from spark_streams.ids import StreamId
+from spark_streams.source.offset import Offset, Share
+from spark_streams.source.recovery.poison_record import (
+    Failure,
+    Remembered,
+    is_done_in_the_sink,
+    note_failure,
+    tried_key,
+)
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
@@ -324,3 +331,28 @@ def test_a_query_that_has_only_claimed_so_far_is_narrowed_too(server: Server, cl
     end = one.latestOffset(start, ALL)
     assert end["streams"] == {}
     assert read(one, start, end) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("note", "closed", "is_done"),
+    [
+        ("t 3 q", "3", True),
+        ("t 3 q", "4", True),
+        ("t 3 q", "2", False),
+        ("t 3 q", None, False),  # the sink is on another server, or keeps no ledger
+        ("another 3 q", "3", False),
+        (None, "3", False),
+        ("t \xb2 q", "3", False),
+        ("t 3 q", "9" * 5000, False),
+    ],
+)
+def test_the_sinks_record_tells_whether_it_has_completed_a_batch(
+    server: Server, client: redis.Redis, note: str | None, closed: str | None, is_done: bool
+) -> None:
+    end = Offset("g", "spark", {"s": StreamId(5, 0)}, {"s": Share(2, True)}, token="t")
+    if note is not None:
+        client.set(tried_key(end), note)
+    if closed is not None:
+        client.hset("rstream:sink:q", "", closed)
+    with Connection(Address.parse(server.url)) as there:
+        assert is_done_in_the_sink(there, end) == is_done
