@@ -12,14 +12,14 @@ smaller one (FACTS S5, S6).
      "claimed": {"orders": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 3}]},   what it took over from others
      "counts": {"orders": {"read": 5000, "added": 9000}},           entries ever added: up to where the query
                                                                     stands, and in all
-     "lost": {"orders": 2},                                         entries counted as lost since the first batch
+     "losses": {"orders": 2},                                       entries counted as lost since the first batch
      "noAck": true}                                                 only if it was delivered without a pending list
 
 `counts` is what losses are held against (entry_counts); `"shared": true` stands with it where others read from the
-group, too. An offset that differs from the one before only in `lost`, `counts` or `streams` ends a batch of no entries:
-it makes the checkpoint remember a loss that was counted (failOnDataLoss=false).
+group, too. An offset that differs from the one before only in `losses`, `counts` or `streams` ends a batch of no
+entries: it makes the checkpoint remember a loss that was counted (failOnDataLoss=false).
 
-Versions. 1: no token, no claims, no `after` (it was where the batch before ended). 2: no `lost`; the first ones of it
+Versions. 1: no token, no claims, no `after` (it was where the batch before ended). 2: no `losses`; the first ones of it
 no counts. A version reads all older ones. It refuses a newer one, and any field that it does not know: to pass over
 such a field may be to read entries twice, or never.
 """
@@ -39,7 +39,7 @@ from spark_streams.source.entry_range import EntryRange
 VERSION = 3
 _FIELDS = {
     "an offset": {
-        *("version", "group", "consumer", "token", "streams", "batch", "claimed", "counts", "lost", "noAck"),
+        *("version", "group", "consumer", "token", "streams", "batch", "claimed", "counts", "losses", "noAck"),
         "report",  # spark.batch_starts adds it on a Spark before 4.2
     },
     "batch": {"count", "owned", "after", "begun"},
@@ -116,7 +116,7 @@ class Offset:
                 str(value.get("token", "")),
                 bool(value.get("noAck", False)),
                 {stream: Count.from_json(one) for stream, one in value.get("counts", {}).items()},
-                {stream: int(count) for stream, count in value.get("lost", {}).items()},
+                {stream: int(count) for stream, count in value.get("losses", {}).items()},
             )
         except (KeyError, AttributeError, TypeError, ValueError, InvalidStreamId) as error:
             raise OffsetError(f"the checkpoint's offset {value!r} cannot be read: {error}") from None
@@ -138,7 +138,7 @@ class Offset:
         if self.counts:
             told["counts"] = {stream: one.to_json() for stream, one in sorted(self.counts.items())}
         if self.lost:
-            told["lost"] = dict(sorted(self.lost.items()))
+            told["losses"] = dict(sorted(self.lost.items()))
         return {**told, "noAck": True} if self.no_ack else told
 
     def __getitem__(self, stream: str) -> StreamId:

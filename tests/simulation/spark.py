@@ -95,7 +95,7 @@ class Query:
 
     def lost(self, stream: str) -> int:
         """How many entries of a stream its checkpoint counts as lost."""
-        return int(self.offsets[-1].get("lost", {}).get(stream, 0)) if self.offsets else 0
+        return int(self.offsets[-1].get("losses", {}).get(stream, 0)) if self.offsets else 0
 
     # -- runs ----------------------------------------------------------------------------------------------------
 

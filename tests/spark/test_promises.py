@@ -162,7 +162,7 @@ def test_a_loss_without_a_later_entry_is_remembered_by_the_checkpoint(
         run(read_stream(spark, server, "n INT", streams="s", failOnDataLoss=strict), tmp_path)
         offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))
         assert [one.name for one in offsets] == ["0", "1"]
-        assert json.loads(offsets[-1].read_text().splitlines()[-1])["lost"] == {"s": 2}
+        assert json.loads(offsets[-1].read_text().splitlines()[-1])["losses"] == {"s": 2}
     add(client, "s", 5, 7)
     run(read_stream(spark, server, "n INT", streams="s"), tmp_path)
     assert ns(spark, tmp_path) == [0, 1, 2, 5, 6]

@@ -77,7 +77,7 @@ VERSION_3 = {
     "batch": {"flights": {"count": 3, "owned": False, "after": "1795150168606-0", "begun": "1795150168600-0"}},
     "claimed": {"flights": [{"consumer": "spark~claim~5f1c9a0be37d", "count": 2}]},
     "counts": {"flights": {"read": 7, "added": 9, "missed": 1, "shared": True, "ahead": True}},
-    "lost": {"flights": 4},
+    "losses": {"flights": 4},
     "noAck": True,
 }
 

@@ -2,8 +2,8 @@
 
 What is lost is found elsewhere: by the account (loss_account), by what stands at the groups (gone_or_moved), and by
 whoever reads a batch again. Here it is decided what that means, by failOnDataLoss. The counts are logged, told with the
-query's progress, and written into the next offset (`lost`): if there is nothing to read, a batch of no entries carries
-them (microbatch.trigger), so that a restart does not count them again.
+query's progress, and written into the next offset (`losses`): if there is nothing to read, a batch of no entries
+carries them (microbatch.trigger), so that a restart does not count them again.
 """
 
 from __future__ import annotations

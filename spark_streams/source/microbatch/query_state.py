@@ -195,7 +195,8 @@ class RunMemory:
             self.begin_afresh()  # the server came back from an older state, without our noticing
             marks.read(server, streams)
         given = {stream: marks.given(stream) for stream in streams}
-        self._groups.explain(server, begin, groups, given, marks.of)  # acknowledging writes the marks that are gone
+        if not self._no_ack:  # before anything is acknowledged: that writes the marks that are gone
+            self._groups.explain(server, begin, groups, given, marks.of)
         self._acknowledging.now(server, begin)
         groups = self._groups.now(server, streams)
         # What is pending above a group that was set back will be delivered again: it must not be pending twice.
