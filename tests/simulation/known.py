@@ -6,7 +6,6 @@ import re
 
 # A pattern of the failure's kind, and what the row says.
 KNOWN: dict[str, str] = {
-    r"^(uncounted|silent) .*at-most-once": "at-most-once forgets a loss with what a crash gives up",
     r"before its late group": "what says where a pattern's streams begin was taken away before there was a checkpoint",
     r"^twice .*server set back": "a lenient query takes a server from before its group was made for one made anew",
     r"^twice \| passed over .*group made anew": "the group is moved in the moment in which the query takes a batch",
