@@ -95,7 +95,7 @@ class Operator:
             remedies.append(lambda: self._acknowledge(streams))
         if "without noAck" in text:
             remedies.append(self._list_pending)
-        if _GOES_ON in text:
+        if _GOES_ON in text or "started again" in text:
             remedies.append(lambda: self._world.tell("   operator: just once more"))
         if not remedies:
             self._world.fail(f"no remedy | {shape(error)}", text)
