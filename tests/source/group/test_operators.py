@@ -60,21 +60,22 @@ def test_an_older_copy_of_the_checkpoint_is_noticed(
     assert [n for batch in drain(again, 10, log[2]) for n in batch][:30] == list(range(20, 50))
 
 
+@pytest.mark.parametrize("options", [{}, {"delivery": "at-most-once"}], ids=str)
 def test_an_older_copy_of_the_checkpoint_is_noticed_without_its_commit_mark(
-    server: Server, client: redis.Redis
+    server: Server, client: redis.Redis, options: dict[str, str]
 ) -> None:
     """What the group has read shows it. The mark is not written anew before that: a second start says the same."""
     add(client, 50)
-    one = reader(server, limits=NEVER_AHEAD)
+    one = reader(server, limits=NEVER_AHEAD, **options)
     log = batches(one, 4)
     [mark] = client.keys("rstream:committed:*")
     client.delete(mark)
     for _ in range(2):
         with pytest.raises(DataLossError, match="20 entries .* commit mark .* is gone.*an older copy") as raised:
-            reader(server, limits=NEVER_AHEAD).latestOffset(log[2], TEN)
+            reader(server, limits=NEVER_AHEAD, **options).latestOffset(log[2], TEN)
     stop_all()
     carry_out(server, str(raised.value), "--even-active")  # without its mark the consumer looks like any client's
-    again = reader(server, limits=NEVER_AHEAD)
+    again = reader(server, limits=NEVER_AHEAD, **options)
     assert [n for batch in drain(again, 10, log[2]) for n in batch] == list(range(20, 50))
 
 
