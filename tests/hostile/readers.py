@@ -47,7 +47,7 @@ def command(server: Server, *words: str) -> str:
     obeyed = {c for c in result.output if not c.isprintable() and c != "\n"}
     if obeyed:
         raise AssertionError(f"rstream {' '.join(words)} prints {sorted(obeyed)}")
-    return result.output
+    return result.stdout
 
 
 def batch(server: Server, **options: str) -> list[dict[str, Any]]:
