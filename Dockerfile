@@ -1,4 +1,6 @@
 # Spark with spark-streams, for master, workers and drivers alike: all have the same Python. See compose.yaml.
+# Pin the image by its digest for a build of your own: no registry of images could be asked when this was written.
+#   docker buildx imagetools inspect python:3.12-slim-bookworm --format '{{.Manifest.Digest}}'     then  FROM python@sha256:…
 FROM python:3.12-slim-bookworm
 
 # Java's configuration wants the folder of manual pages, which slim images do not have; Spark's scripts want ps.
@@ -19,9 +21,10 @@ RUN pip install '.[spark]' \
     && rm -rf /tmp/flights build ./*.egg-info \
     && useradd --create-home spark \
     && mkdir /data \
-    && chown spark /app /data
+    && chown spark /data
 
 ENV PYSPARK_PYTHON=/usr/local/bin/python SPARK_CONF_DIR=/app/conf
+# Whose is /data and nothing else: what runs cannot change the program.
 USER spark
 VOLUME /data
 CMD ["python", "-m", "spark_streams"]
