@@ -24,7 +24,8 @@ RUN pip install '.[spark]' \
     && chown spark /data
 
 ENV PYSPARK_PYTHON=/usr/local/bin/python SPARK_CONF_DIR=/app/conf
-# Whose is /data and nothing else: what runs cannot change the program.
+# Whose is /data and nothing else: what runs cannot change the program. Spark makes folders where it is started.
 USER spark
 VOLUME /data
+WORKDIR /data
 CMD ["python", "-m", "spark_streams"]

@@ -28,7 +28,7 @@ def test_every_file_that_compose_names_is_in_the_clone() -> None:
         program, *words = ours[name]
         assert program == "spark-submit"
         files = [word.removeprefix("--config=").removeprefix("--properties-file=") for word in words]
-        named = [word for word in files if word.startswith(("conf/", "jobs/"))]
+        named = [word.removeprefix("/app/") for word in files if word.startswith(("/app/conf/", "/app/jobs/"))]
         assert len(named) == 3
         assert all((ROOT / one).is_file() for one in named), named
         settings = [word.removeprefix("--set=").split("=", 1) for word in words if word.startswith("--set=")]
@@ -111,5 +111,5 @@ def test_a_release_is_built_with_tools_whose_hashes_are_known() -> None:
 def test_who_runs_in_the_image_owns_the_data_and_nothing_else() -> None:
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert re.findall(r"chown (.*?)\s*$", text, re.M) == ["spark /data"]
-    assert "\nUSER spark\n" in text
+    assert "\nUSER spark\nVOLUME /data\nWORKDIR /data\n" in text
     assert "chmod" not in text
