@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 import redis
 
-from spark_streams.deadletter.envelope import FIELDS, MARK, opened
+from spark_streams.deadletter.envelope import FIELDS, MARK, dead_letter_fields, opened
 from spark_streams.errors import InvalidOptionError, RStreamError
 from spark_streams.keys import read_retry_stream, retry_stream, returned_stream
 from spark_streams.source.stream_reader import StreamReader
@@ -588,3 +588,18 @@ def test_what_waits_does_so_while_committed_entries_are_removed(server: Server, 
     assert sorted(row["n"] for row in found) == [0, 1, 2]
     assert [one["dl.id"] for one in dead(client)] == ids
     assert client.xlen("s") == client.xlen(BACK) == 0
+
+
+def test_what_another_query_of_the_group_lets_wait_longer_comes_back_in_one_that_has_fewer_delays(
+    server: Server, client: redis.Redis
+) -> None:
+    """Also in levels that came to hold something after the query had looked for the first time."""
+    some(client, bad=0, good=1)
+    one = another_reader(server, TEXTS, **{**LETTERS, "retryDelay": "1ms"})
+    at = first_batch(one)
+    told = {"stream": "s", "id": "5-5", "deliveries": "3", "first-failed": "2020-01-01T00:00:00.000000Z"}
+    words = dead_letter_fields([b"n", b"late"], told)
+    client.execute_command("XADD", retry_stream("s", "g", 3), "1-0", *words)
+    found, _ = run(one, client, at)
+    assert [row["n"] for row in found] == ["late"]
+    assert waiting(client) == 0

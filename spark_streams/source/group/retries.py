@@ -130,10 +130,10 @@ class Retries:
                 if left or (back and not self._lists):
                     self._say_what_stays(server, stream)
                 continue
-            levels = _ALL if left else range(1, len(self._delays) + 1)
+            # All of them: another query of the group may have more delays than this one, now or later.
             self._waiting[stream] = [
                 _Waiting(retry_stream(stream, self._group, n), self._delays[min(n, len(self._delays)) - 1])
-                for n in levels
+                for n in _ALL
             ]
         if self._delays:
             told = " ".join(map(str, self._delays))
