@@ -17,6 +17,7 @@ from spark_streams.engine.persistence.aof_loader import CorruptFileError, Loadin
 from spark_streams.engine.persistence.aof_writer import PersistenceError
 from spark_streams.engine.server.event_loop import Server
 from spark_streams.engine.settings.config import Config
+from spark_streams.engine.settings.table import SettingError
 
 _LEVELS = {"debug": 10, "verbose": 10, "notice": 20, "warning": 30, "nothing": 100}
 
@@ -44,6 +45,9 @@ def main(arguments: list[str] | None = None, prog: str = "python -m spark_stream
         where = server.listen()
     except OSError as problem:
         print(f"spark_streams.engine: cannot listen on {problem.filename}: {problem.strerror}", file=sys.stderr)
+        return 1
+    except SettingError as problem:
+        print(f"spark_streams.engine: {problem}", file=sys.stderr)
         return 1
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: server.stop_soon())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from spark_streams.engine.persistence.crc64 import crc64
 from spark_streams.engine.persistence.dump import dump
+from spark_streams.engine.persistence.rdb import LIST, STREAM_2, STRING, put_length, put_string
 from spark_streams.engine.persistence.rdb_encodings import BadDataError, pack, unpack
 from spark_streams.engine.persistence.restore import WrongVersionError, load
 from spark_streams.engine.store.node_limits import NodeLimits
@@ -19,7 +21,7 @@ from spark_streams.engine.store.stream import Stream
 from tests.engine.state import Inside, state
 from tests.engine.test_against_redis import EXAMPLES, GROUPS, Command, commands
 from tests.engine.wire import Failed, Wire, wire
-from tests.servers import Server
+from tests.servers import Server, running_engine, serving
 
 LIMITS = NodeLimits()
 
@@ -243,3 +245,102 @@ def samples(redis_server: Server) -> list[bytes]:
         found.append(call("DUMP", "s"))
     assert not any(isinstance(one, Failed) for one in found)
     return found
+
+
+def sealed(body: bytes) -> bytes:
+    """A payload with this value: version and checksum behind it."""
+    whole = body + (10).to_bytes(2, "little")
+    return whole + crc64(whole).to_bytes(8, "little")
+
+
+def stream_payload(last: int, deleted: int, added: int, deliveries: int = 1) -> bytes:
+    """One entry 5-0, a group with that entry pending, and these counters."""
+    out = bytearray([STREAM_2])
+    put_length(out, 1)
+    put_string(out, (5 << 64).to_bytes(16, "big"))
+    put_string(out, pack([1, 0, 1, b"f", 0, 2, 0, 0, b"v", 4]))
+    put_length(out, 1)
+    for number in (last, 0, 5, 0, deleted, 0, added):
+        put_length(out, number)
+    put_length(out, 1)
+    put_string(out, b"g")
+    for number in (5, 0, 1, 1):
+        put_length(out, number)
+    out += (5 << 64).to_bytes(16, "big") + (1000).to_bytes(8, "little")
+    put_length(out, deliveries)
+    put_length(out, 1)
+    put_string(out, b"c")
+    out += (1000).to_bytes(8, "little")
+    put_length(out, 1)
+    out += (5 << 64).to_bytes(16, "big")
+    return sealed(bytes(out))
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [(5, 6, 1), (5, 2**64 - 1, 1), (5, 0, 0), (5, 0, 2**63), (5, 0, 2**64 - 1), (5, 0, 1, 2**63)],
+    ids=["deleted above last", "greatest deleted", "added below length", "added 2^63", "added 2^64", "deliveries 2^63"],
+)
+def test_restore_checks_counters_as_xsetid_does(numbers: tuple[int, ...]) -> None:
+    """Numbers that XSETID refuses, or that no reply can carry, are not a stream."""
+    with running_engine() as server, wire(server) as client:
+        assert client.call("RESTORE", "s", "0", stream_payload(7, 6, 9)) == b"OK"
+        assert client.call("RESTORE", "t", "0", stream_payload(*numbers)) == "ERR Bad data format"
+        assert client.call("EXISTS", "t") == 0
+
+
+def lzf(plain: int) -> bytes:
+    """A compressed string of so many zeros, about; it takes a hundredth of them."""
+    runs = (plain - 1) // 264
+    packed = b"\x00\x00" + b"\xe0\xff\x00" * runs
+    out = bytearray([0xC3])
+    put_length(out, len(packed))
+    put_length(out, 1 + 264 * runs)
+    return bytes(out) + packed
+
+
+def wide_nodes(length: int, count: int) -> bytes:
+    """A stream of entries whose only field has a long name, which the payload has once."""
+    entries: list[bytes | int] = []
+    for number in range(count):
+        entries += [2, number, 0, 1, 4]
+    out = bytearray([STREAM_2])
+    put_length(out, 1)
+    put_string(out, (5 << 64).to_bytes(16, "big"))
+    put_string(out, pack([count, 0, 1, b"n" * length, 0, *entries]))
+    put_length(out, count)
+    for number in (5 + count, 0, 5, 0, 0, 0, count, 0):
+        put_length(out, number)
+    return sealed(bytes(out))
+
+
+BOMBS = {
+    "string": sealed(bytes([STRING]) + lzf(400_000_000)),
+    "list of compressed strings": sealed(bytes([LIST, 40]) + lzf(20_000_000) * 40),
+    "stream with a long field name": wide_nodes(300_000, 20_000),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+@pytest.mark.parametrize("limit", ["maxmemory", "proto-max-bulk-len"])
+def test_a_small_payload_does_not_grow_to_gigabytes(kind: str, limit: str) -> None:
+    """It is refused before the memory is taken: above maxmemory, or else above proto-max-bulk-len."""
+    payload = BOMBS[kind]
+    assert len(payload) < 10_000_000
+    with serving(f"--{limit}", "64mb") as served, wire(served) as client:
+        client.socket.settimeout(60)
+        reply = client.call("RESTORE", "k", "0", payload)
+        assert isinstance(reply, Failed)
+        assert limit in reply
+        assert client.call("EXISTS", "k") == 0
+        status = Path(f"/proc/{served.process.pid}/status").read_text()
+        assert int(status.partition("VmHWM:")[2].split(maxsplit=1)[0]) < 250_000
+
+
+def test_payloads_one_after_another_do_not_pass_maxmemory() -> None:
+    """What each has become counts for the next one."""
+    with serving("--maxmemory", "64mb") as served, wire(served) as client:
+        payload = sealed(bytes([STRING]) + lzf(20_000_000))
+        replies = [client.call("RESTORE", f"k{number}", "0", payload) for number in range(10)]
+        assert replies[:2] == [b"OK"] * 2
+        assert set(map(str, replies[4:])) == {"OOM command not allowed when used memory > 'maxmemory'."}

@@ -147,6 +147,55 @@ def test_config_set_refuses_in_the_words_of_redis(server: Server) -> None:
             client.call("CONFIG", "SET", "proto-max-bulk-len", "512mb")
 
 
+# What the kernel refuses on a usual Linux, or what can be changed only at a restart.
+KERNEL_ROWS = [
+    "tcp-keepalive 40000", "tcp-keepalive 2147483647", "maxclients 4294967295", "maxclients 2000000000",
+    "tcp-backlog 2147483647", "unixsocketperm 7777", "port 70000", "port 1", "bind nowhere.invalid", "tls-port 1",
+    "dir /nowhere", "logfile /nowhere/x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", KERNEL_ROWS)
+def test_a_setting_that_the_kernel_refuses_is_an_error_of_config_set(row: str) -> None:
+    """It changes nothing, and the next client comes in."""
+    name = row.split(maxsplit=1)[0]
+    with serving() as served, wire(served) as client:
+        before = client.call("CONFIG", "GET", name)
+        assert isinstance(client.call("CONFIG", "SET", *row.split()), Failed)
+        assert client.call("CONFIG", "GET", name) == before
+        with wire(served) as other:
+            assert other.call("PING") == b"PONG"
+        assert client.call("CONFIG", "SET", "timeout", "2147483647", "tcp-keepalive", "60") == b"OK"
+        with wire(served) as other:
+            assert other.call("PING") == b"PONG"
+    assert served.process.returncode == 0
+
+
+def test_settings_that_were_changed_before_one_was_refused_are_as_they_were() -> None:
+    """All or none: also what a setting has already set in motion."""
+    with serving("--requirepass", "secret") as served, wire(served) as client:
+        client.call("AUTH", "secret")
+        assert isinstance(client.call("CONFIG", "SET", "requirepass", "", "tcp-keepalive", "40000"), Failed)
+        with wire(served) as other:
+            assert other.raw("PING") == NOAUTH
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--tcp-keepalive", "40000"), ("--unixsocket", "x" * 200), ("--bind", "a\\x00b"), ("--bind", "x" * 300)],
+)
+def test_a_setting_that_the_kernel_refuses_at_the_start_is_one_line(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """From a file, because a command line has no zero bytes; no traceback."""
+    (tmp_path / "engine.conf").write_text(f'port {free_port()}\n{arguments[0][2:]} "{arguments[1]}"\n')
+    ended = subprocess.run(
+        [sys.executable, "-m", "spark_streams.engine", str(tmp_path / "engine.conf")],
+        capture_output=True, text=True, check=False, timeout=30,
+    )  # fmt: skip
+    assert ended.returncode in (1, 2)
+    assert "Traceback" not in ended.stderr
+    assert arguments[0][2:] in ended.stderr or "listen on" in ended.stderr
+
+
 def refused(*arguments: str, file: str | None = None, folder: Path | None = None) -> str:
     """What is said about options that are wrong."""
     words = [*arguments]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from spark_streams.engine.access import OUT_OF_MEMORY
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.core import Engine
 from spark_streams.engine.persistence import snapshot
 from spark_streams.engine.persistence.dump import dump as payload_of
-from spark_streams.engine.persistence.rdb_encodings import BadDataError
+from spark_streams.engine.persistence.rdb_encodings import BadDataError, TooLargeError
 from spark_streams.engine.persistence.restore import WrongVersionError, load
 from spark_streams.engine.resp.replies import NIL, OK, CommandError, Reply, bulk
 from spark_streams.engine.store.keyspace import Value
+from spark_streams.engine.store.memory import size_of
+
+_USUAL_GROWTH = 8  # bytes in memory for a byte of a payload
 
 
 @command("dump", 2, "readonly", (1, 1, 1))
@@ -41,6 +45,8 @@ def restore(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             journal.write(db, b"DEL", key)
         return OK
     db.set(key, value)
+    if engine.memory.limit:
+        engine.memory.grow(size_of(value))
     if due:
         db.expires[key] = due
     if journal is not None:
@@ -76,9 +82,17 @@ def _restore_options(args: list[bytes]) -> tuple[bool, bool]:
 
 
 def _value_of(payload: bytes, engine: Engine) -> Value:
-    """Raises CommandError where the payload cannot be read."""
+    """Raises CommandError if the payload cannot be read, or its value is larger than a small payload may become."""
+    limit = engine.config.number("proto-max-bulk-len") + _USUAL_GROWTH * len(payload)
+    room = engine.memory.room()
     try:
-        return load(payload, engine.node_limits, engine.now)
+        return load(payload, engine.node_limits, engine.now, limit if room is None else min(room, limit))
+    except TooLargeError:
+        if room is not None and room < limit:
+            raise CommandError(OUT_OF_MEMORY) from None
+        raise CommandError(
+            f"ERR the value of this payload takes over {limit} bytes of memory. A larger proto-max-bulk-len allows it"
+        ) from None
     except WrongVersionError:
         raise CommandError("ERR DUMP payload version or checksum are wrong") from None
     except BadDataError:

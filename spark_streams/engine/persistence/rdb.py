@@ -25,7 +25,9 @@ released entries for 8.8: what is older has no place for them. Sources: `rdb.c`,
 
 from __future__ import annotations
 
-from spark_streams.engine.persistence.rdb_encodings import BadDataError
+from collections.abc import Callable
+
+from spark_streams.engine.persistence.rdb_encodings import PER_ELEMENT, BadDataError, TooLargeError
 from spark_streams.ids import U64_MAX
 
 # Types, by their names in `rdb.h`.
@@ -70,13 +72,34 @@ def put_id(out: bytearray, entry_id: int) -> None:
 
 
 class Source:
-    """Bytes and how far they are read. Raises BadDataError where they end too early."""
+    """Bytes and how far they are read. Raises BadDataError if they end too early.
 
-    __slots__ = ("at", "data")
+    `room` is the memory that the value may take: each part is counted before it is made. Raises TooLargeError.
+    """
 
-    def __init__(self, data: bytes) -> None:
+    __slots__ = ("at", "data", "room")
+
+    def __init__(self, data: bytes, room: int) -> None:
         self.data = data
         self.at = 0
+        self.room = room
+
+    def charge(self, size: int) -> None:
+        """So many bytes are about to be taken for the value."""
+        self.room -= size
+        if self.room < 0:
+            raise TooLargeError
+
+    def unpacked(self, unpack: Callable[[bytes, int], list[bytes]], kept: bool = True) -> list[bytes]:
+        """The elements of a packed string. kept: they become part of the value as they are."""
+        room = self.room
+        packed = self.string()
+        elements = unpack(packed, self.room // PER_ELEMENT)
+        if kept:
+            self.charge(len(elements) * PER_ELEMENT)
+        else:
+            self.room = room
+        return elements
 
     def take(self, count: int) -> bytes:
         """So many bytes."""
@@ -120,15 +143,25 @@ class Source:
         """A string, whichever way it is stored."""
         value, special = self._length()
         if not special:
+            self.charge(min(value, len(self.data)) + PER_ELEMENT)
             return self.take(value)
         if value < 3:
+            self.charge(PER_ELEMENT)
             return b"%d" % int.from_bytes(self.take(1 << value), "little", signed=True)
         if value != 3:
             raise BadDataError("not a string")
         packed, plain = self.length(), self.length()
         if plain > packed * _MAX_RATIO:
             raise BadDataError("a compressed string claims too much")
+        self.charge(plain + PER_ELEMENT)
         return _expand(self.take(packed), plain)
+
+    def number(self) -> int:
+        """What a reply can carry as an integer."""
+        value = self.length()
+        if value >> 63:
+            raise BadDataError("a number above 2^63-1")
+        return value
 
     def id(self) -> int:
         """Two numbers."""
@@ -139,15 +172,18 @@ class Source:
         return int.from_bytes(self.take(16), "big")
 
     def time(self) -> int:
-        """Milliseconds."""
-        return int.from_bytes(self.take(8), "little", signed=True)
+        """Milliseconds; -1 for never."""
+        value = int.from_bytes(self.take(8), "little", signed=True)
+        if value < -1:
+            raise BadDataError("a time before 1970")
+        return value
 
 
 def _expand(data: bytes, length: int) -> bytes:
     """LZF: runs of plain bytes, and references to what was there up to 8 KB before."""
     out = bytearray()
     at = 0
-    while at < len(data):
+    while at < len(data) and len(out) <= length:
         control = data[at]
         at += 1
         if control < 32:

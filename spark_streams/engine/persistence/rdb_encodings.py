@@ -23,6 +23,13 @@ class BadDataError(ValueError):
     """The bytes are not what they should be."""
 
 
+class TooLargeError(Exception):
+    """The value would take more memory than it may."""
+
+
+PER_ELEMENT = 50  # bytes at least that an element takes in memory beside its own
+
+
 def pack(elements: Iterable[bytes | int]) -> bytes:
     """A listpack. Strings that are numbers are stored as such."""
     out = bytearray(6)
@@ -85,8 +92,8 @@ def _back_length_bytes(length: int) -> int:
     return 1 if length <= 127 else 2 if length < 16383 else 3 if length < 2097151 else 4 if length < 268435455 else 5
 
 
-def unpack(data: bytes) -> list[bytes]:
-    """The elements of a listpack. Raises BadDataError."""
+def unpack(data: bytes, most: int = 1 << 62) -> list[bytes]:
+    """The elements of a listpack. Raises BadDataError, and TooLargeError if they are more than `most`."""
     if len(data) < 7 or int.from_bytes(data[:4], "little") != len(data) or data[-1] != 0xFF:
         raise BadDataError("not a listpack")
     elements: list[bytes] = []
@@ -118,14 +125,16 @@ def unpack(data: bytes) -> list[bytes]:
         at += _back_length_bytes(at - start)
         if at > end:
             raise BadDataError("an element runs over the listpack")
+        if len(elements) > most:
+            raise TooLargeError
     count = int.from_bytes(data[4:6], "little")
     if count not in (0xFFFF, len(elements)):
         raise BadDataError("a listpack counts wrongly")
     return elements
 
 
-def unpack_ziplist(data: bytes) -> list[bytes]:
-    """The elements of a ziplist: what Redis before 7.0 packed with. Raises BadDataError."""
+def unpack_ziplist(data: bytes, most: int = 1 << 62) -> list[bytes]:
+    """The elements of a ziplist: what Redis before 7.0 packed with. Raises as `unpack`."""
     if len(data) < 11 or int.from_bytes(data[:4], "little") != len(data) or data[-1] != 0xFF:
         raise BadDataError("not a ziplist")
     elements: list[bytes] = []
@@ -156,12 +165,16 @@ def unpack_ziplist(data: bytes) -> list[bytes]:
             at += 1 + size
         if at > end:
             raise BadDataError("an element runs over the ziplist")
+        if len(elements) > most:
+            raise TooLargeError
     return elements
 
 
-def unpack_intset(data: bytes) -> list[bytes]:
-    """The numbers of an intset. Raises BadDataError."""
+def unpack_intset(data: bytes, most: int = 1 << 62) -> list[bytes]:
+    """The numbers of an intset. Raises as `unpack`."""
     size, count = int.from_bytes(data[:4], "little"), int.from_bytes(data[4:8], "little")
     if size not in (2, 4, 8) or len(data) != 8 + size * count:
         raise BadDataError("not an intset")
+    if count > most:
+        raise TooLargeError
     return [b"%d" % int.from_bytes(data[at : at + size], "little", signed=True) for at in range(8, len(data), size)]

@@ -38,20 +38,25 @@ from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 
 READ_VERSION = 14  # Redis 8.8
+# Bytes of memory beside those of the text.
+_PER_FIELD, _PER_ENTRY, _PER_PENDING = 10, 60, 300
 
 
 class WrongVersionError(ValueError):
     """The payload is of a newer version than this, or its checksum does not fit."""
 
 
-def load(payload: bytes, limits: NodeLimits, now: int) -> Value:
-    """The value of a payload. Raises WrongVersionError, BadDataError."""
+def load(payload: bytes, limits: NodeLimits, now: int, room: int = 1 << 62) -> Value:
+    """The value of a payload, of `room` bytes in memory at the most.
+
+    Raises WrongVersionError, BadDataError, TooLargeError.
+    """
     if len(payload) < 10 or int.from_bytes(payload[-10:-8], "little") > READ_VERSION:
         raise WrongVersionError
     checksum = int.from_bytes(payload[-8:], "little")
     if checksum and checksum != crc64(payload[:-8]):
         raise WrongVersionError
-    source = Source(payload[:-10])
+    source = Source(payload[:-10], room)
     try:
         kind = source.take(1)[0]
         read = _READERS.get(kind)
@@ -88,8 +93,7 @@ def _quicklist(source: Source, packed: bool) -> list[bytes]:
     elements: list[bytes] = []
     for _ in range(source.count()):
         plain = packed and source.length() == 1
-        node = source.string()
-        elements += [node] if plain else unpack(node) if packed else unpack_ziplist(node)
+        elements += [source.string()] if plain else source.unpacked(unpack if packed else unpack_ziplist)
     return elements
 
 
@@ -98,13 +102,13 @@ _READERS: dict[int, Callable[[Source], Value]] = {
     LIST: _strings,
     SET: lambda source: _distinct(_strings(source)),
     HASH: _hash,
-    LIST_ZIPLIST: lambda source: unpack_ziplist(source.string()),
-    SET_INTSET: lambda source: _distinct(unpack_intset(source.string())),
-    HASH_ZIPLIST: lambda source: _pairs(unpack_ziplist(source.string())),
+    LIST_ZIPLIST: lambda source: source.unpacked(unpack_ziplist),
+    SET_INTSET: lambda source: _distinct(source.unpacked(unpack_intset)),
+    HASH_ZIPLIST: lambda source: _pairs(source.unpacked(unpack_ziplist)),
     LIST_QUICKLIST: lambda source: _quicklist(source, packed=False),
-    HASH_LISTPACK: lambda source: _pairs(unpack(source.string())),
+    HASH_LISTPACK: lambda source: _pairs(source.unpacked(unpack)),
     LIST_QUICKLIST_2: lambda source: _quicklist(source, packed=True),
-    SET_LISTPACK: lambda source: _distinct(unpack(source.string())),
+    SET_LISTPACK: lambda source: _distinct(source.unpacked(unpack)),
 }
 _STREAM_KINDS = (STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5)
 
@@ -115,9 +119,12 @@ def _stream(source: Source, kind: int, limits: NodeLimits, now: int) -> Stream:
         first = source.string()
         if len(first) != 16:
             raise BadDataError("a node without an id")
-        for entry_id, pairs in _entries(int.from_bytes(first, "big"), unpack(source.string())):
+        elements = source.unpacked(unpack, kept=False)
+        for entry_id, pairs in _entries(int.from_bytes(first, "big"), elements):
             if entry_id <= stream.last_id:
                 raise BadDataError("ids out of order")
+            # Names of fields are stored once for all entries, and are part of each.
+            source.charge(sum(map(len, pairs)) + _PER_FIELD * len(pairs) + _PER_ENTRY)
             stream.append(entry_id, entry_wire(entry_id, fields_wire(pairs)), pairs)
     if source.length() != stream.length:
         raise BadDataError("counts its entries wrongly")
@@ -128,7 +135,9 @@ def _stream(source: Source, kind: int, limits: NodeLimits, now: int) -> Stream:
     if kind != STREAM:
         source.id()  # the first one: it is seen from the entries
         stream.max_deleted_id = source.id()
-        stream.entries_added = source.length()
+        stream.entries_added = source.number()
+        if stream.max_deleted_id > last or stream.entries_added < stream.length:
+            raise BadDataError("counters that XSETID refuses")
     for _ in range(source.count(4)):
         name = source.string()
         if name in stream.groups:
@@ -158,7 +167,7 @@ def _idempotence(source: Source, memory: Idempotence, now: int) -> None:
             raise BadDataError("a producer stands there twice")
         if messages:
             memory.producers[producer] = messages
-    memory.added, memory.duplicates = source.length(), source.length()
+    memory.added, memory.duplicates = source.number(), source.number()
 
 
 def _entries(first: int, elements: list[bytes]) -> Iterator[tuple[int, list[bytes]]]:
@@ -205,7 +214,8 @@ def _group(source: Source, kind: int, stream: Stream, now: int) -> Group:
         entry_id = source.raw_id()
         if entry_id in pending:
             raise BadDataError("an entry is pending twice")
-        pending[entry_id] = (source.time(), source.length())
+        source.charge(_PER_PENDING)
+        pending[entry_id] = (source.time(), source.number())
     owners: dict[int, Consumer] = {}
     for _ in range(source.count(10)):
         name = source.string()

@@ -10,11 +10,13 @@ import resource
 import selectors
 import socket
 from pathlib import Path
+from typing import Any
 
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import error
 from spark_streams.engine.server.connections import Connections
 from spark_streams.engine.server.listeners import Listener, open_listeners
+from spark_streams.engine.settings.table import SettingError
 
 _OWN_FILES = 32  # open files beside the clients'
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -35,7 +37,11 @@ class Acceptor:
         self._unix_inode = 0
 
     def listen(self) -> list[str]:
-        """Listen where the settings say; the addresses. Raises OSError with the address as its file name."""
+        """Listen where the settings say; the addresses. Raises OSError with the address as its file name, SettingError.
+
+        From now on CONFIG SET refuses what the kernel refuses.
+        """
+        self._engine.config.when("tcp-keepalive", self._try_keep_alive)
         self._listeners = open_listeners(self._engine.config)
         for listener in self._listeners:
             self._selector.register(listener.accepts, selectors.EVENT_READ, listener)
@@ -43,21 +49,41 @@ class Acceptor:
                 self._unix_path = Path(listener.shown)
                 self._unix_inode = self._unix_path.stat().st_ino
         self._spare = os.open(os.devnull, os.O_RDONLY)
+        self._make_room(starting=True)
         self._engine.config.when("maxclients", self._make_room)
         return [listener.shown for listener in self._listeners]
 
-    def _make_room(self) -> None:
-        """As many open files as maxclients needs, or maxclients as the system allows."""
+    def _try_keep_alive(self) -> None:
+        """Ask the kernel before a client's connection does. Raises SettingError."""
+        with socket.socket(socket.AF_INET) as probe:
+            try:
+                _keep_alive(probe, self._engine.config.number("tcp-keepalive"))
+            except OSError as problem:
+                raise SettingError(f"tcp-keepalive: the system refuses it ({problem.strerror})") from None
+
+    def _make_room(self, starting: bool = False) -> None:
+        """As many open files as maxclients needs. If the system allows fewer: at the start fewer clients, later
+        SettingError."""
         clients = self._engine.config.number("maxclients")
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = clients + _OWN_FILES
-        if soft != resource.RLIM_INFINITY and soft < wanted:
+        if soft == resource.RLIM_INFINITY or soft >= wanted:
+            return
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if most == wanted or starting:
             with contextlib.suppress(ValueError, OSError):
-                soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            if soft < wanted:
-                log.warning("maxclients is %d: no more files may be open (ulimit -n %d)", soft - _OWN_FILES, soft)
-                self._engine.config.fill("maxclients", max(soft - _OWN_FILES, 1))
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if soft >= wanted:
+            return
+        allowed = max(most - _OWN_FILES, 1)
+        if not starting:
+            raise SettingError(
+                f"The operating system is not able to handle the specified number of clients, try with {allowed}"
+            )
+        allowed = max(soft - _OWN_FILES, 1)
+        log.warning("maxclients is %d: no more files may be open (ulimit -n %d)", allowed, soft)
+        self._engine.config.fill("maxclients", allowed)
 
     def accept(self, listener: Listener) -> None:
         """Somebody wants to come in."""
@@ -67,6 +93,15 @@ class Acceptor:
             if problem.errno in _FULL:
                 self._turn_away(listener)
             return
+        try:
+            self._let_in(listener, sock, peer)
+        except OSError as problem:
+            # The peer has gone already, or the system refuses a setting of its connection.
+            log.info("closing a connection on %s: %s", listener.shown, problem.strerror or problem)
+            sock.close()
+
+    def _let_in(self, listener: Listener, sock: socket.socket, peer: Any) -> None:
+        """A connection that was accepted. Raises OSError."""
         config = self._engine.config
         sock.setblocking(False)
         refused = ""
@@ -83,18 +118,13 @@ class Acceptor:
                     "DENIED this server is in protected mode: it has no password (requirepass), so only clients of its "
                     "own machine may come in; protected-mode no lifts that"
                 )
-        try:
-            if refused:
-                self._engine.connections_rejected += 1
-                with contextlib.suppress(OSError):
-                    sock.send(error(refused.encode()))
-                sock.close()
-                return
-            channel = listener.dress(sock)
-        except OSError:
+        if refused:
+            self._engine.connections_rejected += 1
+            with contextlib.suppress(OSError):
+                sock.send(error(refused.encode()))
             sock.close()
             return
-        self._connections.add(channel, address, own)
+        self._connections.add(listener.dress(sock), address, own)
 
     def _turn_away(self, listener: Listener) -> None:
         """No file can be opened any more: use the spare one to hang up, or the selector would not stop asking."""

@@ -89,7 +89,7 @@ class Config:
         try:
             self._apply(fresh)
         except SettingError as problem:
-            self._values.update(before)
+            self._apply(before)
             raise CommandError(f"ERR CONFIG SET failed (possibly related to argument '{name}') - {problem}") from None
 
     def _changed(self, option: Option, text: str) -> object:

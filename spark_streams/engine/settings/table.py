@@ -120,12 +120,18 @@ def _show_limits(value: object) -> str:
 
 
 def _read_file_name(text: str) -> str:
-    if not text or "/" in text:
+    if not text or "/" in text or "\0" in text:
         raise SettingError("appendfilename can't be a path, just a filename")
     return text
 
 
-TEXT = Kind(str)
+def _read_text(text: str) -> str:
+    if "\0" in text:
+        raise SettingError("argument contains a zero byte")
+    return text
+
+
+TEXT = Kind(_read_text)
 FILE_NAME = Kind(_read_file_name)
 FLAG = Kind(_read_flag, lambda value: "yes" if value else "no")
 MODE = Kind(_read_mode, lambda value: f"{value:o}")

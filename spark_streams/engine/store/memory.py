@@ -68,6 +68,14 @@ class MemoryGauge:
             self.used()
         return self._counted + self._since > self.limit
 
+    def room(self) -> int | None:
+        """Bytes that are left below `limit`, by the last count; None if there is no limit."""
+        return max(self.limit - self._counted - self._since, 0) if self.limit else None
+
+    def grow(self, size: int) -> None:
+        """A write took so many bytes more than its arguments."""
+        self._since += size
+
     def note(self, args: Sequence[bytes]) -> None:
         """A write with these arguments is let in."""
         self._since += sum(map(len, args)) + _PER_ARGUMENT * len(args)
