@@ -24,6 +24,8 @@ _LEVELS = {"debug": 10, "verbose": 10, "notice": 20, "warning": 30, "nothing": 1
 
 def main(arguments: list[str] | None = None, prog: str = "python -m spark_streams.engine") -> int:
     """Serve until stopped. Exit code 2 for wrong options, 1 and one line on stderr if it cannot listen."""
+    # The other threads prepare and write; the one that serves waits for none of them for long.
+    sys.setswitchinterval(0.0005)
     engine = new_engine()
     config = engine.config
     chosen = configure(config, prog, arguments)

@@ -20,7 +20,7 @@ from spark_streams.engine.journal import Journal
 from spark_streams.engine.persistence.append_only import Persistence
 from spark_streams.engine.resp.replies import QUEUED, CommandError, Reply, error
 from spark_streams.engine.resp.requests import Request, single_commands
-from spark_streams.engine.resp.xadd_batch import Shapes, XaddBatch
+from spark_streams.engine.resp.xadd_batch import Aside, Shapes, XaddBatch
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.store.keyspace import Database
 from spark_streams.engine.store.memory import MemoryGauge
@@ -79,7 +79,7 @@ class Engine:
         self.error_replies = 0
         self._add_batch = add_batch
         self._xadd = COMMANDS[b"xadd"]
-        self.shapes = Shapes()
+        self.shapes = Shapes(make=Aside())
         self._known: dict[bytes, Command] = {}
         self._timed: Command | None = None  # what time is counted for
         self._timed_since = 0

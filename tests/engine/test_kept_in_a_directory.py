@@ -160,3 +160,51 @@ def test_unusable_directories_are_refused(tmp_path: Path) -> None:
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(EngineStartError, match="written to by other users"):
         locate(tmp_path / "open")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("name", ["", "engine.log", "engine.lock", "appendonly.aof"])
+def test_what_another_user_owns_is_refused(folder: Path, name: str) -> None:
+    """The directory, or a file in it: the owner could read it, or change it."""
+    folder.mkdir(mode=0o700)
+    if name:
+        (folder / name).write_text("")
+    os.chown(folder / name, 12345, -1)
+    for look in (locate, find):
+        with pytest.raises(EngineStartError, match=f"{folder / name} belongs to another user"):
+            look(folder)
+
+
+@pytest.mark.parametrize("name", ["engine.log", "engine.lock", "engine.address", "appendonly.aof"])
+def test_a_link_is_not_followed(folder: Path, tmp_path: Path, name: str) -> None:
+    """What it points to is as it was."""
+    folder.mkdir(mode=0o700)
+    target = tmp_path / "mine"
+    target.write_text("mine")
+    (folder / name).symlink_to(target)
+    with pytest.raises(EngineStartError, match=f"{name} is a symbolic link"):
+        locate(folder)
+    assert target.read_text() == "mine"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link to another user")
+def test_the_link_of_another_user_is_no_directory(folder: Path, tmp_path: Path) -> None:
+    """It may point elsewhere tomorrow; the user's own link is followed."""
+    real = tmp_path / "real"
+    real.mkdir(mode=0o700)
+    folder.symlink_to(real)
+    assert locate(folder, idle=30) == f"unix://{real}/engine.sock"
+    os.chown(folder, 12345, -1, follow_symlinks=False)
+    with pytest.raises(EngineStartError, match=f"{folder} is a symbolic link of another user"):
+        locate(folder)
+
+
+def test_the_log_of_the_shared_engine_is_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a directory of one's own."""
+    meet = tmp_path / "meet"
+    monkeypatch.setenv("RSTREAM_EMBEDDED_DIR", str(meet))
+    meet.mkdir(mode=0o700)
+    (meet / "engine.log").symlink_to(tmp_path / "mine")
+    with pytest.raises(EngineStartError, match="engine.log is a symbolic link"):
+        locate()
+    assert not (tmp_path / "mine").exists()

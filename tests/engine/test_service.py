@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from tests.engine.wire import Failed, Wire, command, wire
-from tests.servers import Server, free_port, running_redis, serving, skip_without_redis
+from tests.servers import Server, free_port, running_engine, running_redis, serving, skip_without_redis
 
 NOAUTH = b"-NOAUTH Authentication required.\r\n"
 WRONGPASS = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
@@ -221,6 +221,41 @@ def test_wrong_options_are_told_with_a_way_out(tmp_path: Path) -> None:
     )
     assert "line 1: timeout x: argument couldn't be parsed" in refused(file="timeout x\n", folder=tmp_path)
     assert "cannot read" in refused(str(tmp_path / "none.conf"))
+
+
+def test_a_password_that_no_process_list_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a file, or from the environment if no option and no file says one."""
+    secret = tmp_path / "secret"
+    secret.write_text("from a file\n")
+    monkeypatch.setenv("RSTREAM_ENGINE_PASSWORD", "from the environment")
+    for arguments, password in (
+        (("--requirepass-file", str(secret)), "from a file"),
+        (("--requirepass", "from an option"), "from an option"),
+        ((), "from the environment"),
+    ):
+        with serving(*arguments) as served, wire(served) as client:
+            assert client.raw("PING") == NOAUTH
+            assert client.call("AUTH", password) == b"OK"
+            shown = Path(f"/proc/{served.process.pid}/cmdline").read_bytes().decode()
+            assert ("from" in shown) == (password == "from an option")
+    (tmp_path / "engine.conf").write_text('requirepass "from the configuration"\n')
+    with serving(str(tmp_path / "engine.conf")) as served, wire(served) as client:
+        assert client.call("AUTH", "from the configuration") == b"OK"
+
+
+def test_a_password_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    """An engine without a password would be open."""
+    assert "cannot read" in refused("--requirepass-file", str(tmp_path / "none"))
+    (tmp_path / "empty").write_text("\n")
+    assert "is empty" in refused("--requirepass-file", str(tmp_path / "empty"))
+    assert "not both" in refused("--requirepass-file", str(tmp_path / "empty"), "--requirepass", "x")
+
+
+def test_the_password_for_serve_is_not_for_engines_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their sockets are for their user only, and nobody would know that one is needed."""
+    monkeypatch.setenv("RSTREAM_ENGINE_PASSWORD", "secret")
+    with running_engine() as server, wire(server) as client:
+        assert client.call("PING") == b"PONG"
 
 
 def test_a_configuration_file(tmp_path: Path) -> None:

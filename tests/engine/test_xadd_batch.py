@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -13,7 +15,7 @@ from spark_streams.engine.journal import Journal
 from spark_streams.engine.launch.assembly import new_engine
 from spark_streams.engine.resp.replies import encode
 from spark_streams.engine.resp.request_parser import RequestParser
-from spark_streams.engine.resp.xadd_batch import Shapes, XaddBatch, find_batch
+from spark_streams.engine.resp.xadd_batch import Aside, Shapes, XaddBatch, find_batch
 from spark_streams.engine.store.id_ranges import IdRuns
 from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
@@ -215,3 +217,27 @@ def test_ids_in_runs_are_the_ids(steps: list[tuple[int, int]], probe: int) -> No
     runs.cut(probe + 1)
     assert (runs.count, runs.first, runs.last) == (probe + 1, ids[0], ids[probe])
     assert runs.between(0, probe + 1) == ids[: probe + 1]
+
+
+def test_a_new_shape_keeps_nobody_waiting() -> None:
+    """Its regular expression takes up to 90 ms, which others do not wait for; afterwards batches are taken as such."""
+    made: list[Callable[[], None]] = []
+    shapes = Shapes(make=made.append)
+    fields = [word for number in range(32) for word in (f"field-{number}", "x" * 150)]
+    data = command("XADD", "s", "*", *fields) * 2
+    parser = RequestParser(shapes=shapes)
+    begun = time.perf_counter()
+    assert [len(parser.feed(data)) for _ in range(3)] == [2, 2, 2]
+    assert time.perf_counter() - begun < 0.05
+    made[0]()
+    assert [type(request) for request in parser.feed(data)] == [XaddBatch]
+
+
+def test_shapes_are_made_aside() -> None:
+    """One at a time, and soon."""
+    shapes = Shapes(make=Aside())
+    data = command("XADD", "s", "*", "f", "x" * 3000) * 2
+    deadline = time.monotonic() + 10
+    while shapes.learn(data) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

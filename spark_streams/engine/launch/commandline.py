@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 from spark_streams.engine.resp.inline import split_quoted
 from spark_streams.engine.settings.config import Config
-from spark_streams.engine.settings.table import OPTIONS, Option, SettingError
+from spark_streams.engine.settings.table import OPTIONS, PASSWORD_VARIABLE, Option, SettingError
 
 _MOVING = """\
 Options are those of redis.conf, on the command line or in a file of that form (name and value on a line, # begins a
@@ -20,7 +21,7 @@ refused.
 
 examples:
   {prog} --port 6400
-  {prog} --unixsocket /tmp/streams.sock --requirepass secret
+  {prog} --unixsocket /tmp/streams.sock --requirepass-file /run/secrets/streams
   {prog} engine.conf --maxmemory 500mb
   {prog} --appendonly yes --dir /var/lib/streams
 
@@ -29,6 +30,7 @@ which redis-cli loads (BGREWRITEAOF first makes it short):
   redis-cli -p 6379 --pipe < /var/lib/streams/appendonly.aof
 """
 _INCLUDES = 16  # deep
+_PASSWORD_FILE = "requirepass-file"
 
 
 class Chosen(NamedTuple):
@@ -62,6 +64,13 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         group = parser.add_argument_group(title) if title else None
         for option in options:
             _add(parser if group is None else group, option)
+            if option.name == "requirepass" and group is not None:
+                group.add_argument(
+                    f"--{_PASSWORD_FILE}",
+                    metavar="FILE",
+                    dest=_PASSWORD_FILE,
+                    help=f"its first line is the password; or set {PASSWORD_VARIABLE}. Neither shows in a process list",
+                )
     own = parser.add_argument_group("for programs that start an engine")
     own.add_argument("--idle", type=float, metavar="SECONDS", help="stop after so long without a client")
     own.add_argument("--parent", type=int, metavar="PID", help="stop when this process, our parent, is gone")
@@ -96,12 +105,33 @@ def configure(config: Config, prog: str, arguments: list[str] | None) -> Chosen:
             except SettingError as problem:
                 parser.error(f"--{name} {chosen[name]}: {problem}")
             seen.add(name)
+    try:
+        _take_password(config, chosen[_PASSWORD_FILE], "requirepass" in seen, chosen["requirepass"] is not None)
+    except SettingError as problem:
+        parser.error(str(problem))
     if "port" not in seen and (config.text("unixsocket") or config.number("tls-port")):
         config.start_with("port", "0")
     missing = _missing(config)
     if missing:
         parser.error(missing)
     return Chosen(chosen["idle"], chosen["parent"])
+
+
+def _take_password(config: Config, file: str | None, known: bool, said: bool) -> None:
+    """The password from the file, or from the environment if nothing else says one (known). Raises SettingError."""
+    if file is None:
+        if not known:
+            config.start_with("requirepass", os.environ.get(PASSWORD_VARIABLE, ""))
+        return
+    if said:
+        raise SettingError(f"give --requirepass or --{_PASSWORD_FILE}, not both")
+    try:
+        lines = Path(file).read_bytes().splitlines()
+    except OSError as problem:
+        raise SettingError(f"--{_PASSWORD_FILE}: cannot read {file}: {problem.strerror}") from None
+    if not lines or not lines[0]:
+        raise SettingError(f"--{_PASSWORD_FILE}: {file} is empty: the password is its first line")
+    config.start_with("requirepass", lines[0].decode("utf-8", "surrogateescape"))
 
 
 def _joined(words: list[str]) -> list[str]:

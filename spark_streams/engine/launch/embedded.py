@@ -37,6 +37,8 @@ from spark_streams.engine.launch.process import (
     ask,
     check_length,
     fits,
+    open_own,
+    refuse_foreign,
     start,
     unix_url,
     wait_until_ready,
@@ -44,6 +46,8 @@ from spark_streams.engine.launch.process import (
 
 __all__ = ["IDLE_SECONDS", "EngineStartError", "find", "kept_bytes", "locate", "meeting_place"]
 
+# What is written, or believed, in a folder.
+_FILES = ("engine.sock", "engine.lock", "engine.log", "engine.address", "appendonly.aof", ".appendonly.aof.lock")
 _LOG_LIMIT = 1 << 20
 IDLE_SECONDS = 600.0  # how long an engine outlives its last client, if nobody says otherwise
 BUSY_SECONDS = 5.0  # how long an engine may be busy and not answer, before another one is started
@@ -98,7 +102,7 @@ def kept_bytes(directory: Path) -> int:
 def _start_once(folder: Path, path: Path, settings: list[str], busy: float, keeping: bool) -> None:
     """Start it, unless another process is faster."""
     log = folder / "engine.log"
-    with (folder / "engine.lock").open("ab") as lock:
+    with open_own(folder / "engine.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Asked again, with patience: an engine that is busy is not dead.
         if path.exists() and answers(path, timeout=busy):
@@ -117,10 +121,15 @@ def _keeping_folder(directory: Path) -> Path:
     """The directory under its one name, made if need be."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        link = directory.lstat()
         folder = directory.resolve(strict=True)
         mode = folder.stat().st_mode
     except OSError as problem:
         raise EngineStartError(f"cannot use {directory}: {problem.strerror or problem}") from None
+    if stat.S_ISLNK(link.st_mode) and link.st_uid != os.getuid():
+        raise EngineStartError(f"{directory} is a symbolic link of another user: name the directory itself")
+    for path in (folder, *(folder / name for name in _FILES)):
+        refuse_foreign(path)
     if mode & 0o022:
         raise EngineStartError(f"{folder} can be written to by other users: run chmod go-w {folder}")
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -173,4 +182,6 @@ def _folder(meeting: Path | None) -> Path:
         raise EngineStartError(f"{folder} is not a directory of this user: refusing to share an engine through it")
     if status.st_mode & 0o077:
         raise EngineStartError(f"{folder} is open to other users: run chmod 700 {folder}")
+    for name in _FILES:
+        refuse_foreign(folder / name)
     return folder

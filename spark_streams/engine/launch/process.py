@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
+
+from spark_streams.engine.settings.table import PASSWORD_VARIABLE
 
 _SOCKET_PATH_LIMIT = 100  # sun_path holds 104 bytes on macOS, 108 on Linux
 _READY = b"+PONG"
@@ -61,12 +65,31 @@ def ask(path: Path, *words: str, timeout: float = 5.0) -> bytes:
         return b""
 
 
+def refuse_foreign(path: Path) -> None:
+    """Raise EngineStartError if this file is a symbolic link, or another user's. One that does not exist is neither."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(status.st_mode):
+        raise EngineStartError(f"{path} is a symbolic link, which the engine does not follow: remove it")
+    if status.st_uid != os.getuid():
+        raise EngineStartError(f"{path} belongs to another user: use a directory of your own, with your own files")
+
+
+def open_own(path: Path) -> BinaryIO:
+    """A file of this user, made if need be, to append to. Raises EngineStartError, OSError."""
+    refuse_foreign(path)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "ab")
+
+
 def start(arguments: Sequence[str], log: Path, detached: bool) -> subprocess.Popen[bytes]:
     """Start `python -m spark_streams.engine`; its output goes to `log`. Detached: own session, working directory /."""
     # The child finds this very package, whatever its working directory.
     root = str(Path(__file__).resolve().parents[3])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
-    with log.open("ab") as output:
+    environment = {name: value for name, value in os.environ.items() if name != PASSWORD_VARIABLE}
+    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    with open_own(log) as output:
         return subprocess.Popen(
             [sys.executable, "-m", "spark_streams.engine", *arguments],
             stdin=subprocess.DEVNULL,

@@ -18,9 +18,12 @@ command. Other commands, explicit ids and other options are never a batch.
 
 from __future__ import annotations
 
+import math
 import re
+import threading
+import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import hiredis
@@ -117,11 +120,42 @@ def _same_bytes(one: bytes, other: bytes) -> int:
     return low
 
 
-class Shapes:
-    """The shapes seen by one engine; each is made when it is seen for the second time, in chunks of `least` bytes."""
+def at_once(job: Callable[[], None]) -> None:
+    """Make a shape while its commands wait."""
+    job()
 
-    def __init__(self, least: int = _LEARN_FROM) -> None:
+
+class Aside:
+    """Makes shapes in a thread, one at a time, for a tenth of the time at the most. What comes meanwhile is dropped.
+
+    The regular expression of a shape takes 1-3 ms per field, in which no client would be served.
+    """
+
+    def __init__(self) -> None:
+        self._next = 0.0  # no job before this time
+
+    def __call__(self, job: Callable[[], None]) -> None:
+        """Do it later; the shape is asked for again with its next commands."""
+        if time.monotonic() >= self._next:
+            self._next = math.inf
+            threading.Thread(target=self._do, args=(job,), daemon=True).start()
+
+    def _do(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        finally:
+            self._next = time.monotonic() + 9 * time.thread_time()
+
+
+class Shapes:
+    """The shapes seen by one engine; each is made when it is seen for the second time, in chunks of `least` bytes.
+
+    `make` does that, or has it done.
+    """
+
+    def __init__(self, least: int = _LEARN_FROM, make: Callable[[Callable[[], None]], None] = at_once) -> None:
         self._least = least
+        self._make = make
         self._known: dict[tuple[bytes, ...], Shape | None] = {}
 
     def learn(self, data: bytes) -> Shape | None:
@@ -149,8 +183,12 @@ class Shapes:
         shape = self._known[signature]
         if shape is None:
             keep = int(args[4]) if id_at == 5 else None
-            shape = self._known[signature] = make_shape(prefix, args[1], keep, names, long)
-        return shape
+
+            def make() -> None:
+                self._known[signature] = make_shape(prefix, args[1], keep, names, long)
+
+            self._make(make)
+        return self._known.get(signature)
 
 
 def make_shape(prefix: bytes, key: bytes, keep: int | None, names: Sequence[bytes], long: Sequence[int]) -> Shape:

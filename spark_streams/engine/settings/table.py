@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from spark_streams.engine.store.idempotence import MAX_DURATION, MAX_SIZE
 
+PASSWORD_VARIABLE = "RSTREAM_ENGINE_PASSWORD"  # in the environment of `rstream serve`
+
 _UNITS = {"": 1, "b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3}
 _MEMORY = re.compile(r"([0-9]{1,19})([kmg]?b?)", re.IGNORECASE)
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
