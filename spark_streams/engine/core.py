@@ -7,6 +7,7 @@ through `clock` and is read once per socket read, so all commands of a pipelined
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -111,16 +112,18 @@ class Engine:
         self.clients.pop(client.id, None)
 
     def run(
-        self, client: Client, requests: list[Request], out: list[bytes], room: int, start: int = 0, most: int = 1 << 31
-    ) -> int:
-        """Run `most` requests from `start` on in order, their replies appended to `out`; where it stopped.
+        self, client: Client, requests: list[Request], out: list[bytes], room: int, start: int = 0,
+        until: float = math.inf,
+    ) -> int:  # fmt: skip
+        """Run requests from `start` on in order, their replies appended to `out`; where it stopped.
 
-        The last is one that blocks or closes, or the one whose reply makes them more than `room` bytes. An XaddBatch
-        that must not be taken as one is replaced in `requests` by its commands.
+        The last is one that blocks or closes, the one whose reply makes them more than `room` bytes, or the one that
+        ends after `until` (time.perf_counter). An XaddBatch that must not be taken as one is replaced in `requests` by
+        its commands.
         """
         client.last_seen = self.now
-        stop = start + most
-        end = min(self._split_at_pause(client, requests, start, stop) if self.paused_until else len(requests), stop)
+        moment = time.perf_counter
+        end = self._split_at_pause(client, requests, start) if self.paused_until else len(requests)
         at = start
         while at < end:
             request = requests[at]
@@ -131,7 +134,7 @@ class Engine:
                 reply = self._run_batch(client, request)
                 if reply is None:
                     requests[at : at + 1] = request.commands()
-                    end = min(len(requests), stop)  # nothing is paused: then there would be no batches
+                    end = len(requests)  # nothing is paused: then there would be no batches
                     continue
             at += 1
             if client.reply_mode != REPLY_ON:
@@ -145,20 +148,18 @@ class Engine:
                 room -= sum(map(len, out[before:]))
             if client.db.ready:
                 self.serve_ready()
-            if client.waiter is not None or client.closing or room < 0:
+            if client.waiter is not None or client.closing or room < 0 or moment() > until:
                 break
         self._time(None)
+        client.postponed = at == end < len(requests)
         return at
 
-    def _split_at_pause(self, client: Client, requests: list[Request], start: int, stop: int) -> int:
-        """The place of the first request before `stop` that CLIENT PAUSE holds up, or the end. From `start` on all are
-        single commands now."""
+    def _split_at_pause(self, client: Client, requests: list[Request], start: int) -> int:
+        """The place of the first request that CLIENT PAUSE holds up; from `start` on all are single commands now."""
         requests[start:] = commands = single_commands(requests[start:])
-        for at, command in enumerate(commands[: stop - start], start):
+        for at, command in enumerate(commands, start):
             if self.must_wait(command):
-                client.postponed = True
                 return at
-        client.postponed = False
         return len(requests)
 
     def _keep_silent(self, client: Client) -> None:

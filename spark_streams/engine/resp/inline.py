@@ -11,7 +11,7 @@ _PLAIN = re.compile(rb"[^\"'\0\v\f]*")
 
 def take_inline(data: bytes, start: int, found: list[Request]) -> int:
     """The command of one line; where it ends, -1 if it is not whole yet. Raises ProtocolError."""
-    line = data.find(b"\n", start)
+    line = data.find(b"\n", start, start + MAX_INLINE + 2)
     if line < 0:
         if len(data) - start > MAX_INLINE:
             raise ProtocolError("too big inline request")
@@ -25,12 +25,14 @@ def take_inline(data: bytes, start: int, found: list[Request]) -> int:
     return line + 1
 
 
-_BLANKS = b" \t\n\v\f\r\0"
-_UNQUOTED = re.compile(rb"[^ \n\r\t\0\"']*")
-_QUOTED = re.compile(
+# Blanks, what is not quoted, and what is. Each repetition can match in one way only: the time is that of its length.
+_WORD = re.compile(
     rb"""
-    "([^"\\]*(?:\\.[^"\\]*)*)"
-  | '([^'\\]*(?:\\(?:'|(?!'))[^'\\]*)*)'
+    [ \t\n\v\f\r\0]*
+    ([^ \n\r\t\0"']*)
+    (?: "([^"\\]*(?:\\.[^"\\]*)*)"
+      | '([^'\\]*(?:\\(?:'|(?!'))[^'\\]*)*)'
+    )?
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -46,24 +48,20 @@ def split_quoted(text: bytes) -> list[bytes] | None:
     """Words of a line as redis-cli quotes them (`sdssplitargs`); None when a quote is left open."""
     words: list[bytes] = []
     at, end = 0, len(text)
-    while True:
-        while at < end and text[at] in _BLANKS:
-            at += 1
-        if at >= end:
-            return words
-        run = _UNQUOTED.match(text, at)
-        assert run is not None  # it may be empty
-        word, at = run[0], run.end()
-        if text[at : at + 1] in (b'"', b"'"):
-            quoted = _QUOTED.match(text, at)
-            if quoted is None:
-                return None
-            at = quoted.end()
-            if at < end and text[at] not in b" \t\n\v\f\r":
-                return None
-            word += (
-                _ESCAPED.sub(lambda escaped: _MEANT[escaped[0]], quoted[1])
-                if quoted[1] is not None
-                else quoted[2].replace(b"\\'", b"'")
-            )
+    while at < end:
+        found = _WORD.match(text, at)
+        assert found is not None  # it may be empty
+        word, double, single = found.groups()
+        at = found.end()
+        if double is not None:
+            word += _ESCAPED.sub(lambda escaped: _MEANT[escaped[0]], double) if b"\\" in double else double
+        elif single is not None:
+            word += single.replace(b"\\'", b"'")
+        elif text[at : at + 1] in (b'"', b"'"):
+            return None
+        elif not word:
+            break
         words.append(word)
+        if (double is not None or single is not None) and at < end and text[at] not in b" \t\n\v\f\r":
+            return None
+    return words

@@ -32,7 +32,7 @@ READ_LITTLE = 64 * 1024  # unless the last read was as much: room for more costs
 PAUSE_ABOVE = 8 * 1024 * 1024  # unsent bytes above which a connection's commands wait
 UNREAD_BEFORE_AUTH = 16 * 1024  # unsent bytes above which a client that is not logged in is closed
 SLICE_SECONDS = 0.002  # after which the others have their turn
-_SLICE = 64  # requests that are run before the time is looked at
+SHORT = 4096  # bytes that are run in the turn in which they come, however long that has taken already
 
 # Replies below so many bytes are sent when all ready sockets are served: a send wakes the client up, who then competes.
 _SMALL_REPLY = 512
@@ -42,12 +42,14 @@ log = logging.getLogger("rstream.engine")
 
 class Turn(Protocol):
     """What a connection needs of all of them. held: their replies wait for the end of the turn; unfinished: with more
-    to run than is run in one; postponed: held up by CLIENT PAUSE."""
+    to run than is run in one; turn_ends: when much that comes waits for the next one (time.perf_counter); postponed: held
+    up by CLIENT PAUSE."""
 
     engine: Engine
     selector: selectors.BaseSelector
     held: list[Connection]
     unfinished: list[Connection]
+    turn_ends: float
     postponed: list[Connection]
 
     def remove(self, connection: Connection) -> None:
@@ -128,6 +130,9 @@ class Connection:
                 what = "a command that waits" if self.client.waiter is not None else "replies that are not read"
                 log.warning("closing %s: too much behind %s (client-query-buffer-limit)", self.client.address, what)
                 self.close()
+        elif len(data) > SHORT and time.perf_counter() > self.connections.turn_ends:
+            self.held += data
+            self._watch()
         else:
             self._run(self._parse(data))
 
@@ -163,20 +168,10 @@ class Connection:
         client = self.client
         out = self.output.fresh
         ran = 0
-        until = time.perf_counter() + SLICE_SECONDS
-        while ran < len(commands):
-            stop = ran + _SLICE
-            ran = self.engine.run(client, commands, out, PAUSE_ABOVE, ran, _SLICE)
-            if client.waiter is not None or client.closing:
-                break
+        if commands:
+            ran = self.engine.run(client, commands, out, PAUSE_ABOVE, 0, time.perf_counter() + SLICE_SECONDS)
             if client.postponed:
                 self.connections.postponed.append(self)
-                break
-            if ran < stop:
-                # The replies are many: the rest, if there is any, when they have been read.
-                break
-            if time.perf_counter() > until:
-                break
         if ran < len(commands):
             self.backlog = commands[ran:]
             self.flush()

@@ -18,7 +18,7 @@ from spark_streams.engine.resp.request_parser import RequestParser
 from spark_streams.engine.server.connection import Connection
 from spark_streams.engine.server.listeners import Channel
 
-TURN_SECONDS = 0.008  # of one turn for what was left by earlier ones
+TURN_SECONDS = 0.008  # of one turn for much that comes, and again for what earlier ones left
 FLUSH_AT_END = 1.0  # seconds for clients to take what is still to be sent when the server stops
 
 log = logging.getLogger("rstream.engine")
@@ -34,6 +34,7 @@ class Connections:
         self.held: list[Connection] = []  # their replies wait for the end of the turn, or until what they tell is kept
         self.unfinished: list[Connection] = []  # with more to run than is run in one turn
         self.resumable: list[Connection] = []  # unblocked, with commands behind the one that blocked
+        self.turn_ends = 0.0  # when much that comes waits for the next turn
         self.postponed: list[Connection] = []  # held up by CLIENT PAUSE
         engine.send = self._send_later
         engine.disconnect = self._close_client
@@ -51,6 +52,10 @@ class Connections:
         """It is about to be closed."""
         del self.by_id[connection.client.id]
         self.selector.unregister(connection.channel)
+
+    def begin_turn(self) -> None:
+        """Sockets are about to be served."""
+        self.turn_ends = time.perf_counter() + TURN_SECONDS
 
     def commit(self) -> None:
         """Keep what has changed, then let out the replies that tell of it."""

@@ -117,6 +117,7 @@ class Server:
         """Serve whoever asks within so many seconds; who that was."""
         events = self._selector.select(patience)
         self.engine.tick()
+        self._connections.begin_turn()
         self._handle(events)
         self._go_on()
         self._connections.commit()

@@ -1,0 +1,20 @@
+"""A short soak of the bundled engine; the long one is `python -m tests.hostile.engine_port --minutes 60`."""
+
+from __future__ import annotations
+
+import os
+
+from tests.hostile.engine_port import Attacker, soak
+
+SEED = int(os.environ.get("RSTREAM_SEED", "1"))
+
+
+def test_a_good_client_is_served_amid_hostile_ones() -> None:
+    """No restart, no wrong reply, nothing lost, and no long freeze even on a busy machine."""
+    report = soak(8, SEED)
+    print(report.table())
+    assert report.sound
+    assert report.freeze < 250 + report.stall
+    assert report.peak < 400_000_000
+    assert len(report.sent) == len(Attacker("", SEED, [b""])._kinds), "each kind was sent"
+    assert report.calls > 500
