@@ -41,9 +41,11 @@ log = logging.getLogger("rstream.engine")
 
 
 class Turn(Protocol):
-    """What a connection needs of all of them. held: their replies wait for the end of the turn; unfinished: with more
-    to run than is run in one; turn_ends: when much that comes waits for the next one (time.perf_counter); postponed: held
-    up by CLIENT PAUSE."""
+    """What a connection needs of all of them.
+
+    held: their replies wait for the end of the turn; unfinished: with more to run than is run in one; turn_ends: when
+    much that comes waits for the next one (time.perf_counter); postponed: held up by CLIENT PAUSE.
+    """
 
     engine: Engine
     selector: selectors.BaseSelector
