@@ -38,6 +38,11 @@ class Limits:
     come_back: entries of a retry stream that one trigger has come back, about a second; the next one goes on
     look_every: seconds between two looks for streams that match the pattern
 
+    An idle query (microbatch.idle):
+    idle_wait: seconds that one call of latestOffset waits at most; Spark stops a query between two calls
+    idle_look: seconds between two looks at streams and groups that get no entries; 0: each call looks
+    idle_look_each: the same, for each stream: a look takes three commands per stream
+
     Removing what is committed (onCommit):
     sweep_streams: streams that are looked at together
     look_behind: seconds between two looks at streams in which another group is behind
@@ -65,6 +70,9 @@ class Limits:
     claim_page: int = 1_000
     come_back: int = 20_000
     look_every: float = 2.0
+    idle_wait: float = 0.1
+    idle_look: float = 5.0
+    idle_look_each: float = 1.0
     sweep_streams: int = 500
     look_behind: float = 10.0
     sample_entries: int = 1_000

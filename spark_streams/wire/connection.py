@@ -304,6 +304,15 @@ class Connection:
         name = key if isinstance(key, str) else key.decode("utf-8", "replace")
         return not_a_stream(self.address, name, command)
 
+    def fileno(self) -> int:
+        """The file descriptor of the socket, for select and poll."""
+        return socket_of(self._connection).fileno()
+
+    @property
+    def has_input(self) -> bool:
+        """Whether bytes were received that nobody has taken yet; the socket itself is not asked."""
+        return self._duplex.has_input
+
     def receive_some(self) -> memoryview:
         """The bytes that have come, one at least, for wire.pipe; valid until the next call."""
         return self._duplex.receive()

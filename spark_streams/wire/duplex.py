@@ -57,6 +57,11 @@ class Duplex:
             except OSError as error:
                 raise self._lost(error) from None
 
+    @property
+    def has_input(self) -> bool:
+        """Whether something came while a request was sent, and is not handed out yet."""
+        return bool(self._kept)
+
     def receive(self) -> memoryview:
         """Some bytes, one at least; valid until the next call."""
         return self._room[: self.receive_into(self._room)]

@@ -13,6 +13,8 @@ From there on it is like any entry: reserved, pending, acknowledged when its bat
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -59,6 +61,7 @@ class Retries:
         self._names: dict[str, str] = {}  # by the same: the stream that they come back to
         self._back: set[str] = set()  # of these, those that are there
         self._entered: set[str] = set()  # of these, those that have the group
+        self._clock_ahead = 0.0  # seconds that the server's clock is ahead of this process' time.monotonic()
 
     def forget(self) -> None:
         """Take nothing for known: the server is asked."""
@@ -108,6 +111,12 @@ class Retries:
                 due = [one.due for one in some if one.due is not None]
                 told[stream] = {"entries": entries, "due": min(due, default=None)}
         return told
+
+    def seconds_until_due(self) -> float:
+        """How long until the next entry is due, as of the last look; inf if none waits, 0 if that is not known."""
+        due = [one.due for waiting in self._waiting.values() for one in waiting if one.length]
+        clock = time.monotonic() + self._clock_ahead
+        return min((0.0 if one is None else one / 1000 - clock for one in due), default=math.inf)
 
     def _meet(self, server: Server, new: Sequence[str]) -> None:
         """Streams that are looked at for the first time: what earlier runs have left beside them, with more delays
@@ -164,6 +173,7 @@ class Retries:
         else:
             [now] = there.execute_all([("TIME",)])
         clock = milliseconds(now)
+        self._clock_ahead = clock / 1000 - time.monotonic()
         if most == 0 or one.due is None or clock < one.due:
             return
         back = self._names[stream]

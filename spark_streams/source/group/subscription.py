@@ -160,6 +160,17 @@ class Subscription:
         streams = self.member.streams
         return (*streams, *self.retries.look(server, streams, None, most=None))
 
+    def has_changed(self, server: Server) -> bool:
+        """Whether the pattern, if there is one, matches other streams than those that are read. The server is asked now
+        and then (Limits.look_every). Raises ServerError, and ConsumerTakenError if the lease is lost."""
+        self.hold(server, ())
+        if not self.by_pattern or self._now() - self._last_look < self._limits.look_every:
+            return False
+        if self._matching(server) != [*self.member.streams]:
+            return True  # the trigger looks again, and joins them
+        self._last_look = self._now()
+        return False
+
     def _check_expected(self, server: Server, unknown: Sequence[str]) -> None:
         """Raises StreamMissingError; then nothing is left of what `join` has kept for groups that are not made."""
         try:
@@ -180,11 +191,15 @@ class Subscription:
 
     def _look_for_streams(self, server: Server) -> tuple[list[str], list[str]]:
         """The pattern's streams, and those of them that do not have the group."""
-        but = own_dead_letter_streams(self._options["deadLetterStream"])
-        matching = self._inputs.among(server, matching_streams(server, self._options["streamsPattern"], but))
+        matching = self._matching(server)
         self.hold(server, matching)
         self._last_look = self._now()
         return matching, streams_without_group(server, self.member, matching)
+
+    def _matching(self, server: Server) -> list[str]:
+        """The streams that the pattern matches, without dead letters."""
+        but = own_dead_letter_streams(self._options["deadLetterStream"])
+        return self._inputs.among(server, matching_streams(server, self._options["streamsPattern"], but))
 
     def _create(
         self, server: Server, starts: Mapping[str, Start], matching: Sequence[str], without: Sequence[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from spark_streams.ids import MIN_ID
@@ -41,6 +42,13 @@ class Admission:
             self._waiting_since = self._now()
         delay: int = self._options["maxTriggerDelay"]
         return (self._now() - self._waiting_since) * 1000 < delay
+
+    def seconds_until_due(self) -> float:
+        """How long entries may still be held back for more to come; inf if none are."""
+        if self._waiting_since is None:
+            return math.inf
+        delay: int = self._options["maxTriggerDelay"]
+        return self._waiting_since + delay / 1000 - self._now()
 
     def is_too_little(self, backlog: int) -> bool:
         """Whether there are fewer than minEntriesPerTrigger."""

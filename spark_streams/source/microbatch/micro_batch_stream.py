@@ -37,6 +37,7 @@ from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.background import BackgroundWorker
 from spark_streams.source.microbatch.batch_contents import ContentsChooser
 from spark_streams.source.microbatch.current_batch import CurrentBatch
+from spark_streams.source.microbatch.idle import Idle
 from spark_streams.source.microbatch.interleave import in_order
 from spark_streams.source.microbatch.query_state import RunMemory
 from spark_streams.source.microbatch.remove import Removing
@@ -108,6 +109,7 @@ class MicroBatchStream:
             limits,
         )
         rooms = self._rooms = Rooms(options, self.member, limits)
+        self._idle = Idle(options.address, now, limits)
         self._trigger = Trigger(options, subscription, memory, groups, contents, acks, admission, rooms, losses, limits)
         self._current: CurrentBatch | None = None
 
@@ -150,9 +152,15 @@ class MicroBatchStream:
         there is nothing."""
         self._check_owner(begin)
         self._server.rest()
+        if self._idle.lasts(begin) and not self._server.run(self._subscription.has_changed):
+            return None
+        has_settled = self._acknowledging.is_done(begin)
         batch = self._again_where_something_vanishes(lambda server: self._trigger.next(server, begin, most))
         self._admission.looked()
         if batch is None:
+            if has_settled:  # else this trigger has acknowledged a batch, and the next one sees what came of it
+                last = {stream: head.last for stream, head in self._groups.heads.items()}
+                self._idle.begin(begin, last, self._seconds_until_due())
             return None
         self._losses.logged()
         self._groups.account.logged()
@@ -204,7 +212,23 @@ class MicroBatchStream:
         self.worker.close()
         self._subscription.release()
         self._rooms.close()
+        self._idle.close()
         self._server.close()
+
+    def _seconds_until_due(self) -> float:
+        """How long an idle query need not ask the server if no stream gets an entry; 0: it asks each time."""
+        limits = self._limits
+        if self._admission.until is not None or not limits.idle_look:
+            return 0.0
+        due = [
+            max(limits.idle_look, limits.idle_look_each * len(self._groups.heads)),
+            self._admission.seconds_until_due(),
+            self._subscription.retries.seconds_until_due(),
+            self._removing.seconds_until_due(),
+        ]
+        if self._memory.others_have_pending:
+            due.append(limits.idle_look if self._options["claimIdle"] is None else self._options["claimIdle"] / 10_000)
+        return max(0.0, min(due))
 
     # -- how it is answered --------------------------------------------------------------------------------------
 

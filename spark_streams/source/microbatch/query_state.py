@@ -82,6 +82,7 @@ class RunMemory:
         self._prefetch: Prefetch | None = None
         self._expected: Mapping[str, StreamId] = {}  # where the groups must stand
         self.is_fresh = True
+        self.others_have_pending = False  # other consumers of the groups have entries that are not acknowledged
 
     # -- from one trigger to the next ------------------------------------------------------------------------------
 
@@ -96,6 +97,7 @@ class RunMemory:
         self.is_fresh = False
         positions = {stream: state.last_delivered for stream, state in groups.items()}
         self._expected = positions | {entries.stream: entries.last for entries in reserved}
+        self.others_have_pending = any(other.pending for state in groups.values() for other in state.others)
 
     def expect(self, prefetch: Prefetch) -> None:
         """This is being reserved beside the tasks, for the next trigger."""

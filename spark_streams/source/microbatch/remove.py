@@ -8,6 +8,7 @@ are: such streams are looked at again now and then, by an idle query, too. What 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Set
 
 from spark_streams.keys import is_returned
@@ -49,6 +50,10 @@ class Removing:
     def due_later(self) -> set[str]:
         """The streams to look at again, with a batch or without."""
         return self._behind.copy() if self._behind and self._now() >= self._next_look else set()
+
+    def seconds_until_due(self) -> float:
+        """How long until `due_later` has streams; inf if it has none."""
+        return self._next_look - self._now() if self._behind else math.inf
 
     def sweep(self, server: Server, up_to: Offset, due: Set[str]) -> None:
         """Sweep these streams. Raises StreamStateError, ServerReplyError and kin."""

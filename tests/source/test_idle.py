@@ -1,0 +1,145 @@
+"""An idle query waits for the server instead of asking it: few commands, and the next entry ends the wait at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+
+from spark_streams.errors import GroupMissingError
+from spark_streams.ids import StreamId
+from spark_streams.source.stream_reader import StreamReader
+from spark_streams.wire.blocked_read import BlockedRead
+from tests.servers import Server
+from tests.source.driving import ALL, SMALL, add, forget_all, read, reader
+
+IDLE = replace(SMALL, idle_look=5.0, idle_wait=0.05)
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    yield server.client(decode_responses=True)
+    forget_all()
+
+
+def commands(client: redis.Redis) -> int:
+    """How many commands the server has carried out since it started."""
+    stats: dict[str, Any] = client.info("commandstats")
+    return sum(one["calls"] for one in stats.values())
+
+
+def offset_after(one: StreamReader, at: dict[str, Any], seconds: float = 10.0) -> dict[str, Any]:
+    """The end of the next batch, asked for as Spark does: again and again."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        end = one.latestOffset(at, ALL)
+        if end != at:
+            return end
+    raise AssertionError(f"nothing was found within {seconds} s")
+
+
+def idle(one: StreamReader, at: dict[str, Any]) -> None:
+    """The query is idle at this checkpoint: one more call waits for an entry."""
+    for _ in range(3):
+        assert one.latestOffset(at, ALL) == at
+
+
+@pytest.mark.parametrize("streams", [1, 40])
+def test_an_idle_query_sends_no_commands_while_it_waits(server: Server, client: redis.Redis, streams: int) -> None:
+    names = [f"s{n}" for n in range(streams)]
+    one = reader(server, limits=IDLE, streams=",".join(names))
+    at = one.initialOffset()
+    idle(one, at)
+    before = commands(client)
+    for _ in range(20):
+        assert one.latestOffset(at, ALL) == at
+    assert commands(client) - before <= 2  # INFO itself, and one renewal of the lease at the most
+
+
+def test_an_entry_ends_the_wait_at_once(server: Server, client: redis.Redis) -> None:
+    one = reader(server, limits=replace(IDLE, idle_wait=20.0))
+    at = one.initialOffset()
+    idle_since = time.monotonic()
+    assert one.latestOffset(at, ALL) == at
+    producer = threading.Timer(0.3, lambda: add(server.client(), 3))
+    producer.start()
+    end = offset_after(one, at)
+    assert time.monotonic() - idle_since < 10
+    assert read(one, at, end)[0] == 0
+    producer.join()
+
+
+def test_a_new_stream_of_the_pattern_ends_the_wait(server: Server, client: redis.Redis) -> None:
+    add(client, 1, stream="a1")
+    one = reader(server, limits=replace(IDLE, look_every=0.2), streamsPattern="a*")
+    start = one.initialOffset()
+    at = one.latestOffset(start, ALL)
+    assert read(one, start, at) == [0]
+    idle(one, at)
+    add(client, 2, stream="a2")
+    assert read(one, at, offset_after(one, at)) == [0, 1]
+
+
+def test_a_group_that_is_destroyed_is_noticed_though_no_entry_comes(server: Server, client: redis.Redis) -> None:
+    one = reader(server, limits=replace(IDLE, idle_look=0.5, idle_look_each=0.0))
+    add(client, 1)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    read(one, start, end)
+    idle(one, end)
+    client.xgroup_destroy("s", "g")
+    with pytest.raises(GroupMissingError):
+        offset_after(one, end)
+
+
+def test_entries_that_are_held_back_for_more_are_read_when_the_delay_is_over(
+    server: Server, client: redis.Redis
+) -> None:
+    one = reader(server, limits=IDLE, minEntriesPerTrigger="10", maxTriggerDelay="1s")
+    at = one.initialOffset()
+    add(client, 2)
+    since = time.monotonic()
+    assert read(one, at, offset_after(one, at)) == [0, 1]
+    assert 0.9 < time.monotonic() - since < 4
+
+
+def test_a_retry_that_is_due_ends_the_wait(server: Server, client: redis.Redis) -> None:
+    client.xadd("s", {"n": "no number"})
+    options = {"mode": "DEADLETTER", "deadLetterStream": "dead", "retryDelay": "1s"}
+    one = reader(server, limits=IDLE, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == []
+    since = time.monotonic()
+    offset_after(one, end)
+    assert time.monotonic() - since < 4
+
+
+def test_a_user_without_the_right_to_xread_reads_all_the_same(redis_server: Server) -> None:
+    server, client = redis_server, redis_server.client(decode_responses=True)
+    client.flushall()
+    client.execute_command("ACL", "SETUSER", "reader", "on", ">secret", "~*", "&*", "+@all", "-xread")
+    url = server.url.replace("redis://", "redis://reader:secret@", 1)
+    one = reader(server, limits=IDLE, url=url)
+    at = one.initialOffset()
+    idle(one, at)
+    add(client, 1)
+    assert read(one, at, offset_after(one, at)) == [0]
+    forget_all()
+
+
+def test_a_large_entry_ends_the_wait_and_is_not_received(server: Server, client: redis.Redis) -> None:
+    waits = BlockedRead(reader(server)._options.address)
+    try:
+        waits.begin({"large": StreamId(0, 0)}, 10.0)
+        assert not waits.is_over(0.05)
+        client.xadd("large", {"field": b"x" * (8 << 20)})
+        assert waits.is_over(5.0)
+        assert waits._server is None  # closed: the rest of the entry was left to the server
+    finally:
+        waits.close()
