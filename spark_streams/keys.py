@@ -44,6 +44,11 @@ def lossy_key(query: str) -> str:
     return f"rstream:lossy:{query}"
 
 
+def session_key(holder: str) -> bytes:
+    """Is there while the process that holds leases under this token lives."""
+    return b"rstream:session:%b" % holder.encode()
+
+
 def record_key(query: str) -> str:
     """The record of a sink's query: which streams its batches wrote to, and which batch is closed."""
     return f"rstream:sink:{query}"

@@ -1,14 +1,18 @@
-"""A lease: a key beside a stream that says which running process has something for itself.
+"""A lease: a key beside a stream names the one process that works on it; another key tells whether that process lives.
 
-The key, `rstream:…`, expires by itself and is renewed by a thread while the process runs:
+    rstream:lease:{orders}:billing:spark   {"holder": "5f0a…", "session": true, "host": …, "pid": …}    one per stream
+    rstream:session:5f0a…                  the same value; expires after TTL                            one per process
 
-- taken by a process that lives: the second one is refused, at once where it is on this machine, otherwise as soon as
-  the holder is seen to renew;
-- left by a process of this machine that has died (SIGKILL): taken over at once;
-- left by one elsewhere: taken over when it expires, after TTL at the most.
+A thread renews the session, so a process that holds a thousand streams sends one command, not a thousand. The lease
+itself does not expire. A second process that finds it
 
-What is not used any more is given back by the same thread. Keys are only removed under WATCH: another process may have
-taken one since it was looked at.
+- is refused at once if the holder runs on this machine, otherwise as soon as it sees the holder renew its session;
+- takes it over at once if the holder was a process of this machine and has died (SIGKILL);
+- takes it over if the session has expired, TTL after the holder has died elsewhere, or has stood still (SIGSTOP).
+
+A holder whose session has expired (the machine slept) writes the session first and each lease again after that, under
+WATCH. So a process that has seen the session missing and takes a lease over meanwhile either fails at EXEC, or is
+noticed. Leases that are no longer needed are given back under WATCH too.
 """
 
 from __future__ import annotations
@@ -27,15 +31,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_streams.errors import RStreamError, TakenError
+from spark_streams.keys import session_key
 from spark_streams.numbers import whole
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
-from spark_streams.wire.connection import Argument
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.server import Server
 
 TTL = 10_000  # milliseconds
 _TOGETHER = 100  # keys of a transaction: a server takes the square of the time for more
+_CHECKED = 10  # leases that each renewal reads, in turn: deleted by hand, they are noticed
 
 
 class Processes:
@@ -75,8 +80,9 @@ class Processes:
 
 @dataclass(frozen=True)
 class Terms:
-    """How leases are taken and kept. ttl: milliseconds; poll: seconds between two looks at somebody else's, passed by
-    sleep; is_kept: a thread renews it until it is released, else it is left to expire as by a process that dies."""
+    """How leases are taken and kept. ttl: of a session, milliseconds; poll: seconds between two looks at the session of
+    another process, passed by sleep; is_kept: a thread renews the session until the lease is released; if not, it
+    expires as that of a process that dies."""
 
     ttl: int = TTL
     poll: float = 0.25
@@ -96,7 +102,10 @@ class Lease(ABC):
 
     def __init__(self, address: Address, terms: Terms = DEFAULT_TERMS) -> None:
         self._address, self._terms, self._ttl = address, terms, terms.ttl
-        self._value = json.dumps({"holder": secrets.token_hex(8), **terms.processes.this()}).encode()
+        holder = secrets.token_hex(8)
+        self._value = json.dumps({"holder": holder, "session": True, **terms.processes.this()}).encode()
+        self._session = session_key(holder)
+        self._checked = 0  # how many leases were read again by renewals
         self._changing = threading.Lock()  # held by whoever renews and gives back, while the server does it
         self._lock = threading.Lock()  # over the five below
         self._streams: dict[bytes, str] = {}  # by key
@@ -120,14 +129,17 @@ class Lease(ABC):
         if new:
             with self._changing, self._lock:
                 self._leaving = [key for key in self._leaving if key not in new]
+            began = time.monotonic()
             try:
+                if not self._streams:
+                    server.execute("SET", self._session, self._value, "PX", self._ttl)
                 self._take(server, new)
             except TakenError:
                 self._give_back(server, list(new))
                 raise
             with self._lock:
                 self._streams = {**self._streams, **new}
-                self._renewed = self._renewed or time.monotonic()
+                self._renewed = self._renewed or began
             self._start()
         with self._lock:
             lost, age = self._lost, time.monotonic() - self._renewed
@@ -155,6 +167,7 @@ class Lease(ABC):
             with self._lock:
                 keys, self._streams, self._leaving = [*self._streams, *self._leaving], {}, []
             self._give_back(server, keys)
+            server.execute("DEL", self._session)
 
     def _give_back(self, server: Server, keys: Sequence[bytes]) -> None:
         """Remove those that are still ours."""
@@ -174,33 +187,37 @@ class Lease(ABC):
         deadline = time.monotonic() + 2 * self._ttl / 1000 + 5
         left_before: dict[bytes, int] = {}
         while waiting:
-            replies = server.execute_all([("SET", key, self._value, "PX", self._ttl, "NX") for key in waiting])
-            waiting = [key for key, reply in zip(waiting, replies, strict=True) if reply is None]
-            waiting = [key for key in waiting if not self._take_over(server, key, streams[key])]
-            for key in waiting:
-                left = server.execute("PTTL", key)
+            replies = server.execute_all([("SET", key, self._value, "NX") for key in waiting])
+            taken = [key for key, reply in zip(waiting, replies, strict=True) if reply is None]
+            sessions = {key: self._take_over(server, key, streams[key]) for key in taken}
+            waiting = []
+            for key, session in sessions.items():
+                if session is None:
+                    continue
+                waiting.append(key)
+                left = server.execute("PTTL", session)
                 if left > left_before.get(key, left) or time.monotonic() > deadline:
                     raise self._taken(streams[key], server.execute("GET", key))
                 left_before[key] = left
             if waiting:
                 self._terms.sleep(self._terms.poll)
 
-    def _take_over(self, server: Server, key: bytes, stream: str) -> bool:
-        """Take a lease that a dead process of this machine left. Raises TakenError where it lives,
-        ServerError."""
+    def _take_over(self, server: Server, key: bytes, stream: str) -> bytes | None:
+        """Take a lease whose holder is dead. None if it is ours now, else the key that expires if its holder dies.
+        Raises TakenError if the holder lives, ServerError."""
         server.execute("WATCH", key)
         held = server.execute("GET", key)
         if held == self._value:  # the connection broke before we heard that it is ours
             server.execute("UNWATCH")
-            return True
+            return None
         alive = self._terms.processes.has_alive(held)
-        if held is not None and alive:
+        session = _session_of(key, held)
+        if held is not None and alive is not False and (session == key or server.execute("EXISTS", session)):
             server.execute("UNWATCH")
-            raise self._taken(stream, held)
-        if held is not None and alive is None:
-            server.execute("UNWATCH")
-            return False
-        return transact(server, [("SET", key, self._value, "PX", self._ttl)]) is not None
+            if alive:
+                raise self._taken(stream, held)
+            return session
+        return None if transact(server, [("SET", key, self._value)]) is not None else session
 
     def _taken(self, stream: str, held: bytes | None) -> TakenError:
         return self.taken(stream, describe(held))
@@ -236,20 +253,44 @@ class Lease(ABC):
         with self._changing:
             with self._lock:
                 streams, leaving, began = self._streams, self._leaving, time.monotonic()
-            held = server.execute_all([("GET", key) for key in streams])
-            renewals: list[Sequence[Argument]] = []
-            for key, value in zip(streams, held, strict=True):
-                if value == self._value:
-                    renewals.append(("PEXPIRE", key, self._ttl))
-                elif value is None:
-                    renewals.append(("SET", key, self._value, "PX", self._ttl, "NX"))
-                else:
-                    raise self._taken(streams[key], value)
-            server.pipeline(renewals)
+            some = self._to_check(list(streams))
+            lives, *held = server.execute_all([("PEXPIRE", self._session, self._ttl), *[("GET", key) for key in some]])
+            if not lives:
+                server.execute("SET", self._session, self._value, "PX", self._ttl)
+                self._write_again(server, streams)
+            else:
+                self._restore(server, streams, dict(zip(some, held, strict=True)))
             self._give_back(server, leaving)
             with self._lock:
                 self._leaving = [key for key in self._leaving if key not in set(leaving)]
                 self._renewed = began
+
+    def _to_check(self, keys: Sequence[bytes]) -> list[bytes]:
+        """The leases that this renewal reads."""
+        start, self._checked = self._checked, self._checked + _CHECKED
+        return list(dict.fromkeys(keys[at % len(keys)] for at in range(start, start + _CHECKED))) if keys else []
+
+    def _write_again(self, server: Server, streams: Mapping[bytes, str]) -> None:
+        """Write all leases, if they are still ours: who has seen our session missing must fail at EXEC."""
+        for together in server.together(list(streams), lambda key: key):
+            for at in range(0, len(together), _TOGETHER):
+                some = together[at : at + _TOGETHER]
+                while True:
+                    held = server.execute_all([("WATCH", *some), *[("GET", key) for key in some]])[1:]
+                    for key, value in zip(some, held, strict=True):
+                        if value not in (None, self._value):
+                            server.of(key).execute("UNWATCH")
+                            raise self._taken(streams[key], value)
+                    if transact(server, [("SET", key, self._value) for key in some]) is not None:
+                        break
+
+    def _restore(self, server: Server, streams: Mapping[bytes, str], held: Mapping[bytes, bytes | None]) -> None:
+        """Write leases again that were deleted. Raises TakenError if another process has one."""
+        for key, value in held.items():
+            if value not in (None, self._value):
+                raise self._taken(streams[key], value)
+        gone = [key for key, value in held.items() if value is None]
+        server.pipeline([("SET", key, self._value, "NX") for key in gone])
 
 
 # -- what a lease says -------------------------------------------------------------------------------------------
@@ -264,6 +305,22 @@ def _read(value: bytes | None) -> dict[str, str | int] | None:
         return None
     kinds = {"pid": int, "host": str, "space": str, "born": str}
     return known if all(isinstance(known.get(name), kind) for name, kind in kinds.items()) else None
+
+
+def _session_of(key: bytes, value: bytes | None) -> bytes:
+    """The key that expires if the holder of a lease dies: of a lease without a session, the lease itself."""
+    known = _read(value)
+    holder = known.get("holder") if known and known.get("session") else None
+    return session_key(holder) if isinstance(holder, str) else key
+
+
+def are_held(server: Server, leases: Sequence[bytes | None], processes: Processes) -> list[bool]:
+    """Whether the holders of these leases live, as far as can be seen from here. Raises ServerError."""
+    alive = [value is not None and processes.has_alive(value) is not False for value in leases]
+    asked = [at for at, lives in enumerate(alive) if lives and _session_of(b"", leases[at])]
+    for at, exists in zip(asked, server.execute_all([("EXISTS", _session_of(b"", leases[at])) for at in asked])):
+        alive[at] = bool(exists)
+    return alive
 
 
 def describe(value: bytes | None) -> str:

@@ -41,7 +41,7 @@ def change(
     while True:
         watch: list[Sequence[Argument]] = [("WATCH", *keys)] if keys else []  # a name that is no text is no query's
         leases = server.execute_all([*watch, *[("GET", key) for key in keys]])[len(watch) :]
-        held = living(stream, group, queries, leases, processes or Processes())
+        held = living(server, queries, leases, processes or Processes())
         if held:
             server.execute("UNWATCH")
             raise GroupInUseError("; ".join(lives(stream, group, query, holder) for query, holder in held.items()))

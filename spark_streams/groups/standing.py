@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
 from spark_streams.ids import StreamId
-from spark_streams.lease import Processes, describe
+from spark_streams.lease import Processes, are_held, describe
 from spark_streams.option_tables import SOURCE
 from spark_streams.retention.commit_mark import Mark, committed_key
 from spark_streams.source.group.consumer_lease import lease_key
@@ -112,14 +112,11 @@ def look(server: Server, stream: str, group: str, processes: Processes | None = 
 
 
 def living(
-    stream: str, group: str, queries: Sequence[str], leases: Sequence[bytes | None], processes: Processes
+    server: Server, queries: Sequence[str], leases: Sequence[bytes | None], processes: Processes
 ) -> dict[str, str]:
     """Which of these queries live, by their leases, as far as can be seen from here; with who holds them."""
-    return {
-        query: describe(value)
-        for query, value in zip(queries, leases, strict=True)
-        if value is not None and processes.has_alive(value) is not False
-    }
+    held = are_held(server, leases, processes)
+    return {query: describe(value) for query, value, lives in zip(queries, leases, held, strict=True) if lives}
 
 
 def _queries(
@@ -129,7 +126,7 @@ def _queries(
     replies = server.execute_all(asked)
     marks = {name: Mark.parse(value) for name, value in zip(names, replies[len(names) :], strict=True)}
     told = {name: mark for name, mark in marks.items() if mark is not None}
-    return told, living(stream, group, names, replies[: len(names)], processes)
+    return told, living(server, names, replies[: len(names)], processes)
 
 
 def now_of(server: Server, fallback: int) -> int:

@@ -7,6 +7,7 @@ twice, none is passed over, and it takes nothing from the new one.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from spark_streams.keys import session_key
 from tests.chaos.checker import Report, check
 from tests.chaos.gather import gather
 from tests.chaos.history import History
@@ -102,9 +104,11 @@ def _signal(job: Job, number: signal.Signals) -> None:
 
 
 def _wait_for_the_lease(case: Stopped) -> None:
-    """Until the old driver's lease has expired: it cannot renew it."""
-    deadline = time.monotonic() + PATIENCE
-    while any(case.producer.client.scan_iter(f"rstream:lease:*{case.stream}*", count=1000)):
+    """Until the session of the old driver has expired: it cannot renew it."""
+    client, deadline = case.producer.client, time.monotonic() + PATIENCE
+    leases = client.mget(list(client.scan_iter(f"rstream:lease:*{case.stream}*", count=1000)) or ["none"])
+    sessions = [session_key(json.loads(lease)["holder"]) for lease in leases if lease is not None]
+    while sessions and client.exists(*sessions):
         assert time.monotonic() < deadline, "the lease of a driver that stands still does not expire"
         time.sleep(0.1)
 

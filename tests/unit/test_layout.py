@@ -33,7 +33,7 @@ BELOW = {
     "keys": set(),
     "wire": {"_version", "engine", "errors", "ids", "keys"},
     "doctor": {"errors", "keys", "wire"},
-    "lease": {"errors", "wire"},
+    "lease": {"errors", "keys", "wire"},
     "option_checks": {"by_stream", "errors", "ids", "redis_pattern", "shards"},
     "option_tables": {"by_stream", "ids", "option_values", "wire"},
     "options": {"errors", "ids", "option_checks", "option_tables", "option_values", "wire"},

@@ -42,8 +42,5 @@ class Lease(lease.Lease):
         """Which of these (stream, consumer) of the group have a lease of a query that runs, as far as can be seen from
         here."""
         leases = server.pipeline([("GET", lease_key(stream, self._group, consumer)) for stream, consumer in asked])
-        return {
-            pair
-            for pair, value in zip(asked, leases, strict=True)
-            if value is not None and self._terms.processes.has_alive(value) is not False
-        }
+        held = lease.are_held(server, leases, self._terms.processes)
+        return {pair for pair, is_held in zip(asked, held, strict=True) if is_held}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import redis
 
 from spark_streams.errors import ConsumerTakenError
+from spark_streams.keys import session_key
 from spark_streams.lease import Processes, Terms
 from spark_streams.source.group.consumer_lease import Lease, lease_key
 from spark_streams.wire.address import Address
@@ -23,6 +25,16 @@ from tests.servers import Server
 from tests.source.driving import ALL, LOOK_EACH_TIME, SMALL, add, another_reader, drain, reader
 
 KEY = lease_key("s", "g", "spark")
+
+
+class _Elsewhere(Processes):
+    """A process of another machine."""
+
+    @property
+    def space(self) -> str:
+        return "elsewhere"
+
+
 PROCESSES = Processes()
 
 
@@ -38,9 +50,15 @@ def wait_for(holds: Callable[[], Any]) -> None:
         time.sleep(0.01)
 
 
+def session_of(client: redis.Redis, key: bytes) -> bytes:
+    """The session of the process that holds a lease."""
+    return session_key(json.loads(str(client.get(key)))["holder"])
+
+
 def wait_for_renewal(client: redis.Redis, key: bytes, ttl: int) -> None:
-    client.persist(key)
-    wait_for(lambda: 0 < client.pttl(key) <= ttl)
+    session = session_of(client, key)
+    client.persist(session)
+    wait_for(lambda: 0 < client.pttl(session) <= ttl)
 
 
 def left_behind(client: redis.Redis, ttl: int, **other: Any) -> None:
@@ -94,7 +112,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_the_holder(server: Serve
     reader(server).initialOffset()
     taken = json.loads(str(client.get(KEY)))
     assert taken["holder"] != "someone"
-    assert taken == {"holder": taken["holder"], **PROCESSES.this()}
+    assert taken == {"holder": taken["holder"], "session": True, **PROCESSES.this()}
 
 
 def test_a_lease_from_elsewhere_is_waited_for_and_taken_when_it_expires(server: Server, client: redis.Redis) -> None:
@@ -182,8 +200,7 @@ def test_the_lease_of_a_stream_that_vanished_is_not_renewed(server: Server, clie
         return not client.exists(gone)
 
     wait_for(is_let_go)
-    client.pexpire(kept, 10_000)
-    wait_for(lambda: client.pttl(kept) <= 600)  # the one that is left was renewed meanwhile
+    wait_for_renewal(client, kept, 600)
     assert not client.exists(gone)
     assert client.exists(kept)
 
@@ -213,13 +230,107 @@ def test_a_renewal_that_stood_still_for_too_long_is_no_proof_that_the_lease_is_o
 
     with Connection(address) as connection:
         held.hold(connection, ["s"])
-        client.persist(KEY)
+        client.persist(session_of(client, KEY))
         time.sleep(0.4)
-        with before_sending(b"PEXPIRE", act=slow, times=1) as slowed:
+        with before_sending(b"GET", act=slow, times=1) as slowed, contextlib.suppress(ConsumerTakenError):
             held.hold(connection, ["s"])
         assert slowed
         with pytest.raises(ConsumerTakenError):
             held.hold(connection, ["s"])
+
+
+def a_lease_from_elsewhere(client: redis.Redis, ttl: int) -> bytes:
+    """A lease with a session, of a process that cannot be seen from here; the session's key."""
+    value = json.dumps({"holder": "far", "session": True, **PROCESSES.this(), "space": "elsewhere", "host": "far"})
+    client.set(KEY, value)
+    client.set(session_key("far"), value, px=ttl)
+    return session_key("far")
+
+
+def test_a_lease_is_taken_over_when_the_session_of_its_holder_has_expired(server: Server, client: redis.Redis) -> None:
+    a_lease_from_elsewhere(client, 300)
+    began = time.monotonic()
+    reader(server, limits=replace(SMALL, lease=Terms(poll=0.02))).initialOffset()
+    assert time.monotonic() - began > 0.2
+    assert json.loads(str(client.get(KEY)))["holder"] != "far"
+
+
+def test_the_lease_of_a_process_that_stands_still_is_taken_over(server: Server, client: redis.Redis) -> None:
+    """It lives on this machine, and does not renew its session."""
+    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=200, is_kept=False))
+    with Connection(Address.parse(server.url)) as connection:
+        held.hold(connection, ["s"])
+        with pytest.raises(ConsumerTakenError):
+            another_reader(server).initialOffset()
+        time.sleep(0.3)
+        another_reader(server).initialOffset()
+
+
+def test_a_lease_whose_session_is_renewed_elsewhere_refuses(server: Server, client: redis.Redis) -> None:
+    session = a_lease_from_elsewhere(client, 30_000)
+    looks = 0
+
+    def renewing(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            client.pexpire(session, 60_000)
+
+    with pytest.raises(ConsumerTakenError, match="on far"):
+        reader(server, limits=replace(SMALL, lease=Terms(sleep=renewing))).initialOffset()
+    assert looks == 2
+
+
+def test_a_process_that_wakes_up_after_its_session_expired_takes_nothing_back(
+    server: Server, client: redis.Redis, server_connection: Connection
+) -> None:
+    """Two leases; another process has taken one of them over meanwhile."""
+    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=100, is_kept=False))
+    held.hold(server_connection, ["s", "t"])
+    time.sleep(0.2)
+    left_behind(client, 60_000)
+    with pytest.raises(ConsumerTakenError):
+        held.hold(server_connection, ["s", "t"])
+    assert "someone" in str(client.get(KEY))
+
+
+def test_who_takes_a_lease_over_while_its_holder_wakes_up_fails(
+    server: Server, client: redis.Redis, server_connection: Connection
+) -> None:
+    """The one has seen no session; before its EXEC the other has written its session and its lease again."""
+    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=100, is_kept=False, processes=_Elsewhere()))
+    held.hold(server_connection, ["s"])
+    time.sleep(0.2)
+    woken = []
+
+    def wake(*_: object) -> None:
+        woken.append(held.hold(server_connection, ["s"]))
+
+    second = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=60_000, is_kept=False, poll=0.01))
+    with Connection(Address.parse(server.url)) as connection, before_sending(b"EXEC", act=wake, times=1):
+        try:
+            second.hold(connection, ["s"])
+        except ConsumerTakenError:
+            pass
+        else:
+            assert len(woken) == 1
+            time.sleep(0.2)  # the first one did not renew: its session expired once more
+            with pytest.raises(ConsumerTakenError):
+                held.hold(server_connection, ["s"])
+
+
+def test_a_thousand_leases_are_renewed_by_a_few_commands(
+    server: Server, client: redis.Redis, server_connection: Connection
+) -> None:
+    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=600))
+    held.hold(server_connection, [f"s{n}" for n in range(1_000)])
+    wait_for_renewal(client, KEY.replace(b"{s}", b"{s0}"), 600)
+    before = sum(one["calls"] for one in client.info("commandstats").values())
+    time.sleep(1.0)  # five renewals
+    sent = sum(one["calls"] for one in client.info("commandstats").values()) - before
+    assert 11 <= sent <= 120
+    held.release()
+    assert client.keys("rstream:*") == []
 
 
 def test_live_consumers_are_those_with_a_lease_of_a_living_process(
