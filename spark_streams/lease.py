@@ -318,7 +318,8 @@ def are_held(server: Server, leases: Sequence[bytes | None], processes: Processe
     """Whether the holders of these leases live, as far as can be seen from here. Raises ServerError."""
     alive = [value is not None and processes.has_alive(value) is not False for value in leases]
     asked = [at for at, lives in enumerate(alive) if lives and _session_of(b"", leases[at])]
-    for at, exists in zip(asked, server.execute_all([("EXISTS", _session_of(b"", leases[at])) for at in asked])):
+    sessions = server.execute_all([("EXISTS", _session_of(b"", leases[at])) for at in asked])
+    for at, exists in zip(asked, sessions, strict=True):
         alive[at] = bool(exists)
     return alive
 

@@ -1,8 +1,9 @@
 """What keeps two processes from moving the same dead letters: a lease, and a state that transactions find unchanged.
 
 The lease (`rstream:lease:…`) refuses a second process while the first one lives. Its session expires: a process that
-stood still for longer than that (SIGSTOP, a machine asleep) may wake up beside its successor. So every transaction WATCHes the key
-`rstream:redrive:{stream}`, and writes the next state there: who is not the last one to have written it moves nothing.
+stood still for longer than that (SIGSTOP, a machine asleep) may wake up beside its successor. So every transaction
+WATCHes the key `rstream:redrive:{stream}`, and writes the next state there: a process that was not the last one to
+write it moves nothing.
 
 The state also tells the outcome of a transaction whose reply got lost, and lets a run that was killed go on under the
 same bound when it is started again with the same options within a day.
