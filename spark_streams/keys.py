@@ -44,9 +44,13 @@ def lossy_key(query: str) -> str:
     return f"rstream:lossy:{query}"
 
 
-def session_key(holder: str) -> bytes:
-    """Is there while the process that holds leases under this token lives."""
-    return b"rstream:session:%b" % holder.encode()
+SESSIONS = "rstream:session:"
+
+
+def session_key(scope: str, holder: str) -> str:
+    """`rstream:session:<scope>:<holder>`: is there while the process that holds leases under this token lives. scope:
+    the group of a query, or what else the process does."""
+    return f"{SESSIONS}{quote(scope, safe='')}:{holder}"
 
 
 def record_key(query: str) -> str:

@@ -1,7 +1,7 @@
 """A lease: a key beside a stream names the one process that works on it; another key tells whether that process lives.
 
-    rstream:lease:{orders}:billing:spark   {"holder": "5f0a…", "session": true, "host": …, "pid": …}    one per stream
-    rstream:session:5f0a…                  the same value; expires after TTL                            one per process
+    rstream:lease:{orders}:billing:spark    {"session": "rstream:session:billing:5f0a…", "pid": …}    one per stream
+    rstream:session:billing:5f0a…           the same value; expires after TTL                         one per process
 
 A thread renews the session, so a process that holds a thousand streams sends one command, not a thousand. The lease
 itself does not expire. A second process that finds it
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_streams.errors import RStreamError, TakenError
-from spark_streams.keys import session_key
+from spark_streams.keys import SESSIONS, session_key
 from spark_streams.numbers import whole
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
@@ -100,11 +100,11 @@ class Lease(ABC):
     Raises the TakenError of `taken` where another process has it, ServerError.
     """
 
-    def __init__(self, address: Address, terms: Terms = DEFAULT_TERMS) -> None:
+    def __init__(self, address: Address, scope: str, terms: Terms = DEFAULT_TERMS) -> None:
+        """scope: part of the session's name, so that rights can be given by it."""
         self._address, self._terms, self._ttl = address, terms, terms.ttl
-        holder = secrets.token_hex(8)
-        self._value = json.dumps({"holder": holder, "session": True, **terms.processes.this()}).encode()
-        self._session = session_key(holder)
+        self._session = session_key(scope, secrets.token_hex(8))
+        self._value = json.dumps({"session": self._session, **terms.processes.this()}).encode()
         self._checked = 0  # how many leases were read again by renewals
         self._changing = threading.Lock()  # held by whoever renews and gives back, while the server does it
         self._lock = threading.Lock()  # over the five below
@@ -309,9 +309,8 @@ def _read(value: bytes | None) -> dict[str, str | int] | None:
 
 def _session_of(key: bytes, value: bytes | None) -> bytes:
     """The key that expires if the holder of a lease dies: of a lease without a session, the lease itself."""
-    known = _read(value)
-    holder = known.get("holder") if known and known.get("session") else None
-    return session_key(holder) if isinstance(holder, str) else key
+    session = (_read(value) or {}).get("session")
+    return session.encode() if isinstance(session, str) and session.startswith(SESSIONS) else key
 
 
 def are_held(server: Server, leases: Sequence[bytes | None], processes: Processes) -> list[bool]:

@@ -43,7 +43,7 @@ def purge(
     """
     refuse_what_is_read(stream)
     purged = Purged()
-    lease = RedriveLease(address)
+    lease = RedriveLease(address, "redrive")
     with Session(address) as session:
         try:
             if not dry_run:

@@ -127,7 +127,7 @@ class Redrive:
         self.report.dry_run = dry_run
         began = self._clock()
         with Session(self._address) as session, contextlib.ExitStack() as held:
-            lease = RedriveLease(self._address)
+            lease = RedriveLease(self._address, "redrive")
             if not dry_run:
                 held.callback(lease.release)
             within, state = self._begin(session, lease)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from spark_streams.keys import session_key
 from tests.chaos.checker import Report, check
 from tests.chaos.gather import gather
 from tests.chaos.history import History
@@ -107,7 +106,7 @@ def _wait_for_the_lease(case: Stopped) -> None:
     """Until the session of the old driver has expired: it cannot renew it."""
     client, deadline = case.producer.client, time.monotonic() + PATIENCE
     leases = client.mget(list(client.scan_iter(f"rstream:lease:*{case.stream}*", count=1000)) or ["none"])
-    sessions = [session_key(json.loads(lease)["holder"]) for lease in leases if lease is not None]
+    sessions = [json.loads(lease)["session"] for lease in leases if lease is not None]
     while sessions and client.exists(*sessions):
         assert time.monotonic() < deadline, "the lease of a driver that stands still does not expire"
         time.sleep(0.1)

@@ -64,7 +64,7 @@ class Faults:
         proxy.forget_cuts()
         proxy.cut_all()
         direct.execute("CONFIG", "SET", "maxmemory", "0")
-        direct.execute("DEL", RedriveLease(self._lives.address).key_of(_DEAD))
+        direct.execute("DEL", RedriveLease(self._lives.address, "redrive").key_of(_DEAD))
         if direct.execute("TYPE", _RETRY) == b"string":
             direct.execute("DEL", _RETRY)
         self._give_ids_back(direct)

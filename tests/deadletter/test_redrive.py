@@ -449,7 +449,7 @@ def test_two_that_run_at_once_in_spite_of_the_lease_move_each_letter_once(server
     def second(report: Report) -> None:
         if report.moved < 20:
             with server.client() as client:
-                client.delete(RedriveLease(Address.parse(server.url)).key_of(DEAD))
+                client.delete(RedriveLease(Address.parse(server.url), "redrive").key_of(DEAD))
             assert redrive(server, limit=30).moved == 30
 
     with pytest.raises(RedriveTakenError, match="has taken over the redrive of stream 'dead'"):

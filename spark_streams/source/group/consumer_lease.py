@@ -24,7 +24,7 @@ class Lease(lease.Lease):
     """The lease of one query over its streams. Raises ConsumerTakenError where another query has the consumer."""
 
     def __init__(self, address: Address, group: str, consumer: str, terms: lease.Terms = lease.DEFAULT_TERMS) -> None:
-        super().__init__(address, terms)
+        super().__init__(address, group, terms)
         self._group, self._consumer = group, consumer
 
     def key_of(self, stream: str) -> bytes:
