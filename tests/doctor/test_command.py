@@ -114,7 +114,7 @@ def test_a_server_whose_settings_endanger_streams(redis_server: Server) -> None:
         "maxmemory-policy allkeys-lru",
         "NOREPLICAS",
         "4 dangers",
-        "Do: appendonly",
+        "Do: CONFIG SET appendonly yes",
     ):
         assert said in words, ran.output
     assert max(map(len, ran.output.splitlines())) <= 80
