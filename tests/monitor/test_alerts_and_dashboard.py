@@ -118,7 +118,7 @@ def test_every_panel_has_data_in_a_prometheus_that_scrapes(
         client.xadd(stream, {"n": 1})
         client.xgroup_create(stream, "g", id="0")
     client.xreadgroup("g", "ann", {"orders": ">"})
-    fill(server, 5)
+    fill(server, 5, stream="orders")
     page = Exposition(Collector(looks), port=0)
     try:
         with running_prometheus(tmp_path, f"127.0.0.1:{page.port}", ALERTS) as prometheus:
