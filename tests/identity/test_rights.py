@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +11,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
+from spark_streams.deadletter.outbox import outbox_key
 from spark_streams.errors import NotPermittedError
+from spark_streams.groups import prune, standing
+from spark_streams.keys import retry_stream
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.batch_commit import pass_over
 from spark_streams.sink.runs import begin_job, begin_run
+from spark_streams.source.group.commit_marks import committed_key
 from tests.identity.documented_rights import as_user, besides, documented, rights
 from tests.servers import Server
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
@@ -159,11 +164,15 @@ def test_the_exporter(letters: Server) -> None:
 
 def test_an_operator_of_groups(letters: Server) -> None:
     limited = as_user(letters, *rights("operator"))
+    ran = rstream(limited, "replay s --group g --from earliest --yes")
+    assert ran.exit_code == 0, ran.output
+    with letters.client(decode_responses=True) as admin:
+        assert admin.xpending("s", "g")["pending"] == 23
     for line in (
         "groups create s --group new --start earliest --yes",
         "groups seek s --group new --to latest --yes",
         "groups claim s --group g --from spark --to another --yes",
-        "groups ack s --group g --consumer another --last-id 99999999999999-0 --yes",
+        "groups ack s --group g --consumer another --last-id 99999999999999-0 --even-active --yes",
         "groups delete s --group new --yes",
         "groups list s",
     ):
@@ -172,6 +181,57 @@ def test_an_operator_of_groups(letters: Server) -> None:
     with letters.client(decode_responses=True) as admin:
         assert [group["name"] for group in admin.xinfo_groups("s")] == ["g"]
         assert admin.xpending("s", "g")["pending"] == 0
+    assert refusals(letters) == []
+
+
+def test_an_operator_takes_entries_that_a_query_has_claimed(letters: Server) -> None:
+    """They are noted for the query, so that it does not report them as lost."""
+    consumer = "spark~claim~1"
+    with letters.client(decode_responses=True) as admin:
+        given = [one for _, some in admin.xreadgroup("g", consumer, {"s": ">"}) for one, _ in some]
+    limited = as_user(letters, *rights("operator"))
+    for line in (
+        f"groups ack s --group g --consumer {consumer} --limit 2 --even-active --yes",
+        f"groups claim s --group g --from {consumer} --to another --even-active --yes",
+    ):
+        ran = rstream(limited, line)
+        assert ran.exit_code == 0, (line, ran.output)
+    with letters.client(decode_responses=True) as admin:
+        assert sum(map(int, admin.hvals("rstream:claims:{s}:g:spark"))) == len(given)
+    assert refusals(letters) == []
+
+
+@pytest.mark.parametrize("line", ["groups prune s --idle 50ms --yes", "groups delete s --group g --yes"])
+def test_an_operator_deletes_a_group_with_what_queries_keep_for_it(
+    letters: Server, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune, "SHORTEST_MS", 1)
+    monkeypatch.setattr(standing, "ACTIVE_MS", 1)
+    with letters.client(decode_responses=True) as admin:
+        admin.hset(outbox_key("dead", "g", "s"), "1-1", "")
+        admin.xadd(retry_stream("s", "g", 1), {"n": 1})  # waits for another try, and stays
+        assert admin.exists(committed_key("s", "g", "spark"))
+    time.sleep(0.06)
+    ran = rstream(as_user(letters, *rights("operator")), line)
+    assert ran.exit_code == 0, ran.output
+    with letters.client(decode_responses=True) as admin:
+        assert admin.xinfo_groups("s") == []
+        assert admin.keys("rstream:*") == [retry_stream("s", "g", 1)]
+    assert refusals(letters) == []
+
+
+def test_an_operator_releases_entries(letters: Server) -> None:
+    """XNACK came with Redis 8.8: an older server has no right of that name, and the command is refused by name."""
+    line = "groups release s --group g --consumer spark --mode silent --even-active --yes"
+    with letters.client(decode_responses=True) as admin:
+        there = bool(admin.execute_command("COMMAND INFO", "xnack")[0])
+        admin.xreadgroup("g", "spark", {"s": ">"})
+    added = besides("`operator`, for `rstream groups release`").split() if there else []
+    ran = rstream(as_user(letters, *rights("operator"), *added), line)
+    if there:
+        assert ran.exit_code == 0, ran.output
+    else:
+        assert "RSTREAM_UNSUPPORTED" in ran.output, ran.output
     assert refusals(letters) == []
 
 
