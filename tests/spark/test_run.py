@@ -32,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 PATIENCE = 240.0  # seconds
 # What Spark says of every query that is started.
 OF_ALL = "WARN ResolveWriteToStream"
+GROUP_EXISTS = "already exists on stream"  # each query of the program after the first has a new checkpoint
 # What a Python process of Spark's says whose task is stopped before its first word: nobody can keep it from that.
 CUT_AT_ONCE = re.compile(
     r'^Traceback .*\n  File ".*pyspark/daemon\.py", line \d+, in manager\n(?: .*\n)*EOFError\n', re.MULTILINE
@@ -59,7 +60,8 @@ class Program:
         """What it was doing, and the lines on its standard error meanwhile, but for what Spark says of every query."""
         _, *parts = CUT_AT_ONCE.sub("", self.said).split("# begins: ")
         told = [part.splitlines() for part in parts]
-        return [(lines[0], [line for line in lines[1:] if OF_ALL not in line]) for lines in told]
+        skipped = (OF_ALL, GROUP_EXISTS)
+        return [(lines[0], [line for line in lines[1:] if not any(one in line for one in skipped)]) for lines in told]
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE

@@ -98,12 +98,12 @@ def unused_start(
         return None
     stream, others = told[0], len(told) - 1
     to = "earliest" if wanted[stream] == MIN_ID else "latest" if starting.of(stream) == "$" else wanted[stream]
-    more = f" ({others:,} more stream{'' if others == 1 else 's'} likewise)" if others else ""
+    more = f" and {others:,} more stream{'' if others == 1 else 's'}" if others else ""
     return (
-        f"group {member.group!r} exists on stream {stream!r}: the query begins at {positions[stream]}, behind what the "
-        f"group was given, and startingOffsets is not used: it is for new groups{more}. To begin elsewhere: stop the "
-        f"query, set its group ({seek_command(stream, member.group, to)}), and start it with a new checkpoint; or give "
-        "the query a group of its own (option group)"
+        f"group {member.group!r} already exists on stream {stream!r}{more}. The query begins after entry "
+        f"{positions[stream]}, where the group stands. startingOffsets is not used: it applies to new groups. To begin "
+        f"elsewhere, stop the query, run {seek_command(stream, member.group, to)}, and start it with a new checkpoint; "
+        "or give the query a group of its own (option group)"
     )
 
 
