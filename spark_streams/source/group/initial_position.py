@@ -102,8 +102,8 @@ def unused_start(
     return (
         f"group {member.group!r} already exists on stream {stream!r}{more}. The query begins after entry "
         f"{positions[stream]}, where the group stands. startingOffsets is not used: it applies to new groups. To begin "
-        f"elsewhere, stop the query, run {seek_command(stream, member.group, to)}, and start it with a new checkpoint; "
-        "or give the query a group of its own (option group)"
+        f"elsewhere, stop the query, set the group ({seek_command(stream, member.group, to)}), and start it with a new "
+        "checkpoint; or give the query a group of its own (option group)"
     )
 
 
