@@ -18,12 +18,13 @@ import redis
 from spark_streams.deadletter.envelope import FIELDS, MARK, dead_letter_fields, opened
 from spark_streams.errors import InvalidOptionError, RStreamError
 from spark_streams.keys import read_retry_stream, retry_stream, returned_stream
+from spark_streams.source.microbatch.remove import Removing
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.sending import KilledError, before_sending, dying_at, killed, reply_lost
-from tests.servers import Server
+from tests.servers import Server, skip_without_xnack
 from tests.source.driving import (
     ALL,
     LOOK_EACH_TIME,
@@ -603,3 +604,94 @@ def test_what_another_query_of_the_group_lets_wait_longer_comes_back_in_one_that
     found, _ = run(one, client, at)
     assert [row["n"] for row in found] == ["late"]
     assert waiting(client) == 0
+
+
+def handed_on(server: Server, client: redis.Redis, how: str) -> None:
+    """Query a has died with an entry that had come back; query b is to read it by a claim."""
+    some(client, bad=1, good=0)
+    one = reader(server, consumer="a", **TWICE)
+    end = first_batch(one)
+    time.sleep(0.05)
+    assert one.latestOffset(end, ALL) != end
+    stop_all()
+    [(entry, _)] = client.xrange(BACK)
+    if how == "released":
+        skip_without_xnack(client)
+        client.execute_command("XNACK", BACK, "g", "FAIL", "IDS", 1, entry)
+    elif how == "handed over":
+        client.xclaim(BACK, "g", "b", 0, [entry])
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", ["left", "released", "handed over"])
+@pytest.mark.parametrize("crash", ["none", "before the sweep", "before the sweep, with the next batch logged"])
+def test_what_has_come_back_and_is_read_by_a_claim_is_removed_with_its_batch(
+    server: Server, client: redis.Redis, how: str, crash: str
+) -> None:
+    """Also if the query has read nothing else of the returned stream: then no offset has a position there."""
+    handed_on(server, client, how)
+    given = {**TWICE, "consumer": "b", "claimIdle": "1ms" if how == "left" else "1h"}
+    one = reader(server, TEXTS, limits=replace(SMALL, idle_look=5.0, idle_wait=0.05), **given)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert [row["n"] for row in rows(one, start, end)] == ["bad 0"]
+    assert (BACK in end["streams"]) == (how == "handed over")
+    if crash == "none":
+        assert one.latestOffset(end, ALL) == end  # acknowledged before it goes idle
+        assert (pending_count(client, BACK), client.xlen(BACK)) == (0, 0)
+        return
+    with mock.patch.object(Removing, "sweep"):
+        assert one.latestOffset(end, ALL) == end
+        if crash.endswith("logged"):
+            add(client, 1)
+            later = one.latestOffset(end, ALL)
+            stop_all()
+            one = reader(server, TEXTS, **given)
+            assert [row["n"] for row in rows(one, end, later)] == ["0"]
+            end = later
+    assert (pending_count(client, BACK), client.xlen(BACK)) == (0, 1)
+    again = reader(server, TEXTS, **given)
+    assert again.latestOffset(end, ALL) == end
+    assert client.xlen(BACK) == 0
+
+
+def test_what_earlier_runs_have_left_in_a_returned_stream_is_removed_when_a_query_starts(
+    server: Server, client: redis.Redis
+) -> None:
+    """Also if the query has no checkpoint, and reads nothing."""
+    client.xgroup_create("s", "g", "0", mkstream=True)
+    client.xgroup_create(BACK, "g", "0", mkstream=True)
+    ids = add(client, 3, BACK)
+    client.xreadgroup("g", "bob", {BACK: ">"}, count=2)
+    client.xack(BACK, "g", ids[0])
+    one = reader(server, TEXTS, **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert [row["n"] for row in rows(one, start, end)] == ["2"]
+    assert one.latestOffset(end, ALL) == end
+    assert [entry for entry, _ in client.xrange(BACK)][:1] == [ids[1]]
+    client.xack(BACK, "g", ids[1])
+    again = reader(server, TEXTS, group="g", consumer="other", **LETTERS)
+    at = again.initialOffset()
+    assert again.latestOffset(at, ALL) == at
+    assert client.xlen(BACK) == 0
+
+
+def test_what_another_consumer_of_the_group_acknowledges_later_is_removed_by_an_idle_query(
+    server: Server, client: redis.Redis
+) -> None:
+    """The query has read an entry of the returned stream through a claim, and an older one is still pending."""
+    client.xgroup_create("s", "g", "0", mkstream=True)
+    client.xgroup_create(BACK, "g", "0", mkstream=True)
+    ids = add(client, 2, BACK)
+    client.xreadgroup("g", "bob", {BACK: ">"})
+    client.xclaim(BACK, "g", "bob", 0, [ids[1]], idle=7_200_000)
+    one = reader(server, TEXTS, limits=replace(SMALL, look_behind=0.0), claimIdle="1h", **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert [row["n"] for row in rows(one, start, end)] == ["1"]
+    assert one.latestOffset(end, ALL) == end
+    assert (pending_count(client, BACK), client.xlen(BACK) > 0) == (1, True)
+    client.xack(BACK, "g", ids[0])
+    assert one.latestOffset(end, ALL) == end
+    assert client.xlen(BACK) == 0

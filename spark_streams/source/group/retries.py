@@ -86,6 +86,11 @@ class Retries:
             self._enter(server, self._back - self._entered - positions.keys())
         return [name for name in self._names.values() if self._lists and (name in self._back or name in positions)]
 
+    @property
+    def returned(self) -> set[str]:
+        """The returned streams that are there and that this query reads, as of the last look."""
+        return self._back.copy() if self._lists else set()
+
     def _enter(self, server: Server, names: Iterable[str]) -> None:
         """Make the group on streams that the checkpoint does not know. A transaction of a query makes both; another
         client may have made the stream alone, or a key of another type, which is passed over. Raises ServerError."""

@@ -88,7 +88,7 @@ class MicroBatchStream:
         account = LossAccount(losses, subscription, self._no_ack)
         groups = self._groups = GroupReconciler(losses, subscription, account, self._no_ack)
         poison = self._poison = PoisonBatch(options["maxDeliveries"], self._dead_letter, losses, limits)
-        removing = self._removing = Removing(options, now, limits)
+        removing = self._removing = Removing(options, subscription.retries, now, limits)
         acks = self._acknowledging = Acknowledging(
             self.worker, options, self.member, losses, self.counters, removing, limits
         )

@@ -1,9 +1,12 @@
 """Committed entries leave their streams (onCommit), once every group has been given and has acknowledged them.
 
-With each batch that is acknowledged its streams are swept (retention.sweep); with a run's first one all that the
-checkpoint names, which takes what a crash has left. Where another group is behind, somebody will be done later than we
-are: such streams are looked at again now and then, by an idle query, too. What has come back for another try
-(group.retries) is removed likewise, whatever onCommit says: its group alone reads it.
+The streams that a batch has entries of are swept (retention.sweep) when it is acknowledged. The first sweep of a run
+also takes all streams of the checkpoint, and all returned streams that the query reads: it removes what a crash has
+left. While another consumer or group is behind in a stream, the stream is swept again now and then, by an idle query,
+too. Entries of returned streams (group.retries) are removed whatever onCommit says: their group alone reads them.
+
+A sweep removes only what all groups of the stream have acknowledged, as the server says. So any stream may be swept at
+any time.
 """
 
 from __future__ import annotations
@@ -11,21 +14,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Set
 
+from spark_streams.ids import StreamId
 from spark_streams.keys import is_returned
 from spark_streams.options import Options
+from spark_streams.retention.readers import Standing
 from spark_streams.retention.sweep import Sweeper
+from spark_streams.source.group.retries import Retries
 from spark_streams.source.limits import Limits
 from spark_streams.source.offset import Offset
 from spark_streams.wire.server import Server
 
 
 class Removing:
-    """The removing of one query. now: seconds that only go up."""
+    """The removing of one query. retries: what it knows of its returned streams; now: seconds that only go up."""
 
-    def __init__(self, options: Options, now: Callable[[], float], limits: Limits) -> None:
+    def __init__(self, options: Options, retries: Retries, now: Callable[[], float], limits: Limits) -> None:
         on_commit = options["onCommit"]
         self._inputs = None if on_commit == "keep" else Sweeper(on_commit == "delete", now)
         self._returned = Sweeper(exactly=True, now=now)
+        self._retries = retries
         self._now = now
         self._limits = limits
         self.forget()
@@ -33,7 +40,7 @@ class Removing:
     def forget(self) -> None:
         """Take nothing for known, as after a restart."""
         self._is_first = True
-        self._behind: set[str] = set()  # streams with entries that we are done with, and another group is not
+        self._behind: set[str] = set()  # streams with entries that another group or consumer is not done with
         self._next_look = 0.0
         for sweeper in (self._inputs, self._returned):
             if sweeper is not None:
@@ -41,11 +48,13 @@ class Removing:
 
     def due(self, up_to: Offset) -> set[str]:
         """The streams to sweep now that all up to here is in the commit log and acknowledged, or is about to be."""
-        if not up_to.token:  # where the query begins, nothing is committed
-            return set()
-        streams = {*(up_to.positions if self._is_first else up_to.taken_from)} | self.due_later()
-        self._is_first = False
-        return {stream for stream in streams & up_to.positions.keys() if self._sweeper_of(stream) is not None}
+        streams = self.due_later()
+        if self._is_first:
+            streams |= self._retries.returned
+        if up_to.token:  # else the query begins: nothing of its input streams is committed
+            streams |= {*(up_to.streams if self._is_first else up_to.taken_from)}
+            self._is_first = False
+        return {stream for stream in streams if self._sweeper_of(stream) is not None}
 
     def due_later(self) -> set[str]:
         """The streams to look at again, with a batch or without."""
@@ -57,7 +66,7 @@ class Removing:
 
     def sweep(self, server: Server, up_to: Offset, due: Set[str]) -> None:
         """Sweep these streams. Raises StreamStateError, ServerReplyError and kin."""
-        todo = sorted(due & up_to.positions.keys())
+        todo = sorted(due)
         for sweeper in (self._inputs, self._returned):
             mine = [stream for stream in todo if sweeper is not None and self._sweeper_of(stream) is sweeper]
             for start in range(0, len(mine), self._limits.sweep_streams):
@@ -65,7 +74,7 @@ class Removing:
                 swept = sweeper.sweep(server, some) if sweeper is not None else {}
                 self._behind -= {*some}
                 self._behind |= {
-                    stream.decode() for stream, standing in swept.items() if standing.needed <= up_to[stream.decode()]
+                    stream.decode() for stream, one in swept.items() if _is_behind(one, up_to[stream.decode()])
                 }
         if todo and self._behind and self._now() >= self._next_look:
             self._next_look = self._now() + self._limits.look_behind
@@ -77,3 +86,9 @@ class Removing:
 
     def _sweeper_of(self, stream: str) -> Sweeper | None:
         return self._returned if is_returned(stream) else self._inputs
+
+
+def _is_behind(readers: Standing, position: StreamId) -> bool:
+    """Whether some reader has still to acknowledge what the group was given, or to be given what is read up to here.
+    The position alone does not tell: entries that were read through a claim stand anywhere."""
+    return readers.needed < readers.given or readers.needed <= position

@@ -113,6 +113,22 @@ def test_by_default_nothing_goes(server: Server, client: redis.Redis) -> None:
     assert not trims
 
 
+def test_what_is_read_by_a_claim_alone_is_deleted(server: Server, client: redis.Redis) -> None:
+    """Of a stream that the query has read nothing else of: no offset of it has a position there."""
+    add(client, 1, "s:1")
+    one = one_of(server, streamsPattern="s:*", claimIdle="1h")
+    start = one.initialOffset()
+    client.xgroup_create("s:2", "g", "0", mkstream=True)
+    ids = add(client, 3, "s:2")
+    client.xreadgroup("g", "bob", {"s:2": ">"})
+    client.xclaim("s:2", "g", "bob", 0, ids, idle=7_200_000)
+    end = one.latestOffset(start, ALL)
+    assert sorted(read(one, start, end)) == [0, 0, 1, 2]
+    assert "s:2" not in end["streams"]
+    assert one.latestOffset(end, ALL) == end
+    assert client.xlen("s:2") == 0
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_what_is_committed_is_deleted(server: Server, client: redis.Redis, mode: dict[str, str]) -> None:
     ids = add(client, 500)
