@@ -276,7 +276,7 @@ SOURCE: tuple[Option, ...] = (
         count,
         None,
         "unlimited",
-        "An entry that was delivered more often than this without being acknowledged moves to `deadLetterStream`. A "
+        "An entry that was delivered this often or more without being acknowledged moves to `deadLetterStream`. A "
         "batch that has killed its query this often is cut until the entry that does it is found.",
     ),
     Option(

@@ -208,17 +208,19 @@ def _print_waiting(waiting: list[WaitingEntries]) -> None:
     print_table(
         ("waits for another try in", "entries", "of stream", "group", "next try", "first one due"),
         [
-            (one.waits_in, one.entries, one.stream, one.group, one.attempt, _due(one.due_in, duration))
+            (one.waits_in, one.entries, one.stream, one.group, one.attempt or "-", _due(one, duration))
             for one in waiting
         ],
     )
 
 
-def _due(due_in: int | None, duration: Callable[[float], str]) -> str:
+def _due(one: WaitingEntries, duration: Callable[[float], str]) -> str:
     """Until when the first one waits."""
-    if due_in is None:
+    if one.attempt is None:
+        return "has come back"
+    if one.due_in is None:
         return "no query has retryDelay"
-    return f"in {duration(due_in)}" if due_in else "now"
+    return f"in {duration(one.due_in)}" if one.due_in else "now"
 
 
 def _kinds(counts: KindCounts) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What waits for another try, for whoever looks from outside; and what may not be done to it."""
+"""Entries that are to be tried again, for programs that look from outside; and what may not be done to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError, UnsupportedError
 from spark_streams.ids import StreamId
-from spark_streams.keys import RetryStream, delays_key, read_retry_stream, retry_stream
+from spark_streams.keys import RetryStream, delays_key, read_retry_stream, retry_stream, returned_stream
 from spark_streams.numbers import whole
 from spark_streams.option_values import MOST_DELAYS
 from spark_streams.wire.address import Address
@@ -19,31 +19,33 @@ from spark_streams.wire.server import Server
 
 @dataclass(frozen=True)
 class WaitingEntries:
-    """Those of one retry stream; the names are those of its JSON. waits_in: the stream; entries: how many; stream,
-    group: whose; attempt: the next one; due: when the first of them comes back, milliseconds since the epoch: None
-    where no query brings it back; due_in: milliseconds until then by the server's clock, 0 where that is past."""
+    """Entries of one retry stream or returned stream; the names are those of its JSON. waits_in: the stream; entries:
+    how many; stream, group: whose; attempt: the next one, None: they have come back, and the group has still to
+    acknowledge them; due: when the first of them comes back, milliseconds since the epoch, None: it has come back, or
+    no query brings it back; due_in: milliseconds until then by the server's clock, 0 if that is past."""
 
     waits_in: str
     entries: int
     stream: str
     group: str
-    attempt: int
+    attempt: int | None
     due: int | None
     due_in: int | None
 
 
 def waiting_entries(server: Server, names: Iterable[bytes]) -> list[WaitingEntries]:
-    """What waits in those of these streams that are retry streams. Raises ServerError."""
+    """Return what stands in those of these streams that are retry streams or returned streams. Raises ServerError."""
     told = {name: read_retry_stream(name.decode("utf-8", "replace")) for name in sorted(names)}
-    asked = {name: one for name, one in told.items() if one is not None and one.attempts is not None}
+    asked = {name: one for name, one in told.items() if one is not None}
     lengths = server.pipeline([("XLEN", name) for name in asked])
     some = [(name, one) for (name, one), length in zip(asked.items(), lengths, strict=True) if length]
-    looked = [_look(server, name, one, one.attempts or 1) for name, one in some]
+    looked = [_look(server, name, one) for name, one in some]
     return [one for one in looked if one is not None]
 
 
 def waiting_of(server: Server, groups: Iterable[tuple[str, str]]) -> list[WaitingEntries]:
-    """What waits of these (stream, group), of queries that bring it back. Raises ServerError."""
+    """Return what has come back of these (stream, group), and what waits if queries bring it back. Raises
+    ServerError."""
     asked = list(groups)
     questions = [("GET", delays_key(*one)) for one in asked]
     with_some: list[tuple[str, str]] = []
@@ -53,11 +55,11 @@ def waiting_of(server: Server, groups: Iterable[tuple[str, str]]) -> list[Waitin
         if isinstance(reply, bytes):
             with_some.append(one)
     names = [retry_stream(*one, attempts).encode() for one in with_some for attempts in range(1, MOST_DELAYS + 1)]
-    return waiting_entries(server, names)
+    return waiting_entries(server, [*names, *[returned_stream(*one).encode() for one in asked]])
 
 
-def _look(server: Server, name: bytes, told: RetryStream, attempts: int) -> WaitingEntries | None:
-    """None where nothing waits in it."""
+def _look(server: Server, name: bytes, told: RetryStream) -> WaitingEntries | None:
+    """Return what stands in one stream; None if that is nothing."""
     asked: list[tuple[str | bytes | int, ...]] = [
         ("TIME",), ("XLEN", name), ("XRANGE", name, "-", "+", "COUNT", 1), ("GET", delays_key(told.stream, told.group))
     ]  # fmt: skip
@@ -73,15 +75,16 @@ def _look(server: Server, name: bytes, told: RetryStream, attempts: int) -> Wait
     now, length, first, delays = replies
     if not first:
         return None
+    shown, attempts = name.decode("utf-8", "backslashreplace"), told.attempts
+    if attempts is None:
+        return WaitingEntries(shown, length, told.stream, told.group, None, None, None)
     due = None
     if delays:
         each = [whole(delay) for delay in delays.split()]
         delay = each[min(attempts, len(each)) - 1] if each else None
         due = None if delay is None else StreamId.parse(first[0][0]).ms + delay
     due_in = None if due is None else max(0, due - milliseconds(now))
-    return WaitingEntries(
-        name.decode("utf-8", "backslashreplace"), length, told.stream, told.group, attempts + 1, due, due_in
-    )
+    return WaitingEntries(shown, length, told.stream, told.group, attempts + 1, due, due_in)
 
 
 def refuse_what_is_read(stream: str) -> None:
@@ -90,7 +93,8 @@ def refuse_what_is_read(stream: str) -> None:
     if told is not None and told.attempts is None:
         raise StreamStateError(
             f"stream {stream!r} holds what has come back for another try, and queries of group {told.group!r} read it: "
-            "nothing is moved or deleted there; what still waits is in the streams that rstream dead list names"
+            "nothing is moved or deleted there. What still waits is in the streams rstream:retry:… that rstream dead "
+            "list names"
         )
 
 

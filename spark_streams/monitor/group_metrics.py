@@ -46,16 +46,17 @@ def group_metrics(groups: Iterable[GroupStanding]) -> Iterable[Metric]:
 
 
 def waiting_metrics(entries: Iterable[WaitingEntries]) -> Iterable[Metric]:
-    """What waits for another try."""
+    """What waits for another try, and what has come back for it (attempt `returned`)."""
     from prometheus_client.core import GaugeMetricFamily
 
     labels = (*OF_GROUPS, "attempt")
     waiting = GaugeMetricFamily("rstream_waiting_entries", "Entries that wait for another try.", labels=labels)
     due = GaugeMetricFamily("rstream_waiting_seconds", "How long the first of these has yet to wait.", labels=labels)
     for one in entries:
-        key = one.stream, one.group, str(one.attempt)
+        key = one.stream, one.group, "returned" if one.attempt is None else str(one.attempt)
         waiting.add_metric(key, one.entries)
-        due.add_metric(key, (one.due_in or 0) / 1000)
+        if one.attempt is not None:
+            due.add_metric(key, (one.due_in or 0) / 1000)
     yield from (waiting, due)
 
 

@@ -45,7 +45,7 @@ class Limits:
 
     Removing what is committed (onCommit):
     sweep_streams: streams that are looked at together
-    look_behind: seconds between two looks at streams in which another group is behind
+    look_behind: seconds between two looks at streams in which another group or consumer is behind
 
     The sample that a schema is inferred from:
     sample_entries: of a stream, from either end

@@ -115,6 +115,22 @@ def test_list_says_what_waits_until_when_and_for_which_try(server: Server) -> No
     assert "no query has retryDelay" in shown[4]
 
 
+def test_list_says_what_has_come_back_and_is_not_acknowledged(server: Server) -> None:
+    """Pending for some consumer, or not read yet: it stands in the returned stream until it is acknowledged."""
+    with server.client() as client:
+        client.xgroup_create(BACK, "g", "0", mkstream=True)
+        assert json.loads(dead(server, "list", "--json").output) == []
+        told = dead_letter_fields([b"n", b"1"], {"stream": "s", "id": "5-5"})
+        for _ in range(2):
+            client.execute_command("XADD", BACK, "*", *told)
+        client.xreadgroup("g", "bob", {BACK: ">"}, count=1)
+    assert json.loads(dead(server, "list", "--json").output) == [
+        {"waits_in": BACK, "entries": 2, "stream": "s", "group": "g", "attempt": None, "due": None, "due_in": None}
+    ]
+    shown = dead(server, "list").output.splitlines()
+    assert shown[2].split() == [BACK, "2", "s", "g", "-", "has", "come", "back"]
+
+
 def test_what_waits_is_shown_sent_back_and_purged_like_dead_letters(server: Server) -> None:
     with server.client() as client:
         fill(client, 4)

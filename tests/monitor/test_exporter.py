@@ -23,7 +23,7 @@ from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
-from spark_streams.keys import delays_key, retry_stream
+from spark_streams.keys import delays_key, retry_stream, returned_stream
 from spark_streams.monitor.exporter.chosen import Chosen
 from spark_streams.monitor.exporter.looks import Looks
 from spark_streams.monitor.exporter.metrics import Collector
@@ -470,3 +470,19 @@ def test_what_waits_for_another_try_is_no_dead_letter_yet(
     assert (labels, waiting) == ('{attempt="2",group="g",stream="s"}', 5)
     assert 3_500 < of(page, "rstream_waiting_seconds")[labels] <= 3_600
     assert not any("rstream:retry" in labels for labels in of(exporter.page(), "rstream_dead_letters_waiting"))
+
+
+@pytest.mark.parametrize("names", [(), ("s",)], ids=["all", "named"])
+def test_what_has_come_back_for_another_try_and_is_not_acknowledged_is_told(
+    server: Server, client: redis.Redis, names: tuple[str, ...]
+) -> None:
+    """Also if only the stream that it comes from is named, and if no query has retryDelay any more."""
+    back = returned_stream("s", "g")
+    fill(server, 5, into=back)  # and makes group g of s
+    client.xgroup_create(back, "g", "0")
+    server.client().xreadgroup("g", "bob", {back: ">"}, count=2)
+    exporter = Exporter(server.url, *names)
+    page = exporter.page()
+    exporter.looks.close()
+    assert of(page, "rstream_waiting_entries") == {'{attempt="returned",group="g",stream="s"}': 5}
+    assert of(page, "rstream_waiting_seconds") == {}

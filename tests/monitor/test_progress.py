@@ -43,6 +43,18 @@ def test_what_a_batch_took_and_what_the_run_has_counted() -> None:
     assert [one.bad for one in source.streams] == [{}, {"n": 6}]
 
 
+def test_a_stream_of_which_a_batch_has_only_claimed_entries_is_told() -> None:
+    """No offset has a position there."""
+    back = "rstream:returned:{s}:g"
+    end = offset(claimed={back: [{"consumer": "c~1", "count": 2}]})
+    ours = {"endOffset": end, "latestOffset": json.dumps(offset(claimed={back: 2}))}
+    told = {"id": "q1", "runId": "r1", "name": None, "timestamp": "2026-01-01T00:00:00.000Z", "batchId": 1}
+    [source] = read_progress(told | {"batchDuration": 250, "numInputRows": 2, "sources": [ours]}).sources
+    assert [(one.stream, one.position, one.entries, one.claimed) for one in source.streams] == [
+        (back, "0-0", 2, 2), ("s", "7-0", 0, 0), ("t", "0-0", 0, 0)
+    ]  # fmt: skip
+
+
 def told_in_the_offset(run: str, start: dict[str, Any], latest: dict[str, Any] | None) -> Progress:
     """As Spark 4.0 tells it: no report but what stands in the offset that was made last."""
     ours = {"startOffset": start, "endOffset": latest or start, "latestOffset": latest}

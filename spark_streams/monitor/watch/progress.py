@@ -16,7 +16,8 @@ _OURS = frozenset({"version", "group", "consumer", "streams"})
 
 @dataclass(frozen=True)
 class StreamProgress:
-    """One stream of a source. position: the last entry that has been read; entries: how many the batch took from it;
+    """One stream of a source. position: the last entry that has been read, 0-0 if the query has read entries of it
+    through claims alone; entries: how many the batch took from it;
     lost, claimed, dead, retried: entries of this run so far; bad: per column, its values that did not fit; waiting: how
     many entries wait for another try, and due: when the next one comes back, milliseconds since the epoch."""
 
@@ -82,7 +83,7 @@ def _source(told: Mapping[str, Any]) -> SourceProgress | None:
         return None
     latest, is_told = _report(told)
     streams = []
-    for stream, position in end["streams"].items():
+    for stream, position in sorted({**dict.fromkeys(end.get("claimed", {}), "0-0"), **end["streams"]}.items()):
         taken = end.get("batch", {}).get(stream, {}).get("count", 0)
         taken += sum(one["count"] for one in end.get("claimed", {}).get(stream, ()))
         counts = [latest.get(kind, {}).get(stream, 0) for kind in ("lost", "dead", "retried")]

@@ -1,8 +1,8 @@
 """Entries that another client has handed to our consumer (XCLAIM, XAUTOCLAIM) below what its batches have read.
 
 They are pending for us, and no batch of ours was given them. They are claimed like those of a dead consumer
-(source.recovery.claim): moved to a consumer of their own, which the offset of the next batch names. A query with noAck
-has no pending list to read them from, and refuses.
+(source.recovery.claim): moved to consumers of their own, which the offset of the batch that reads them names.
+A query with noAck has no pending list to read them from, and refuses.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def take_handed(
     ranges = pending_ranges(server, member, asked, limits.pending_page, keep_ids=True, limits=limits)
     for entries in ranges:
         _log.warning(
-            "stream %r: %d entries up to %s were handed to consumer %r by somebody: they are read with the next batch",
+            "stream %r: another client handed %d entries up to %s to consumer %r. The next batch reads them; later ones "
+            "read those that maxBytesPerTrigger leaves no room for",
             entries.stream, entries.count, entries.last, member.consumer,
         )  # fmt: skip
         send_claim(
