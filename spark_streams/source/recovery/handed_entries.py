@@ -40,8 +40,8 @@ def take_handed(
     ranges = pending_ranges(server, member, asked, limits.pending_page, keep_ids=True, limits=limits)
     for entries in ranges:
         _log.warning(
-            "stream %r: another client handed %d entries up to %s to consumer %r. The next batch reads them; later ones "
-            "read those that maxBytesPerTrigger leaves no room for",
+            "stream %r: another client handed %d entries up to %s to consumer %r. The next batch reads them; later "
+            "batches read those that maxBytesPerTrigger leaves no room for",
             entries.stream, entries.count, entries.last, member.consumer,
         )  # fmt: skip
         send_claim(
