@@ -92,7 +92,5 @@ class Feed:
         assert {customer: self._client.hgetall(key(customer)) for customer in self.state} == self.state
 
     def _delta(self, folder: Path) -> None:
-        from deltalake import DeltaTable
-
-        sold = DeltaTable(folder / "table").to_pyarrow_table().to_pylist()
+        sold = recipe_of("delta_table").rows_in(str(folder / "table"))
         assert sorted((row["customer"], row["amount"]) for row in sold) == sorted(self.sales)

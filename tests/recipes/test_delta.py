@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +22,7 @@ from spark_streams.jobs import archive, etl
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.output.deltalake_table import _Batch, _writer
 from spark_streams.jobs.output.table import TableConfig
+from tests.recipes.conftest import RECIPES, recipe_of
 from tests.servers import Server
 
 pytestmark = pytest.mark.spark
@@ -58,9 +61,39 @@ def run(spark: SparkSession, program: Any, config: str, monkeypatch: pytest.Monk
 
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
-    from deltalake import DeltaTable
+    return recipe_of("delta_table").rows_in(str(path))
 
-    return DeltaTable(path).to_pyarrow_table().to_pylist()
+
+# Files that are slow to be let go of: a thread that still holds one when Python ends is seen.
+READS = """
+import sys, time
+import pyarrow as pa
+from deltalake.fs import fs_handler
+
+class Slow:
+    def __init__(self, file):
+        self.file = file
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+    def __del__(self):
+        time.sleep(0.5)
+
+fs_handler.DeltaStorageHandler.open_input_file = lambda self, path: pa.PythonFile(
+    Slow(self._handler.open_input_file(path))
+)
+sys.path.insert(0, sys.argv[1])
+from delta_table import rows_in
+print(rows_in(sys.argv[2]), flush=True)
+"""
+
+
+def test_a_program_that_has_read_a_table_ends_without_an_abort(tmp_path: Path) -> None:
+    from deltalake import write_deltalake
+
+    write_deltalake(tmp_path, pa.table({"n": [1]}))
+    command = [sys.executable, "-c", READS, str(RECIPES), str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert (ended.returncode, ended.stdout) == (0, "[{'n': 1}]\n"), ended.stderr
 
 
 class KilledError(Exception):
