@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from spark_streams.deadletter.redrive_lock import RedriveLease
 from spark_streams.errors import RedriveTakenError, RStreamError
 from spark_streams.ids import MAX_ID, StreamId
+from spark_streams.keys import SESSIONS
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.replies import pairs
@@ -65,6 +66,8 @@ class Faults:
         proxy.cut_all()
         direct.execute("CONFIG", "SET", "maxmemory", "0")
         direct.execute("DEL", RedriveLease(self._lives.address, "redrive").key_of(_DEAD))
+        for session in direct.execute("KEYS", f"{SESSIONS}*"):  # they would expire after ten seconds
+            direct.execute("DEL", session)
         if direct.execute("TYPE", _RETRY) == b"string":
             direct.execute("DEL", _RETRY)
         self._give_ids_back(direct)

@@ -50,6 +50,10 @@ class Births:
                 one.again.add("the group changed before there was a checkpoint")
             self._begun = any(one.born for one in self._world.model.streams.values())
             self.look()
+        if by_hand and not any(name in offset["streams"] for offset in self._world.query.offsets):
+            position = self._world.see(name).position
+            some = [one for one in self._world.model.of(name) if position is not None and one.key <= _key(position)]
+            self._world.model.excuse(some, "its group was moved before a checkpoint named the stream")
 
     def anew(self) -> None:
         """A new checkpoint: groups that are there stay as they are, the others are made as options say."""
