@@ -2,7 +2,8 @@
 
 A group of its own reads every entry from the first one on; an entry is acknowledged when its batch is in the table and
 in Spark's commit log. Trimmed is only what every group has acknowledged, this one among them, so nothing is trimmed
-that is not archived, and nothing that another group still needs. A batch that is run again replaces its own files.
+that is not archived byte for byte, and nothing that another group still needs. A batch that is run again replaces its
+own files.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_streams.errors import ConfigError, RStreamError, StreamStateError
 from spark_streams.jobs.config import FREE
+from spark_streams.jobs.exact_fields import exact_binary, exact_text
 from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.output.outputs import main_table
 from spark_streams.jobs.output.table import SHAPE as TABLE
@@ -41,7 +43,9 @@ SHAPE = {
     "job": JOB,
 }
 REQUIRED = ["source.streams", "source.group", "job.checkpoint"]
-_FIELDS = {"text": "MAP<STRING, STRING>", "binary": "MAP<BINARY, BINARY>"}
+_FIELDS = ("text", "binary")
+# ORC's writer sorts the fields of a map, and keeps one value of a name that is there twice.
+_ONE_VALUE_OF_A_NAME = ("orc",)
 
 
 def body(job: Job) -> None:
@@ -61,14 +65,15 @@ def body(job: Job) -> None:
     spark = job.session()
     with connect(source.address) as server:
         _make_groups(server, source, fresh)
-    schema = f"`_stream` STRING, `_id` STRING, `_timestamp` TIMESTAMP, `_fields` {_FIELDS[fields]}"
+    schema = "`_stream` STRING, `_id` STRING, `_timestamp` TIMESTAMP, `_fields` MAP<BINARY, BINARY>"
     entries = spark.readStream.format("rstream").schema(schema).options(**_options(job)).load()
     table.check_format(spark)
     place = table.open(spark)
     place.sweep()
 
     def batch(rows: DataFrame, number: int) -> None:
-        kept = [F.col(f"_{name}").alias(name) for name in ("stream", "id", "timestamp", "fields")]
+        kept = [F.col(f"_{name}").alias(name) for name in ("stream", "id", "timestamp")]
+        kept.append(_exact(F.col("_fields"), fields, table.kind).alias("fields"))
         date = F.to_date(F.to_utc_timestamp("_timestamp", F.current_timezone())).alias("date")
         place.write(rows.select(*kept, date), number)
 
@@ -112,7 +117,19 @@ def _table(job: Job) -> tuple[TableConfig, str]:
     fields = job.get("parquet.fields") or job.get("table.fields", "text")
     if fields not in _FIELDS:
         raise ConfigError(f'{table.where}.fields must be "text" or "binary", not {fields!r}')
+    if fields == "binary" and table.kind == "json":
+        raise ConfigError(
+            f'{table.where}.format "json" cannot hold names of fields as bytes: '
+            f'take {table.where}.fields = "text", which keeps every byte, and another {table.where}.path'
+        )
     return replace(table, partition_by=["date"]), fields
+
+
+def _exact(entry: Column, fields: str, kind: str) -> Column:
+    """The column `fields` of the table, from which every byte of an entry can be read again."""
+    if fields == "text":
+        return exact_text(entry)
+    return exact_binary(entry) if kind in _ONE_VALUE_OF_A_NAME else entry
 
 
 def _trimming(job: Job) -> Trimming | None:
