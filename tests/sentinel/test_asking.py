@@ -18,6 +18,7 @@ from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.retry import is_transient
 from spark_streams.wire.session import Session
+from tests.identity.documented_rights import rights
 from tests.sentinel.processes import NAME, Sentinels, until
 from tests.sentinel.stub import stub
 from tests.servers import Server, free_port
@@ -113,14 +114,12 @@ def test_a_sentinel_with_a_login_of_its_own(sentinels: Sentinels) -> None:
 def test_rights_that_the_docs_name_are_enough(sentinels: Sentinels) -> None:
     """Of the servers' user, and of the sentinels'."""
     docs = (Path(__file__).resolve().parents[2] / "docs" / "identity.md").read_text()
-    rights = re.search(r"dead letters and their way back \| `([^`]+)`", docs)
     asking = re.search(r"for the sentinels' user `([^`]+)`", docs)
-    assert rights is not None
     assert asking is not None
     sentinel = sentinels.sentinels[1]
     url = url_of(sentinel, login="limited:pw@") + "?sentinel_username=app&sentinel_password=pw"
     with sentinels.direct() as admin, sentinels.client(sentinel) as other:
-        wanted = [*rights[1].split(), "~s", "~rstream:*"]
+        wanted = [word for word in rights("reader") if word not in ("reset", "on")]
         admin.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">pw", *wanted)
         other.execute_command("ACL", "SETUSER", "app", "reset", "on", ">pw", *asking[1].split())
         error = refused(url)

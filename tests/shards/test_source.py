@@ -20,7 +20,7 @@ from spark_streams.source.batch.stream_bounds import Narrowing
 from spark_streams.wire.connect import connect
 from tests.servers import Server
 from tests.shards.making import by_key, frame, sequence, sharded, shards_there
-from tests.sink.writing import batch_of, close, options, write
+from tests.sink.writing import batch_of, came_before, close, options, write
 from tests.source.driving import ALL, drain, forget_all, reader, rows, stop_all
 
 KEY = shards_key("orders").decode()
@@ -171,6 +171,7 @@ def test_a_checkpoint_whose_shards_are_all_lost_never_reads_an_empty_stream(
     client.delete("orders")
     lenient = reader(server, streams="orders", shards="4", failOnDataLoss="false")
     assert lenient.latestOffset(end, ALL) is not None
+    came_before(server, number=1)
     written(server, first=1000, number=1)
     assert sorted(n for batch in drain(lenient, at=end) for n in batch) == list(range(1000, 1200))
 
