@@ -30,6 +30,7 @@ class Command:
         self.flags = flags
         self.keys = keys
         self.handler = handler
+        self.fast = "fast" in flags  # its time does not depend on what is stored
         self.subcommands: dict[bytes, Command] = {}
         # What it changes is written down as it came, or as `journal` says for its name.
         self.verbatim = "write" in flags and "effect" not in flags

@@ -138,7 +138,7 @@ def test_a_request_without_an_end_is_bounded() -> None:
         while parser.failure is None:
             fed += len(more)
             assert parser.feed(more) == []
-            while parser.has_more:
+            while parser.unread:
                 assert parser.feed(b"") == []
         assert fed < 1_100_000
         assert isinstance(parser.failure, TooLongError)

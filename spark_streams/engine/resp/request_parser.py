@@ -43,13 +43,13 @@ _BYTES_PER_STEP = 64  # of a line
 class RequestParser:
     """One connection's parser: `feed` it bytes, get commands. `limits` may be replaced between two calls.
 
-    A call that must read strictly stops after about a millisecond; while `has_more`, `feed(b"")` goes on from there.
-    Before AUTH it stops behind each AUTH and HELLO, too: what follows may be longer. With `shapes`, neighbouring XADDs
-    that differ only in their values may come as one XaddBatch.
+    A call that must read strictly stops after about a millisecond. While there are `unread` bytes, call `feed(b"")`
+    before you feed others. Before AUTH it stops behind each AUTH and HELLO, too: what follows may be longer. With
+    `shapes`, neighbouring XADDs that differ only in their values may come as one XaddBatch.
     """
 
-    __slots__ = ("_arguments", "_at", "_count", "_data", "_held", "_shape", "_shapes", "_steps", "_taken", "_wanted",
-                 "failure", "limits")  # fmt: skip
+    __slots__ = ("_arguments", "_at", "_count", "_held", "_shape", "_shapes", "_steps", "_taken", "_wanted",
+                 "failure", "limits", "unread")  # fmt: skip
 
     def __init__(self, limits: RequestLimits | None = None, shapes: Shapes | None = None) -> None:
         self._shapes = shapes
@@ -61,24 +61,19 @@ class RequestParser:
         self._taken = 0  # about the bytes of memory that they take
         self._held = bytearray()  # arrived and not used: an unfinished line or argument
         self._wanted = 0  # bytes of `_held` without which nothing can be finished
-        self._data = b""  # read up to `_at`, where the last call stopped; empty if it read all
+        self.unread = b""  # bytes of which the last call read those before `_at`; empty if it read all
         self._at = 0
         self._steps = 0  # that this call may still take
 
     @property
     def held(self) -> int:
         """About how many bytes the unfinished request, and what has not been read yet, take."""
-        return len(self._held) + self._taken + len(self._data) - self._at
-
-    @property
-    def has_more(self) -> bool:
-        """Whether the last call stopped before the end of its bytes: call `feed(b"")` before there are others."""
-        return bool(self._data)
+        return len(self._held) + self._taken + len(self.unread) - self._at
 
     def feed(self, data: bytes) -> list[Request]:
         """Take bytes in; the commands that are complete by now. After a malformed one `failure` is set."""
         self._steps = _STEPS
-        if self._data:
+        if self.unread:
             assert not data, "the rest of the last bytes has to be taken first"
             return self._go_on()
         if self._held:
@@ -104,8 +99,8 @@ class RequestParser:
     def _go_on(self) -> list[Request]:
         """More of the bytes that the last call left."""
         requests: list[Request] = []
-        data, at = self._data, self._at
-        self._data, self._at = b"", 0
+        data, at = self.unread, self._at
+        self.unread, self._at = b"", 0
         try:
             self._held += self._take_strictly(data, at, requests)
         except ProtocolError as failure:
@@ -118,7 +113,7 @@ class RequestParser:
         self.failure = failure
         self._held.clear()
         self._arguments, self._taken = [], 0
-        self._data, self._at = b"", 0
+        self.unread, self._at = b"", 0
 
     def _check_held(self) -> None:
         if len(self._held) + self._taken > self.limits.held:
@@ -192,24 +187,22 @@ class RequestParser:
         """Command by command from this place on, and of an unfinished one its complete arguments."""
         self._wanted = 0
         size = len(data)
-        while at < size and not self._must_stop(requests):
-            if self._count:
-                end = self._take_arguments(data, at, requests)
-                if self._count and self._steps > 0:
-                    return data[end:]
-            else:
+        alone = self.limits.unauthenticated
+        while at < size and self._steps > 0 and not (alone and requests and may_log_in(requests[-1])):
+            if not self._count:
                 end = self._take_count(data, at) if data[at] == _ASTERISK else take_inline(data, at, requests)
                 if end < 0:
                     return data[at:]
-                self._steps -= 1 + (end - at) // _BYTES_PER_STEP
-            at = end
+                if not self._count:
+                    self._steps -= 1 + (end - at) // _BYTES_PER_STEP
+                at = end
+            if self._count:
+                at = self._take_arguments(data, at, requests)
+                if self._count and self._steps > 0:
+                    return data[at:]
         if at < size:
-            self._data, self._at = data, at
+            self.unread, self._at = data, at
         return b""
-
-    def _must_stop(self, requests: list[Request]) -> bool:
-        """Whether this call has read enough."""
-        return self._steps <= 0 or (self.limits.unauthenticated and bool(requests) and may_log_in(requests[-1]))
 
     def _take_count(self, data: bytes, at: int) -> int:
         """The line with which a command begins; where it ends, -1 if it is not whole yet."""
@@ -230,8 +223,8 @@ class RequestParser:
     def _take_arguments(self, data: bytes, at: int, requests: list[Request]) -> int:
         """Arguments of the unfinished command, which is finished with its last one; where the unused bytes begin."""
         arguments, size, longest = self._arguments, len(data), self.limits.bulk
-        missing = self._count - len(arguments)
-        for _ in range(min(missing, self._steps)):
+        missing, steps = self._count - len(arguments), self._steps
+        for _ in range(missing if missing < steps else steps):
             line = data.find(b"\r\n", at, at + MAX_INLINE + 2)
             if line < 0:
                 if at < size and data[at] != _DOLLAR:
@@ -254,8 +247,8 @@ class RequestParser:
             arguments.append(data[line + 2 : end])
             self._taken += length + _PER_ARGUMENT
             at = end + 2
-        self._steps -= missing
-        if self._steps < 0:
+        self._steps = steps - missing
+        if missing > steps:
             return at
         requests.append(arguments)
         self._count = self._taken = 0

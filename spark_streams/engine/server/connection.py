@@ -15,6 +15,7 @@ A connection whose command blocks keeps what is behind it in the same way until 
 from __future__ import annotations
 
 import logging
+import math
 import selectors
 import time
 from typing import Protocol
@@ -92,7 +93,7 @@ class Connection:
     @property
     def has_more(self) -> bool:
         """Whether commands wait."""
-        return bool(self.backlog or self.held or self.parser.has_more)
+        return bool(self.backlog or self.held or self.parser.unread)
 
     @property
     def may_run(self) -> bool:
@@ -139,8 +140,10 @@ class Connection:
             self._run(self._parse(data))
 
     def _parse(self, data: bytes) -> list[Request]:
-        self.parser.limits = BEFORE_AUTH if self.engine.access.keeps_out(self.client) else self.engine.config.requests
-        return self.parser.feed(data)
+        engine, parser = self.engine, self.parser
+        kept_out = engine.access.needed and engine.access.keeps_out(self.client)
+        parser.limits = BEFORE_AUTH if kept_out else engine.config.requests
+        return parser.feed(data)
 
     def _end(self) -> None:
         """The other side has closed. What it sent is run, if it only waits for replies to be read."""
@@ -156,7 +159,7 @@ class Connection:
         commands, self.backlog = self.backlog, []
         if not commands:
             data = b""
-            if not self.parser.has_more:
+            if not self.parser.unread:
                 data = bytes(memoryview(self.held)[:READ_SIZE])
                 del self.held[:READ_SIZE]
             commands = self._parse(data)
@@ -171,7 +174,8 @@ class Connection:
         out = self.output.fresh
         ran = 0
         if commands:
-            ran = self.engine.run(client, commands, out, PAUSE_ABOVE, 0, time.perf_counter() + SLICE_SECONDS)
+            until = time.perf_counter() + SLICE_SECONDS if len(commands) > 1 else math.inf
+            ran = self.engine.run(client, commands, out, PAUSE_ABOVE, 0, until)
             if client.postponed:
                 self.connections.postponed.append(self)
         if ran < len(commands):
