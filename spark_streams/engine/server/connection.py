@@ -127,7 +127,9 @@ class Connection:
             self._take(data)
 
     def _take(self, data: bytes) -> None:
-        if self.has_more or self.client.waiter is not None or self.waiting > PAUSE_ABOVE:
+        # The fields of `has_more`: this line runs for each read.
+        behind = self.backlog or self.held or self.parser.unread
+        if behind or self.client.waiter is not None or self.waiting > PAUSE_ABOVE:
             self.held += data
             if len(self.held) > self.parser.limits.held:
                 what = "a command that waits" if self.client.waiter is not None else "replies that are not read"
