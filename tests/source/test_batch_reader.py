@@ -198,7 +198,7 @@ def test_a_time_range_reads_only_its_part_and_nothing_but_reads_is_sent(server: 
     assert [row["n"] for task in tasks(one) for row in task] == list(range(10_000, 10_100))
     sent = commands(client)
     assert set(sent) <= {"xinfo|stream", "xinfo", "xrange", "echo", "select", "hello", "client|setinfo", "client"} | {
-        "config|resetstat", "config", "info", "hgetall", "type",
+        "config|resetstat", "config", "info", "hgetall", "type", "xlen",
     }  # fmt: skip
     assert sent["xrange"] <= 4
 
