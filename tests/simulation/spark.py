@@ -29,7 +29,7 @@ from tests.simulation.world import CONSUMER, GROUP, World
 
 Json = dict[str, Any]
 # A few entries cross every boundary, and new streams are looked for at each trigger.
-SMALL = replace(LIMITS, first_page=2, pending_page=7, reserve_step=3, reserve_round=6, look_every=0.0)
+SMALL = replace(LIMITS, first_page=2, pending_page=7, reserve_step=3, reserve_round=6, look_every=0.0, idle_look=0.0)
 
 
 class Query:
