@@ -8,7 +8,7 @@ import re
 KNOWN: dict[str, str] = {
     r"before its late group": "what says where a pattern's streams begin was taken away before there was a checkpoint",
     r"^twice .*server set back": "a lenient query takes a server from before its group was made for one made anew",
-    r"^twice \| passed over .*group made anew": "the group is moved in the moment in which the query takes a batch",
+    r"^twice \| passed over .*group (made anew|set back)": "the group is moved while the query takes a batch",
     r"^(silent|pending) \| pending .*entries taken from us": "entries are claimed from a query while it takes a batch",
     r"^silent \| passed over .*group set forward.*others read": "others read from a group that was set forward",
 }
