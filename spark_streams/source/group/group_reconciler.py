@@ -68,7 +68,7 @@ class GroupReconciler:
 
         Raises DataLossError, GroupMissingError, StreamStateError, GroupSharedError.
         """
-        begin = self._as_moved(begin)
+        begin = self.as_moved(begin)
         if afresh:
             for stream, known in begin.counts.items():
                 self._counts.of.setdefault(stream, known)
@@ -87,7 +87,7 @@ class GroupReconciler:
         create_consumers(server, self._member, [stream for stream, state in states.items() if not state.known])
         return mended.begin, states
 
-    def _as_moved(self, begin: Offset) -> Offset:
+    def as_moved(self, begin: Offset) -> Offset:
         """The checkpoint, with the positions that this run goes on from (failOnDataLoss=false)."""
         for stream, (was, now) in self._moved.items():
             begin = begin.at(stream, now) if begin[stream] == was else begin

@@ -471,3 +471,24 @@ def test_what_others_claim_from_us_meanwhile_hides_nothing(
     found = [n for batch in drain(one, 60, first) for n in batch]
     assert found == list(range(50, 200))
     assert pending_count(client) == taken  # bob's
+
+
+def test_a_commit_acknowledges_nothing_of_a_stream_that_was_made_anew_with_lower_ids(
+    server: Server, client: redis.Redis
+) -> None:
+    """Spark commits a batch when the next one is logged: that one may hold entries below the first one's end."""
+    for n in range(2):
+        client.xadd("s", {"n": n}, id=f"1000-{n + 1}")
+    one = reader(server, limits=NEVER_AHEAD, failOnDataLoss="false")
+    start = one.initialOffset()
+    first = one.latestOffset(start, ALL)
+    assert read(one, start, first) == [0, 1]
+    client.delete("s")
+    for n in range(3):
+        client.xadd("s", {"n": n + 2}, id=f"5-{n + 1}")
+    second = one.latestOffset(first, ALL)
+    one.commit(first)
+    assert pending_count(client) == 3
+    assert read(one, first, second) == [2, 3, 4]
+    assert one.latestOffset(second, ALL) == second
+    assert pending_count(client) == 0
