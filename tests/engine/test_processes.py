@@ -100,18 +100,20 @@ def test_a_local_engine_dies_with_its_parent() -> None:
     wait_for(lambda: not alive(int(killed.stdout)))
 
 
-def test_a_port_in_use_is_one_clear_line() -> None:
-    """Exit code 1 and what to know."""
+def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
+    """Exit code 1, what to know, and no Unix socket on which nobody listens."""
+    path = tmp_path / "e.sock"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         ended = subprocess.run(
-            [sys.executable, "-m", "spark_streams.engine", "--port", str(port)],
+            [sys.executable, "-m", "spark_streams.engine", "--port", str(port), "--unixsocket", str(path)],
             env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=30,
         )  # fmt: skip
     assert ended.returncode == 1
     assert ended.stderr == f"spark_streams.engine: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT, "SHUTDOWN"])

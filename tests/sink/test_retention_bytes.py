@@ -200,7 +200,7 @@ def test_what_a_query_says_whose_stream_expires(
             return
         again = one.latestOffset(at, ALL)
         assert one.batches.counters.lost == ({} if all_read else {"out": 1})
-        append([frame([7])], checked, None)
+        append([frame([7])], options(server.url), None)  # without streamTtl: it is there when it is read
         after = one.latestOffset(again, ALL)
         assert read(one, again, after) == [7]
     finally:

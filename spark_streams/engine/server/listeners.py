@@ -53,7 +53,7 @@ def open_listeners(config: Config) -> list[Listener]:
         path = config.text("unixsocket")
         if path:
             with _named(path):
-                opened.append(Listener(_unix(Path(path), config.number("unixsocketperm")), _plain, path))
+                opened.append(Listener(_unix(path, config.number("unixsocketperm")), _plain, path))
         if config.number("tls-port"):
             context = _tls_context(config)
         for name, dress in (("port", _plain), ("tls-port", lambda sock: TlsChannel(context, sock))):
@@ -65,11 +65,20 @@ def open_listeners(config: Config) -> list[Listener]:
         for listener in opened:
             listener.accepts.listen(backlog)
             listener.accepts.setblocking(False)
+        if path:
+            _unpublished(path).rename(path)
     except BaseException:
         for listener in opened:
             listener.accepts.close()
+        if path:
+            _unpublished(path).unlink(missing_ok=True)
         raise
     return opened
+
+
+def _unpublished(path: str) -> Path:
+    """The name of a Unix socket until it listens: whoever finds a socket under `path` can connect to it."""
+    return Path(path).with_name(f".{os.getpid()}")
 
 
 @contextlib.contextmanager
@@ -94,17 +103,18 @@ def _tcp(host: str, port: int) -> socket:
     return listener
 
 
-def _unix(path: Path, mode: int) -> socket:
-    """A Unix socket; a dead one in its place is replaced."""
+def _unix(path: str, mode: int) -> socket:
+    """A Unix socket that is not published yet. Raises OSError if another process listens at its path."""
     with contextlib.suppress(FileNotFoundError, ConnectionRefusedError), socket(sockets.AF_UNIX) as probe:
-        probe.connect(str(path))
+        probe.connect(path)
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-    path.unlink(missing_ok=True)
+    name = _unpublished(path)
+    name.unlink(missing_ok=True)
     listener = socket(sockets.AF_UNIX)
     try:
-        listener.bind(str(path))
+        listener.bind(str(name))
         if mode:
-            path.chmod(mode)
+            name.chmod(mode)
     except BaseException:
         listener.close()
         raise
