@@ -98,6 +98,11 @@ def delays_key(stream: str, group: str) -> bytes:
     return key_beside(stream, "delays", group)
 
 
+def is_own(name: str) -> bool:
+    """Whether a key's name is one of the product's."""
+    return name.startswith(PREFIX)
+
+
 def is_returned(stream: str) -> bool:
     """Whether a stream that a query reads is one of those that entries come back to."""
     return stream.startswith(f"rstream:{_RETURNED}:")

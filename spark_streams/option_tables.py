@@ -142,7 +142,8 @@ SOURCE: tuple[Option, ...] = (
         shown="this or `streams`",
         doc="Read every stream whose name matches this Redis pattern (`orders:*`). Streams that appear while the query "
         "runs, or while it is down, or that get their first entry then, are read from their first entry. Streams whose "
-        "first entry is a dead letter are not among them, whoever wrote it: name those in `streams` to read letters.",
+        "first entry is a dead letter are not among them, whoever wrote it: name those in `streams` to read letters. "
+        "Nor are names that begin with `rstream:`, which are [the product's](keys.md).",
     ),
     Option(
         "createStreams",
@@ -303,7 +304,8 @@ BATCH_SOURCE: tuple[Option, ...] = (
     replace(
         _PATTERN,
         shown="this or `streams`",
-        doc="Read every stream whose name matches this Redis pattern, but those whose first entry is a dead letter.",
+        doc="Read every stream whose name matches this Redis pattern, but those whose first entry is a dead letter, "
+        "and names that begin with `rstream:`.",
     ),
     replace(
         _STARTING,

@@ -17,18 +17,13 @@ from collections.abc import Iterable, Sequence
 
 from spark_streams.deadletter.criteria import matches
 from spark_streams.deadletter.envelope import raw
-from spark_streams.keys import PREFIX, read_retry_stream
+from spark_streams.keys import is_own, read_retry_stream
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.reply_errors import is_not_permitted
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import groups_in
 
 Origin = tuple[str, str]  # (stream, group) of a dead letter, as text
-
-
-def is_own_key(stream: str) -> bool:
-    """Whether a name is one of the product's own keys: no redrive writes there."""
-    return stream.startswith(PREFIX)
 
 
 class Destinations:
@@ -43,7 +38,7 @@ class Destinations:
 
     def open_to(self, server: Server, origins: Iterable[Origin]) -> frozenset[Origin]:
         """Those of these that may go back to their stream. Raises ServerError."""
-        asked = [one for one in origins if one[0] and not is_own_key(one[0])]
+        asked = [one for one in origins if one[0] and not is_own(one[0])]
         if self._allow:
             return frozenset(one for one in asked if matches(self._allow, one[0]))
         if self._waits_for is not None:

@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 
 from spark_streams.deadletter import transform
 from spark_streams.deadletter.criteria import Criteria
-from spark_streams.deadletter.destinations import Origin, is_own_key
+from spark_streams.deadletter.destinations import Origin
 from spark_streams.deadletter.envelope import MARK, raw, text
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.page import DeadLetterPage, by_value
 from spark_streams.deadletter.transform import Transform
 from spark_streams.errors import InvalidOptionError
+from spark_streams.keys import is_own
 from spark_streams.numbers import COUNT_MAX, whole
 from spark_streams.wire.entries.encode import encode_xadd
 from spark_streams.wire.entries.lines import Index, Mask
@@ -53,7 +54,7 @@ class RedriveOptions:
     def checked(self) -> RedriveOptions:
         """With the parking stream named. Raises InvalidOptionError."""
         for what, name in (("sent to", self.to), ("parked in", self.parking)):
-            if name is not None and is_own_key(name):
+            if name is not None and is_own(name):
                 raise InvalidOptionError(
                     f"dead letters of {self.stream!r} would be {what} {name!r}: keys that begin with rstream: are the "
                     "product's own, and a redrive never writes there; name another stream"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_streams.keys import is_beside
+from spark_streams.keys import is_beside, is_own
 from spark_streams.wire.connection import Argument, Connection, ReplyError
 from spark_streams.wire.server import Server
 
@@ -20,8 +20,9 @@ _FEW = 100_000  # keys that are looked through for a hint
 def matching_streams(server: Server, pattern: str, but: Iterable[str]) -> list[str]:
     """The streams whose names match a Redis pattern, sorted; but: names to leave out.
 
-    A name that is empty or not UTF-8 cannot be an option's value or a column's, and is left out; so is a stream that
-    queries keep beside another one, whoever made it: its entries wait for another try, or are read with that stream.
+    A name that is empty or not UTF-8 cannot be an option's value or a column's, and is left out. So is a name of the
+    product (`rstream:…`), whoever made the stream: a query may write to that key at any time, and entries that wait for
+    another try are read with the stream that they come from.
     """
     names: set[str] = set()
     for name in _scan(server, "MATCH", pattern):
@@ -29,7 +30,7 @@ def matching_streams(server: Server, pattern: str, but: Iterable[str]) -> list[s
             names.add(name.decode())
         except UnicodeDecodeError:
             continue
-    return sorted(name for name in names.difference(but) if name and not is_beside(name))
+    return sorted(name for name in names.difference(but) if name and not is_own(name))
 
 
 def list_streams(server: Server) -> list[bytes]:

@@ -261,6 +261,16 @@ def test_a_pattern_finds_streams_only(server: Server, client: redis.Redis) -> No
     assert rows(server, streamsPattern="a:*") == [0, 1]
 
 
+def test_a_pattern_leaves_out_every_name_of_the_product(server: Server, client: redis.Redis) -> None:
+    """Also a stream that somebody else made at a key that the product uses for something else."""
+    add(client, times(2), "s")
+    for name in ("rstream:delays:{s}:g", "rstream:retry:{s}:g:1", "rstream:returned:{s}:g", "rstream:x"):
+        client.xadd(name, {"n": 100})
+    assert rows(server, streamsPattern="*") == [0, 1]
+    assert rows(server, streamsPattern="rstream:*") == []
+    assert rows(server, streams="rstream:x") == [100]
+
+
 def test_another_kind_of_key_is_named(server: Server, client: redis.Redis) -> None:
     client.set("s", "text")
     with pytest.raises(WrongKeyTypeError, match="key 's'"):

@@ -245,6 +245,23 @@ def test_other_groups_do_not_see_it_and_a_pattern_does_not_find_it(server: Serve
     assert {row["_stream"] for row in found} == {"s"}
 
 
+def test_a_stream_in_place_of_a_key_of_the_product_is_not_read_under_a_pattern(
+    server: Server, client: redis.Redis
+) -> None:
+    """The query replaces it: its entries are nobody's input."""
+    some(client)
+    client.xadd("rstream:delays:{s}:g", {"n": "7"})
+    one = reader(server, streamsPattern="*", **TWICE)
+    begin = one.initialOffset()
+    end = one.latestOffset(begin, ALL)
+    found = rows(one, begin, end)
+    one.commit(end)
+    assert {row["_stream"] for row in found} == {"s"}
+    assert waiting(client) == 3
+    assert client.type("rstream:delays:{s}:g") == "string"
+    one.latestOffset(end, ALL)
+
+
 def test_a_pattern_tries_again_too(server: Server, client: redis.Redis) -> None:
     for stream in ("o:1", "o:2"):
         client.xadd(stream, {"n": f"bad of {stream}"})
