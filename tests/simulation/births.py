@@ -56,13 +56,15 @@ class Births:
             self._world.model.excuse(some, "its group was moved before a checkpoint named the stream")
 
     def anew(self) -> None:
-        """A new checkpoint: groups that are there stay as they are, the others are made as options say."""
+        """A new checkpoint: groups that are there stay as they are, the others are made as options say. What a group
+        that was moved has read is not known from then on (a row under Limits)."""
         self._begun = False
         for name in self._world.names():
             if name in self._world.model.streams:
-                born = self._world.see(name).position is not None
-                self._world.model.stream(name).born = born
-                self._begun |= born
+                seen, stream = self._world.see(name), self._world.model.stream(name)
+                stream.born = seen.position is not None
+                stream.moved_at_first |= stream.born and not seen.is_counted
+                self._begun |= stream.born
 
 
 def _key(entry: str) -> tuple[int, int]:

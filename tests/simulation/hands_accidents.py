@@ -15,10 +15,12 @@ _LOST = "lost with the server's last writes"
 
 @dataclass(frozen=True)
 class Backup:
-    """The server at one moment: each key's DUMP and how long it lives; the entries that streams held."""
+    """The server at one moment: each key's DUMP and how long it lives; the entries that streams held; last: the number
+    of the last entry that had been added."""
 
     keys: dict[bytes, tuple[bytes, int]]
     alive: frozenset[int]
+    last: int
 
 
 def vanish(world: World, step: Step) -> None:
@@ -53,7 +55,7 @@ def backup(world: World, step: Step) -> None:
         if dump is not None:
             keys[key] = (dump, max(left, 0))
     alive = frozenset(one.n for one in world.model.entries.values() if not one.gone)
-    world.backup = Backup(keys, alive)
+    world.backup = Backup(keys, alive, len(world.model.entries))
 
 
 def restore(world: World, step: Step) -> None:
@@ -70,9 +72,9 @@ def restore(world: World, step: Step) -> None:
     for one in world.model.entries.values():
         if one.n in world.backup.alive:
             one.gone = ""
-        elif not one.gone:
-            one.gone = _LOST
-            if one.key > id_key(world.query.logged(one.stream)):
+        else:
+            one.gone = one.gone or _LOST
+            if one.n > world.backup.last and one.key > id_key(world.query.logged(one.stream)):
                 one.excuses.add("lost by the server before anybody has logged it")
     for name in world.names():
         world.model.stream(name).suffers("server set back")

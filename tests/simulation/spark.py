@@ -134,9 +134,20 @@ class Query:
         self._reader = None
         self.tasks.die()
         self.world.bury_process()
-        self.world.model.excuse((one for one in self.given_up if self.world.model.is_due(one)), "at-most-once")
-        self.given_up.clear()
+        self._give_up()
         self.world.births.look()
+
+    def _give_up(self) -> None:
+        """The batch that at-most-once had taken goes with its run. With it goes what the query knew of the stream: which
+        entries were deleted unread by then (a row under Limits)."""
+        model, last = self.world.model, dict[str, tuple[int, int]]()
+        for one in filter(model.is_due, self.given_up):
+            last[one.stream] = max(one.key, last.get(one.stream, one.key))
+        for name, end in last.items():
+            begin = id_key(self.logged(name))
+            some = [one for one in model.of(name) if begin < one.key and (one.key <= end or one.gone == "deleted")]
+            model.excuse(some, "at-most-once")
+        self.given_up.clear()
 
     def _start(self, available_now: bool) -> None:
         given = {"url": self.world.server.url, "group": GROUP, "consumer": CONSUMER, **self.options}

@@ -37,13 +37,15 @@ class Failure:
 
 @dataclass(frozen=True)
 class Seen:
-    """One stream as the server has it. position: the group's, None where there is no group; pending: consumer by id."""
+    """One stream as the server has it. position: the group's, None where there is no group; pending: consumer by id;
+    is_counted: the server knows how many entries the group has read."""
 
     exists: bool = False
     ids: tuple[str, ...] = ()
     position: str | None = None
     pending: dict[str, str] = field(default_factory=dict)
     consumers: frozenset[str] = frozenset()
+    is_counted: bool = False
 
     def ours(self) -> list[str]:
         """Ids that are pending for the query's consumers."""
@@ -193,7 +195,8 @@ class World:
         pending = self.client.xpending_range(stream, GROUP, "-", "+", 10_000) if group["pending"] else []
         consumers = frozenset(str(one["name"]) for one in self.client.xinfo_consumers(stream, GROUP))
         position = str(group["last-delivered-id"])
-        return Seen(True, ids, position, {one["message_id"]: one["consumer"] for one in pending}, consumers)
+        is_counted = group["entries-read"] is not None
+        return Seen(True, ids, position, {one["message_id"]: one["consumer"] for one in pending}, consumers, is_counted)
 
     def committed(self, stream: str) -> tuple[int, int]:
         """Up to where the query has marked the stream as committed; the start of its last batch where it has not."""
