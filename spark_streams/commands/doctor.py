@@ -12,7 +12,7 @@ from spark_streams.commands.shared import address_of, json_option, print_json, u
 from spark_streams.numbers import whole
 
 if TYPE_CHECKING:
-    from spark_streams.doctor.cluster.facts import ClusterFacts, Member
+    from spark_streams.doctor.cluster import ClusterFacts, Member
     from spark_streams.doctor.finding import Finding
     from spark_streams.doctor.server_facts import ServerFacts
     from spark_streams.wire.address import Address
@@ -44,8 +44,8 @@ def doctor(server_url: str | None, names: tuple[str, ...], uses: tuple[str, ...]
 
     Exit code 0: nothing worse than a note; 3: a warning or a danger; 1: it could not be found out. Nothing on the
     server changes: commands are tried by queueing them and dropping the queue (MULTI, DISCARD). Clocks are compared
-    with this machine's: run it where the driver runs. A server that logs refused commands (ACL LOG) logs these. Of a
-    cluster all nodes are asked, and what holds for several is said once.
+    with this machine's: run it where the driver runs. A server that logs refused commands (ACL LOG) logs these. In a
+    cluster every node is asked, and a finding of several nodes is printed once with their names.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def _at_one(address: Address, uses: Sequence[str], names: Sequence[str], as_json
 
 def _at_cluster(address: Address, uses: Sequence[str], names: Sequence[str], as_json: bool) -> list[Finding]:
     from spark_streams.commands.findings_screen import show_cluster
-    from spark_streams.doctor.cluster.examination import examine
+    from spark_streams.doctor.cluster import examine
 
     facts, found = examine(address, uses, names)
     if as_json:
@@ -115,20 +115,19 @@ def _about(facts: ServerFacts) -> dict[str, Any]:
 
 
 def _about_cluster(facts: ClusterFacts) -> dict[str, Any]:
-    """The same for each node; slots_covered is null where the user may not ask for the slots."""
-    from spark_streams.doctor.cluster.slots import covered
-
+    """The same for each node; slots_covered is null if the user may not ask for the slots."""
     return {
         "address": facts.address,
-        "slots_covered": None if facts.map is None else covered(facts.map),
+        "slots_covered": facts.covered,
         "nodes": [_about_member(facts, one) for one in facts.members],
     }
 
 
 def _about_member(cluster: ClusterFacts, member: Member) -> dict[str, Any]:
-    from spark_streams.doctor.cluster.facts import name_of
+    from spark_streams.doctor.cluster import name_of
 
     told = {} if member.facts is None else _about(member.facts)
     slots = None if cluster.map is None else sum(owner == member.node for owner in cluster.map.owners)
-    where = {"address": member.name, "role": member.role, "reached": member.facts is not None, "slots": slots}
+    role = "master" if member.master is None else "replica"
+    where = {"address": member.name, "role": role, "reached": member.facts is not None, "slots": slots}
     return {**told, **where, "replica_of": None if member.master is None else name_of(member.master)}

@@ -10,7 +10,7 @@ from spark_streams.monitor.terminal.units import duration
 from spark_streams.printable import printable
 
 if TYPE_CHECKING:
-    from spark_streams.doctor.cluster.facts import ClusterFacts
+    from spark_streams.doctor.cluster import ClusterFacts
     from spark_streams.doctor.finding import Finding
     from spark_streams.doctor.server_facts import ServerFacts
 
@@ -28,14 +28,13 @@ def show(facts: ServerFacts, found: Sequence[Finding]) -> None:
 
 def show_cluster(facts: ClusterFacts, found: Sequence[Finding]) -> None:
     """Of all nodes of a cluster."""
-    from spark_streams.doctor.cluster.slots import covered
-
     said = list(facts.reached.values())
     versions = sorted({f"{one.kind} {one.version}".strip() for one in said})
     known = [f"{len(facts.members)} nodes, which the url names"]
     if facts.map is not None:
-        have, whole = covered(facts.map), len(facts.map.owners)
-        masters, replicas = len(facts.masters), len(facts.members) - len(facts.masters)
+        have, whole = facts.covered or 0, len(facts.map.owners)
+        replicas = sum(one.master is not None for one in facts.members)
+        masters = len(facts.members) - replicas
         known = [_counted(masters, "master"), _counted(replicas, "replica")]
         known.append(f"{'all' if have == whole else f'{have:,} of'} {whole:,} slots")
     head = f"{' and '.join(versions) or 'A cluster'} at {facts.address}"
@@ -44,14 +43,12 @@ def show_cluster(facts: ClusterFacts, found: Sequence[Finding]) -> None:
 
 def _groups(facts: ClusterFacts) -> dict[frozenset[str], str]:
     """What some nodes together are called; of those that are the same nodes the last name counts."""
-    from spark_streams.doctor.cluster.facts import names
-
-    masters = names(facts.masters) if facts.map is not None else ()
+    replicas = [one.name for one in facts.members if one.master is not None]
     together = {
-        "that are reached": names(facts.reached),
-        "replicas": [name for name in names(facts.members) if name not in masters] if masters else [],
-        "masters": masters,
-        "nodes": names(facts.members),
+        "that are reached": [one.name for one in facts.reached],
+        "replicas": replicas,
+        "masters": [one.name for one in facts.members if facts.map is not None and one.master is None],
+        "nodes": [one.name for one in facts.members],
     }
     found = {}
     for called, some in together.items():

@@ -14,7 +14,6 @@ SETTINGS = (
     *("appendonly", "appendfsync", "save", "stop-writes-on-bgsave-error"),
     *("min-replicas-to-write", "replica-read-only", "maxclients", "timeout"),
     *("proto-max-bulk-len", "client-query-buffer-limit", "client-output-buffer-limit"),
-    *("cluster-node-timeout", "cluster-require-full-coverage", "cluster-replica-no-failover"),
 )
 _ROUNDS = 3  # of asking for the time: the quickest one says most
 

@@ -17,7 +17,7 @@ def look(facts: ServerFacts) -> list[Finding]:
         return []
     replicas = _replicas(facts)
     too_few = _too_few(facts)
-    # That there are none is said by what follows of it, or by doctor.cluster.failover.
+    # Without replicas, the finding about min-replicas-to-write or the check of the cluster says so.
     is_said = not replicas and (bool(too_few) or facts.mode == "cluster")
     return [*too_few, *_behind(replicas), *([] if is_said else [_guard(facts, len(replicas))])]
 

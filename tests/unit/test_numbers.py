@@ -34,7 +34,6 @@ ALLOWED = {
     "source/offset.py": OWN,
     "task_context.py": OWN,
     "sink/limits.py": OWN,
-    "doctor/cluster/merging.py": OWN,
     "source/pending_list.py": SERVER,
     "sink/trim.py": SERVER,
     "wire/cluster.py": SERVER,
