@@ -138,8 +138,8 @@ class Query:
         self.world.births.look()
 
     def _give_up(self) -> None:
-        """The batch that at-most-once had taken goes with its run. With it goes what the query knew of the stream: which
-        entries were deleted unread by then (a row under Limits)."""
+        """Drop the batch that at-most-once had taken, as its run ends. With it goes what the query knew of the stream:
+        which entries were deleted unread by then (a row under Limits)."""
         model, last = self.world.model, dict[str, tuple[int, int]]()
         for one in filter(model.is_due, self.given_up):
             last[one.stream] = max(one.key, last.get(one.stream, one.key))
