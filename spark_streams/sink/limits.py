@@ -1,7 +1,7 @@
-"""Rows that are beyond what a server takes in one argument and in one request.
+"""Rows that exceed what a server takes in one argument or in one request.
 
-Before something large is sent the server is asked for its limits; where that is not allowed, the connection is lost,
-and then the server is told how long an argument is going to be, on another one: it refuses that at once.
+The limits are read (CONFIG GET) before a large chunk is sent. If the user may not read them, the chunk is sent as it
+is. The server closes the connection if the chunk exceeds a limit. The third time, the task fails with RowTooLargeError.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import numpy as np
 from spark_streams.errors import RowTooLargeError, RStreamError
 from spark_streams.sink.chunks import Chunk
 from spark_streams.wire.address import Address
-from spark_streams.wire.connect import connect
 from spark_streams.wire.limits import NAMES, SMALL, ask_limits
 
-_PROBE = 0.5  # seconds in which a server refuses an argument, or else will take it
 _INSTEAD = "write less, or let route_dead_letters take such rows out"
 _MOST_LOSSES = 3  # of a connection, while the same chunk is sent and the server does not tell its limits
 
@@ -39,22 +37,20 @@ class Limits:
                 yield from self._pieces(chunk)
 
     def lost(self, chunk: Chunk) -> None:
-        """The connection was lost while this chunk was on its way. Raises RowTooLargeError where that is why."""
+        """Count a connection that was lost while this chunk was sent. Raises RowTooLargeError if the chunk is why."""
         if _bytes(chunk) <= SMALL:
             return
         largest = int(np.diff(chunk.requests.offsets).argmax())
         row = chunk.slice(largest, largest + 1)
         if self._known is not None:
             if _bytes(row) > self._known[1]:
-                raise self._too_long(row, f"takes {self._known[1]} ({NAMES[1]}): raise that, {_INSTEAD}")
+                raise self._too_large(row, f"takes {self._known[1]} ({NAMES[1]}): raise that, {_INSTEAD}")
             return
-        first, times = int(chunk.rows[0]), self._lost[1] + 1 if self._lost[0] == int(chunk.rows[0]) else 1
-        self._lost = (first, times)
-        if times == 1 and _bytes(row) > SMALL and self._refuses(largest_value(row)[1]):
-            raise self._too_large(row, f"does not take that ({NAMES[0]})")
-        if times == _MOST_LOSSES:
+        first = int(chunk.rows[0])
+        self._lost = (first, self._lost[1] + 1 if self._lost[0] == first else 1)
+        if self._lost[1] == _MOST_LOSSES:
             why = f"closes the connection each time: raise its {NAMES[1]} or {NAMES[0]}, {_INSTEAD}"
-            raise self._too_long(row if _bytes(row) > SMALL else chunk, why)
+            raise self._too_large(row if _bytes(row) > SMALL else chunk, why)
 
     # -- asking -------------------------------------------------------------------------------------------------
 
@@ -68,7 +64,7 @@ class Limits:
         for place in np.flatnonzero(sizes > argument).tolist():
             row = chunk.slice(place, place + 1)
             if largest_value(row)[1] > argument:
-                raise self._too_large(row, f"takes {argument} ({NAMES[0]})")
+                raise self._too_large(row, f"takes {argument} ({NAMES[0]}): raise that, {_INSTEAD}")
         start, offsets = 0, chunk.requests.offsets
         while start < len(chunk):
             # The other half is for marks, and for what the server counts besides.
@@ -86,31 +82,18 @@ class Limits:
             self._may_ask = self._known is not None
         return self._known
 
-    def _refuses(self, size: int) -> bool:
-        """Whether the server refuses an argument of this size when it is announced."""
-        try:
-            with connect(self._address) as server:
-                return server.nodes()[0].probe(b"*2\r\n$4\r\nECHO\r\n$%d\r\n" % size, _PROBE).startswith(b"-")
-        except RStreamError:
-            return False
-
-    # -- telling ------------------------------------------------------------------------------------------------
-
-    def _too_large(self, row: Chunk, why: str) -> RowTooLargeError:
-        field, size = largest_value(row)
-        return RowTooLargeError(
-            f"row {int(row.rows[0])} of this task has a value of {size} bytes in field "
-            f"{field[:80].decode('utf-8', 'replace')!r}, for stream {_stream(row)!r}, and the server at "
-            f"{self._address} {why}: raise that, {_INSTEAD}"
-        )
-
-    def _too_long(self, chunk: Chunk, why: str) -> RowTooLargeError:
-        first, last = int(chunk.rows[0]), int(chunk.rows[-1])
-        which = f"row {first} of this task has" if len(chunk) == 1 else f"rows {first} to {last} of this task have"
-        return RowTooLargeError(
-            f"{which} {_bytes(chunk)} bytes, for stream {_stream(chunk)!r}, and the server at {self._address} {why}"
-            + ("" if len(chunk) == 1 else " at a time (chunkSize)")
-        )
+    def _too_large(self, chunk: Chunk, why: str) -> RowTooLargeError:
+        row, last = int(chunk.rows[0]), int(chunk.rows[-1])
+        if len(chunk) == 1:
+            field, size = largest_value(chunk)
+            shown = field[:80].decode("utf-8", "replace")
+            what = (
+                f"row {row} of this task has {_bytes(chunk)} bytes, with a value of {size} bytes in field {shown!r}"
+            )
+        else:
+            what = f"rows {row} to {last} of this task have {_bytes(chunk)} bytes"
+            why += " at a time (chunkSize)"
+        return RowTooLargeError(f"{what}, for stream {_stream(chunk)!r}, and the server at {self._address} {why}")
 
 
 def largest_value(row: Chunk) -> tuple[bytes, int]:

@@ -170,19 +170,6 @@ class Connection:
         """Send raw request bytes; replies that come meanwhile are kept. Raises ServerUnreachableError."""
         self._duplex.send(data)
 
-    def probe(self, data: bytes, seconds: float) -> bytes:
-        """What the server says within this time to the beginning of a request; nothing where it waits for the rest. The
-        connection is of no more use then."""
-        connected = socket_of(self._connection)
-        try:
-            connected.settimeout(seconds)
-            connected.sendall(data)
-            return connected.recv(100)
-        except OSError:
-            return b""
-        finally:
-            self.close()
-
     def replies(self, count: int) -> list[Reply]:
         """The next `count` replies as Python values; error replies are ReplyError values in the list."""
         replies: list[Reply] = []
