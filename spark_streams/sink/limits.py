@@ -87,9 +87,7 @@ class Limits:
         if len(chunk) == 1:
             field, size = largest_value(chunk)
             shown = field[:80].decode("utf-8", "replace")
-            what = (
-                f"row {row} of this task has {_bytes(chunk)} bytes, with a value of {size} bytes in field {shown!r}"
-            )
+            what = f"row {row} of this task has {_bytes(chunk)} bytes, with a value of {size} bytes in field {shown!r}"
         else:
             what = f"rows {row} to {last} of this task have {_bytes(chunk)} bytes"
             why += " at a time (chunkSize)"

@@ -19,9 +19,8 @@ smaller one (FACTS S5, S6).
 group, too. An offset that differs from the one before only in `losses`, `counts` or `streams` ends a batch of no
 entries: it makes the checkpoint remember a loss that was counted (failOnDataLoss=false).
 
-Versions. 1: no token, no claims, no `after` (it was where the batch before ended). 2: no `losses`; the first ones of it
-no counts. A version reads all older ones. It refuses a newer one, and any field that it does not know: to pass over
-such a field may be to read entries twice, or never.
+Versions. 2: no `losses`; the first ones of it no counts. Version 1 was written before 0.1.0 and is refused. So is a newer
+one, and any field that is not known: to ignore such a field may be to read entries twice, or never.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from spark_streams.source.entry_count import Count
 from spark_streams.source.entry_range import EntryRange
 
 VERSION = 3
+_OLDEST = 2  # that is read
 _FIELDS = {
     "an offset": {
         *("version", "group", "consumer", "token", "streams", "batch", "claimed", "counts", "losses", "noAck"),
@@ -50,7 +50,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Share:
-    """What a batch took from one stream, above `after` (None: above where the batch before ended).
+    """What a batch took from one stream, above `after`.
 
     owned: these are all entries that the stream held there; begun: where the batch before ended, if that is not `after`
     (others have read what lies between).
@@ -58,13 +58,13 @@ class Share:
 
     count: int
     owned: bool
-    after: StreamId | None = None
+    after: StreamId
     begun: StreamId | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Ids only where there are any."""
-        ids = {"after": self.after, "begun": self.begun}
-        return {"count": self.count, "owned": self.owned, **{name: str(at) for name, at in ids.items() if at}}
+        """`begun` only if there is one."""
+        told = {"count": self.count, "owned": self.owned, "after": str(self.after)}
+        return told if self.begun is None else {**told, "begun": str(self.begun)}
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,21 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
-        """Raises OffsetError for anything that `to_json` of this or an older version did not write."""
+        """Raises OffsetError for anything that `to_json` of versions 2 and 3 did not write."""
         if not isinstance(value, Mapping) or type(version := value.get("version")) is not int or version < 1:
             raise OffsetError(
                 f"the checkpoint's offset {value!r} was not written by rstream; start the query with the checkpoint "
                 "that belongs to it, or with a new checkpoint directory"
             )
+        if version < _OLDEST:
+            raise OffsetError(
+                f"the checkpoint's offset {value!r} has version {version}, which spark-streams before 0.1.0 wrote, and "
+                f"this one reads versions {_OLDEST} and {VERSION}. Start the query with the same group and a new "
+                "checkpoint directory: it continues after the last acknowledged entry, so the last batch may be "
+                "written a second time"
+            )
         if version > VERSION:
-            raise _newer(f"has version {version}, and this spark-streams reads versions 1 to {VERSION}", value)
+            raise _newer(f"has version {version}, and this spark-streams reads versions {_OLDEST} to {VERSION}", value)
         try:
             _refuse_unknown_fields(value)
             return cls(
@@ -224,5 +231,6 @@ def _newer(problem: str, value: Mapping[str, Any]) -> OffsetError:
 
 
 def _share(value: Mapping[str, Any]) -> Share:
-    after, begun = [None if value.get(name) is None else StreamId.parse(value[name]) for name in ("after", "begun")]
-    return Share(int(value["count"]), bool(value["owned"]), after, begun)
+    begun = value.get("begun")
+    after = StreamId.parse(value["after"])
+    return Share(int(value["count"]), bool(value["owned"]), after, None if begun is None else StreamId.parse(begun))

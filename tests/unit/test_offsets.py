@@ -34,7 +34,7 @@ def test_a_stream_that_is_not_named_stands_at_the_start() -> None:
 
 
 def test_the_end_of_a_batch_says_what_it_held() -> None:
-    start = Offset("g", "c", {"a": at(1), "b": at(2)}, {"a": Share(99, True)})
+    start = Offset("g", "c", {"a": at(1), "b": at(2)}, {"a": Share(99, True, MIN_ID)})
     end = start.after([EntryRange("a", at(1), at(4), 3, True), EntryRange("a", at(4), at(9), 5, True)])
     assert end.positions == {"a": at(9), "b": at(2)}
     assert end.shares == {"a": Share(8, True, at(1))}
@@ -54,7 +54,7 @@ def test_a_batch_with_gaps_or_others_entries_is_not_owned(runs: list[EntryRange]
     assert not Offset("g", "c", {"a": at(1)}).after(runs).shares["a"].owned
 
 
-def test_the_written_form_of_version_1_is_read_for_ever() -> None:
+def test_the_written_form_of_version_1_is_refused_with_what_to_do() -> None:
     kept = {
         "version": 1,
         "group": "etl",
@@ -62,10 +62,8 @@ def test_the_written_form_of_version_1_is_read_for_ever() -> None:
         "streams": {"flights": "1795150168606-197"},
         "batch": {"flights": {"count": 100000, "owned": True}},
     }
-    offset = Offset.from_json(kept)
-    assert offset["flights"] == StreamId(1795150168606, 197)
-    assert offset.shares["flights"] == Share(100000, True)
-    assert (offset.claimed, offset.token) == ({}, "")
+    with pytest.raises(OffsetError, match=r"has version 1, .* reads versions 2 and 3.* a new checkpoint directory"):
+        Offset.from_json(kept)
 
 
 VERSION_3 = {
@@ -96,7 +94,7 @@ def test_what_spark_4_1_keeps_beside_an_offset_is_no_part_of_it() -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"version": 4}, "has version 4, and this spark-streams reads versions 1 to 3"),
+        ({"version": 4}, "has version 4, and this spark-streams reads versions 2 to 3"),
         ({"regions": {}}, r"\(regions in an offset\)"),
         ({"version": 2, "regions": {}}, r"\(regions in an offset\)"),
         ({"batch": {"flights": {"count": 3, "owned": False, "from": "0-0"}}}, r"\(from in batch\)"),

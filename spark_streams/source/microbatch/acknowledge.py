@@ -118,7 +118,7 @@ class Acknowledging:
         """Above which entry what is pending for us was given to a batch that is not acknowledged yet: after a restart
         that may be the one before, too."""
         held, floor = up_to.shares.get(stream), self._acknowledged.get(stream, self.marks.floor(stream))
-        if held is None or held.after is None or floor < (held.begun or held.after):
+        if held is None or floor < (held.begun or held.after):
             return floor
         return max(floor, held.after)
 

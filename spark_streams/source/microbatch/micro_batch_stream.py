@@ -182,7 +182,7 @@ class MicroBatchStream:
             batch.is_cut = self._server.run(lambda server: self._count_attempt(server, begin, end))
             batch.is_counted = True
         if batch.ranges is None:
-            batch.ranges = self._ranges_after_a_restart(begin, batch)
+            batch.ranges = self._ranges_after_a_restart(batch)
         size = self._admission.size([entries.count for entries in batch.ranges])
         tells_the_sink = batch.is_cut or self._poison.tells_the_sink(end)
         return Plan.of(tasks(batch.ranges, size, self._options["ordered"], self._limits), tells_the_sink)
@@ -276,21 +276,21 @@ class MicroBatchStream:
             gone = [stream for stream, state in states.items() if state is None]
             return self._poison.attempt(server, self.member, begin, end, gone)
 
-    def _ranges_after_a_restart(self, begin: Offset, batch: CurrentBatch) -> list[EntryRange]:
+    def _ranges_after_a_restart(self, batch: CurrentBatch) -> list[EntryRange]:
         """What a batch holds that an earlier run has made."""
         if self._options["delivery"] == "at-most-once":
             told = batch.end.to_json()
             _log.warning("a batch that a crash interrupted is given up (delivery=at-most-once): %s", told)
             return []
-        return self._server.run(lambda server: self._read_again(server, begin, batch))
+        return self._server.run(lambda server: self._read_again(server, batch))
 
-    def _read_again(self, server: Server, begin: Offset, batch: CurrentBatch) -> list[EntryRange]:
+    def _read_again(self, server: Server, batch: CurrentBatch) -> list[EntryRange]:
         end = batch.end
         self._subscription.hold(server, end.streams)
         void(server, self.member, end.streams)
         listed = not end.no_ack
         replay = Replay(server, self.member, self._losses, listed, self._admission.size, self._limits, batch.is_cut)
-        ranges = replay.ranges(begin, end)
+        ranges = replay.ranges(end)
         return in_order(server, self.member, ranges, self._limits) if self._options["ordered"] else ranges
 
     def _dead_letter(self, entries: DeadEntries) -> None:

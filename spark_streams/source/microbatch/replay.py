@@ -29,13 +29,12 @@ class Replay:
     limits: Limits
     narrowed: bool = False
 
-    def ranges(self, begin: Offset, end: Offset) -> list[EntryRange]:
-        """The batch (begin, end]. Raises DataLossError where some of it is gone and that is not allowed."""
+    def ranges(self, end: Offset) -> list[EntryRange]:
+        """The batch that ends here. Raises DataLossError where some of it is gone and that is not allowed."""
         found: list[EntryRange] = []
         for stream, held in end.shares.items():
-            after = begin[stream] if held.after is None else held.after
-            if after < end[stream]:
-                found += self._share(stream, after, end[stream], held, counted=bool(end.counts))
+            if held.after < end[stream]:
+                found += self._share(stream, held.after, end[stream], held, counted=bool(end.counts))
         for stream, some in end.claimed.items():
             for claimed in some:
                 ranges = self._left_of(PendingRange(stream, MAX_ID, MIN_ID, claimed.consumer), claimed.count)

@@ -96,7 +96,7 @@ class PoisonBatch:
         book = self._remembered.load(server, end, begin).of(end.token)
         died = book.runs - (book.run == self._run)  # the connection broke in the midst of it
         if self._most is not None:
-            ranges = ranges_of(begin, end.without(gone)) if died else []
+            ranges = ranges_of(end.without(gone)) if died else []
             ours = pending_ranges(server, member, ranges, _PAGE, limits=self._limits)
             book = replace(book, runs=died + 1, run=self._run)
             may_go_on = died < book.allows(self._most, whole=_is_whole(book, end))
@@ -261,12 +261,9 @@ def _is_whole(book: Book, end: Offset) -> bool:
     return not (book.narrowed or held_by(end))
 
 
-def ranges_of(begin: Offset, end: Offset) -> list[PendingRange]:
+def ranges_of(end: Offset) -> list[PendingRange]:
     """Where a batch's entries are pending, in order."""
-    ours = [
-        PendingRange(stream, end[stream], begin[stream] if held.after is None else held.after)
-        for stream, held in sorted(end.shares.items())
-    ]
+    ours = [PendingRange(stream, end[stream], held.after) for stream, held in sorted(end.shares.items())]
     return [*ours, *claimed_ranges(end.claimed)]
 
 

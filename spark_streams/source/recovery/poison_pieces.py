@@ -1,7 +1,6 @@
 """Pieces of batches that died, on the server: consumers of the query's own, of which each holds one (poison_batch).
 
-`<consumer>~held~<first id>~<token>.<number>`, the same on every stream that the piece has entries of. Older versions
-wrote `<consumer>~held~<first id>`, one stream to a piece.
+`<consumer>~held~<first id>~<token>.<number>`, the same on every stream that the piece has entries of.
 """
 
 from __future__ import annotations

@@ -76,10 +76,10 @@ class Book:
 
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
-        """What `to_json` of this version wrote, or of the first one, which kept the first four."""
+        """Read what `to_json` wrote. Raises LookupError, TypeError, ValueError for anything else."""
         known: dict[str, Any] = json.loads(text)
-        aside = known.pop("aside", None)
-        pieces = {name: Piece(**piece) for name, piece in known.pop("pieces", {}).items()}
+        aside = known.pop("aside")
+        pieces = {name: Piece(**piece) for name, piece in known.pop("pieces").items()}
         return cls(**known, pieces=pieces, aside=None if aside is None else Piece(**aside))
 
     def to_json(self) -> str:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 import redis
 
-from spark_streams.errors import DataLossError, ServerUnreachableError
-from spark_streams.ids import StreamId
+from spark_streams.errors import DataLossError, ServerUnreachableError, StreamStateError
+from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.source.offset import Offset, Share
 from spark_streams.source.recovery.poison_record import (
     Failure,
@@ -299,26 +299,21 @@ def test_entries_that_were_deleted_while_a_piece_waits_are_an_error_once_or_coun
     assert letters(client) == [1]
 
 
-def test_what_an_older_version_has_cut_is_read(server: Server, client: redis.Redis) -> None:
-    """It left the batch its first piece, and said less of what it knew."""
-    ids = add(client, 6)
+def test_a_record_of_a_version_before_0_1_is_refused_with_what_to_do(server: Server, client: redis.Redis) -> None:
+    add(client, 6)
     one = reader(server, **LETTERS)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
-    client.set(
-        "rstream:attempts:{s}:g:spark", json.dumps({"token": end["token"], "runs": 1, "run": "x", "narrowed": True})
-    )
-    for first in (2, 4):
-        ms, _, seq = ids[first].partition("-")
-        client.xclaim("s", "g", f"spark~held~{ms:>020}-{seq:>020}", 0, ids[first : first + 2])
-    assert read(reader(server, **LETTERS), start, end) == []  # it has died of its first piece, too
-    add(client, 40, first=6)
-    query = Supervised(server, {1})
-    query.log, query.committed = [start, end], 1
-    query.run(8)
-    assert sorted(query.rows) == [0, *range(2, 46)]
-    assert letters(client) == [1]
-    assert consumers(client) == {"spark": 0}
+    key = "rstream:attempts:{s}:g:spark"
+    client.set(key, json.dumps({"token": end["token"], "runs": 1, "run": "x", "narrowed": True}))
+    with pytest.raises(
+        StreamStateError, match="spark-streams before 0.1.0 wrote it, delete it and start .* a new check"
+    ):
+        read(reader(server, **LETTERS), start, end)
+    client.delete(key)
+    again = reader(server, **LETTERS)
+    start = again.initialOffset()
+    assert read(again, start, again.latestOffset(start, ALL)) == list(range(6))
 
 
 def test_a_query_that_has_only_claimed_so_far_is_narrowed_too(server: Server, client: redis.Redis) -> None:
@@ -349,7 +344,7 @@ def test_a_query_that_has_only_claimed_so_far_is_narrowed_too(server: Server, cl
 def test_the_sinks_record_tells_whether_it_has_completed_a_batch(
     server: Server, client: redis.Redis, note: str | None, closed: str | None, is_done: bool
 ) -> None:
-    end = Offset("g", "spark", {"s": StreamId(5, 0)}, {"s": Share(2, True)}, token="t")
+    end = Offset("g", "spark", {"s": StreamId(5, 0)}, {"s": Share(2, True, MIN_ID)}, token="t")
     if note is not None:
         client.set(tried_key(end), note)
     if closed is not None:
