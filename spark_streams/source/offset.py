@@ -19,8 +19,8 @@ smaller one (FACTS S5, S6).
 group, too. An offset that differs from the one before only in `losses`, `counts` or `streams` ends a batch of no
 entries: it makes the checkpoint remember a loss that was counted (failOnDataLoss=false).
 
-Versions. 2: no `losses`; the first ones of it no counts. Version 1 was written before 0.1.0 and is refused. So is a newer
-one, and any field that is not known: to ignore such a field may be to read entries twice, or never.
+Versions. 2: no `losses`; the first ones of it no counts. Version 1 was written before 0.1.0 and is refused. A newer
+one is refused, too, and any field that is not known: to ignore it may be to read entries twice, or never.
 """
 
 from __future__ import annotations

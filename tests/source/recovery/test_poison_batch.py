@@ -306,9 +306,7 @@ def test_a_record_of_a_version_before_0_1_is_refused_with_what_to_do(server: Ser
     end = one.latestOffset(start, ALL)
     key = "rstream:attempts:{s}:g:spark"
     client.set(key, json.dumps({"token": end["token"], "runs": 1, "run": "x", "narrowed": True}))
-    with pytest.raises(
-        StreamStateError, match="spark-streams before 0.1.0 wrote it, delete it and start .* a new check"
-    ):
+    with pytest.raises(StreamStateError, match="before 0.1.0 wrote it, delete it and start .* a new checkpoint"):
         read(reader(server, **LETTERS), start, end)
     client.delete(key)
     again = reader(server, **LETTERS)
