@@ -58,6 +58,11 @@ def record_key(query: str) -> str:
     return f"rstream:sink:{query}"
 
 
+def pace_key(name: str) -> str:
+    """When the next rows of a paced write may be sent. name: of the write."""
+    return f"rstream:pace:{name}"
+
+
 def witness_key(query: str, number: int) -> str:
     """The witness of a sink's query, in a slot that goes by this number."""
     return f"rstream:witness:{{{number}}}:{query}"

@@ -429,6 +429,13 @@ SINK: tuple[Option, ...] = (
         "`5000`",
         "The most entries that are sent together (and at most 8 MB): one transaction where delivery is `exactly-once`.",
     ),
+    Option(
+        "rowsPerSecond",
+        count,
+        None,
+        "no limit",
+        "The most rows per second that the tasks of one batch, or of one `df.write`, append together.",
+    ),
     Option("maxlen", count, None, "unbounded", "Trim each stream to about this many entries, once per chunk."),
     Option("minId", entry_id, None, "unbounded", "Trim entries whose id is below this one."),
     Option(

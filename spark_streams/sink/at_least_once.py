@@ -19,6 +19,7 @@ import numpy as np
 from spark_streams.errors import RStreamError, ServerError, ServerUnreachableError
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.limits import Limits
+from spark_streams.sink.pace import Pace
 from spark_streams.sink.replicas import WINDOW, wait_for_replicas
 from spark_streams.sink.rows import error_of_row, first_unwritten, id_refused, refuses_own_id
 from spark_streams.sink.trim import Trimmer
@@ -48,11 +49,14 @@ class _Sent:
 class PlainSender:
     """Sends chunks over a session. Raises the named error of the row that the server refuses for good."""
 
-    def __init__(self, session: Session, trimmer: Trimmer, limits: Limits, replicas: int | None = None) -> None:
+    def __init__(
+        self, session: Session, trimmer: Trimmer, limits: Limits, pace: Pace, replicas: int | None = None
+    ) -> None:
         """replicas: how many must have what is written, None: nobody waits for them."""
         self._session = session
         self._trimmer = trimmer
         self._limits = limits
+        self._pace = pace
         self._under_way: deque[_Sent] = deque()
         self._refused: list[_Sent] = []  # for a transient reason
         self._reason: ReplyError | None = None  # the last one
@@ -66,6 +70,7 @@ class PlainSender:
         for chunk in self._limits.fitting(chunks):
             rows += len(chunk)
             names = chunk.stream_names()
+            self._pace.wait(len(chunk))
             self._send(_Sent(chunk, self._trimmer.commands(chunk), names[0]))
             self._leave_room()
             if self._refused or self._doubtful:

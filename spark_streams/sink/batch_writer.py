@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -62,6 +63,7 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         to.check(columns)
         check_writable(columns, apart=to.columns)
         self._options = options
+        self._pace = secrets.token_hex(8)
         self._once = options["delivery"] == "exactly-once"
         self._run = self._job = None
         if self._once and (of_query or options["transaction"] is not None):
@@ -105,7 +107,7 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         settle_in()
         place = partition()
         task = Task(batch, place) if self._once and place is not None else None
-        result = append(iterator, self._options, task)
+        result = append(iterator, self._options, task, self._pace)
         return Written(result.rows, batch, result.totals)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -22,6 +22,7 @@ from spark_streams.sink.fingerprint import Hashes, Mask, Multiset
 from spark_streams.sink.ledger import Command, expiry, pack_mark
 from spark_streams.sink.ledger_view import LedgerView, LedgerViews
 from spark_streams.sink.limits import Limits
+from spark_streams.sink.pace import Pace
 from spark_streams.sink.rows import error_of_row, first_refused, id_refused
 from spark_streams.sink.trim import Trimmer
 from spark_streams.wire.connection import Reply, ReplyError, pack
@@ -83,12 +84,14 @@ class Resolver:
         trimmer: Trimmer,
         views: LedgerViews,
         limits: Limits,
+        pace: Pace,
         look: Callable[[], None] = lambda: None,
     ) -> None:
         """look: called before anything is written, also after each new connection."""
         self._look_first = look
         self._session = session
         self._limits = limits
+        self._pace = pace
         self._trimmer = trimmer
         self._views = views
 
@@ -168,6 +171,7 @@ class Resolver:
         self._check_ids(fresh, tops)
         trims = self._trimmer.commands(fresh)
         marks = self.marks(write, claimed)
+        self._pace.wait(len(fresh))
         pipe = self._session.pipe_of(write.stream)
         last = b"".join([*trims, *[pack(*mark) for mark in marks], pack("EXEC"), pipe.mark])
         try:

@@ -30,6 +30,7 @@ from spark_streams.sink.fingerprint import Hashes, Multiset
 from spark_streams.sink.ledger_view import LedgerView, LedgerViews, checked
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.opening import open_views
+from spark_streams.sink.pace import Pace
 from spark_streams.sink.resolving import Resolver, Write, parts_of
 from spark_streams.sink.rows import with_known_tops
 from spark_streams.sink.spill_queue import SpillQueue
@@ -53,14 +54,21 @@ class LedgerSender:
     """Sends chunks over a session, each at most once, whoever else sends the same."""
 
     def __init__(
-        self, session: Session, trimmer: Trimmer, views: LedgerViews, limits: Limits, replicas: int | None = None
+        self,
+        session: Session,
+        trimmer: Trimmer,
+        views: LedgerViews,
+        limits: Limits,
+        pace: Pace,
+        replicas: int | None = None,
     ) -> None:
         """replicas: as Covering's."""
         self._session = session
         self._trimmer = trimmer
         self._views = views
         self._limits = limits
-        self._resolver = Resolver(session, trimmer, views, limits, self._look)
+        self._pace = pace
+        self._resolver = Resolver(session, trimmer, views, limits, pace, self._look)
         self._covering = Covering(session, views, self._resolver, replicas)
         self._executing: dict[Pipe, Write] = {}  # EXEC is sent; one for each server
         self._numbered = 0
@@ -175,6 +183,7 @@ class LedgerSender:
             self._flush()
             self._resolver.resolve(write)
         else:
+            self._pace.wait(len(chunk))
             self._finish(self._send(write))
 
     def _flush(self) -> None:

@@ -16,6 +16,7 @@ from spark_streams.sink.chunks import chunks, of_one_slot
 from spark_streams.sink.destination import Destination
 from spark_streams.sink.ledger_view import LedgerViews
 from spark_streams.sink.limits import Limits
+from spark_streams.sink.pace import Pace
 from spark_streams.sink.transactions import LedgerSender
 from spark_streams.sink.trim import Trimmer
 from spark_streams.wire.session import Session
@@ -38,9 +39,9 @@ class Result:
     totals: dict[bytes, Total]
 
 
-def append(batches: Iterable[pa.RecordBatch], options: Options, task: Task | None) -> Result:
-    """Append every row to its stream. task: None for at-least-once. The driver has been connected
-    before: where the server is away now, it comes back.
+def append(batches: Iterable[pa.RecordBatch], options: Options, task: Task | None, pace: str = "") -> Result:
+    """Append every row to its stream. task: None for at-least-once; pace: a name that the tasks of a write share, for
+    option rowsPerSecond. The driver has been connected before: where the server is away now, it comes back.
 
     Raises SchemaError, EntryIdError for a row that cannot be an entry, LedgerError for rows that are not those of an
     earlier attempt, RetriesExhaustedError where the server stays unusable, ServerReplyError (or kin) for what it
@@ -48,17 +49,20 @@ def append(batches: Iterable[pa.RecordBatch], options: Options, task: Task | Non
     """
     with Session(options.address, is_known=True) as session:
         trimmer, limits = Trimmer.of(session, options), Limits(options.address)
+        turns = Pace(options.address, pace, options["rowsPerSecond"])
         try:
             to = Destination.of(options)
-            cut = chunks(batches, to, options["nulls"], options["chunkSize"], task is not None)
+            size = turns.chunk_size(options["chunkSize"])
+            cut = chunks(batches, to, options["nulls"], size, task is not None)
             if options.address.is_cluster:
                 cut = of_one_slot(cut)
             if task is None:
-                result = Result(PlainSender(session, trimmer, limits, options["waitReplicas"]).run(cut), {})
+                result = Result(PlainSender(session, trimmer, limits, turns, options["waitReplicas"]).run(cut), {})
             else:
                 views = LedgerViews(task.batch, task.partition, task.attempt, options.address.is_cluster)
-                rows = LedgerSender(session, trimmer, views, limits, options["waitReplicas"]).run(cut)
+                rows = LedgerSender(session, trimmer, views, limits, turns, options["waitReplicas"]).run(cut)
                 result = Result(rows, {view.stream: Total(view.rows, view.total) for view in views.all()})
         finally:
             trimmer.close()
+            turns.close()
     return result

@@ -105,6 +105,7 @@ def test_a_writer(empty: Server) -> None:
     limited = as_user(empty, *rights("writer"))
     given = (
         {"maxlen": "100000", "trim": "acked"}, {"retention": "1h"}, {"minId": "5-0"}, {"retentionBytes": "64mb"},
+        {"rowsPerSecond": "100000"},
     )  # fmt: skip
     for more in given:
         checked = options(limited.url, **more)
@@ -113,7 +114,7 @@ def test_a_writer(empty: Server) -> None:
         pass_over(checked.address, batch_of(1))
         with empty.client() as admin:
             admin.delete(*admin.scan_iter("rstream:sink:*"))
-    assert sum(numbers(empty).values()) == 800
+    assert sum(numbers(empty).values()) == 1000
     assert set(refusals(empty)) <= {("command", "info")}
     elsewhere = options(limited.url, stream="s")
     with pytest.raises(NotPermittedError):
