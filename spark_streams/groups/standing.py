@@ -11,7 +11,6 @@ from spark_streams.lease import Processes, are_held, describe
 from spark_streams.option_tables import SOURCE
 from spark_streams.retention.commit_mark import Mark, committed_key
 from spark_streams.source.group.consumer_lease import lease_key
-from spark_streams.source.group.group_state import NOTED
 from spark_streams.source.membership import owner_of
 from spark_streams.wire.connection import Reply, ReplyError
 from spark_streams.wire.replies import milliseconds
@@ -25,7 +24,7 @@ DEFAULT_QUERY = str(next(option.default for option in SOURCE if option.name == "
 
 def query_of(consumer: str) -> str:
     """The query that a consumer is, or was made by."""
-    return owner_of(consumer.split(NOTED, maxsplit=1)[0])
+    return owner_of(consumer)
 
 
 def queries_among(consumers: Iterable[str], *others: str) -> list[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-OF_A_QUERY = re.compile("~(?:claim|held)~")  # what follows a query's name in those of the consumers that it makes
+# What follows a query's name in those of the consumers that it makes. Earlier versions made `noted`, which hold
+# nothing; they are deleted when a query starts.
+OF_A_QUERY = re.compile("~(?:claim|held|noted)~")
 
 
 @dataclass(frozen=True)

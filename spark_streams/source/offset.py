@@ -13,6 +13,7 @@ smaller one (FACTS S5, S6).
      "counts": {"orders": {"read": 5000, "added": 9000}},           entries ever added: up to where the query
                                                                     stands, and in all
      "losses": {"orders": 2},                                       entries counted as lost since the first batch
+     "notes": true,                                                 only if its tasks may leave dead letters
      "noAck": true}                                                 only if it was delivered without a pending list
 
 `counts` is what losses are held against (entry_counts); `"shared": true` stands with it where others read from the
@@ -39,7 +40,7 @@ VERSION = 3
 _OLDEST = 2  # that is read
 _FIELDS = {
     "an offset": {
-        *("version", "group", "consumer", "token", "streams", "batch", "claimed", "counts", "losses", "noAck"),
+        *("version", "group", "consumer", "token", "streams", "batch", "claimed", "counts", "losses", "notes", "noAck"),
         "report",  # spark.batch_starts adds it on a Spark before 4.2
     },
     "batch": {"count", "owned", "after", "begun"},
@@ -79,6 +80,7 @@ class Claimed:
 class Offset:
     """group, consumer: whose pending list; positions: per stream; shares, claimed: per stream that the batch took
     from; token: the batch's name; no_ack: it was delivered without a pending list, so the group may stand above it;
+    notes: the driver has opened the notes of the streams that it took from (task_notes);
     counts: per stream what is known at its position; lost: per stream, how many entries were counted as lost since the
     checkpoint began."""
 
@@ -91,6 +93,7 @@ class Offset:
     no_ack: bool = False
     counts: Mapping[str, Count] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
+    notes: bool = False
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offset:
@@ -124,6 +127,7 @@ class Offset:
                 bool(value.get("noAck", False)),
                 {stream: Count.from_json(one) for stream, one in value.get("counts", {}).items()},
                 {stream: int(count) for stream, count in value.get("losses", {}).items()},
+                bool(value.get("notes", False)),
             )
         except (KeyError, AttributeError, TypeError, ValueError, InvalidStreamId) as error:
             raise OffsetError(f"the checkpoint's offset {value!r} cannot be read: {error}") from None
@@ -146,6 +150,8 @@ class Offset:
             told["counts"] = {stream: one.to_json() for stream, one in sorted(self.counts.items())}
         if self.lost:
             told["losses"] = dict(sorted(self.lost.items()))
+        if self.notes:
+            told["notes"] = True
         return {**told, "noAck": True} if self.no_ack else told
 
     def __getitem__(self, stream: str) -> StreamId:

@@ -4,16 +4,20 @@ out about columns.
 Tasks must not move the group or append to streams: they may run twice (FACTS S7). So they write notes into a hash
 beside the stream, `rstream:notes:…`, one field for each entry, named by the batch's token and the entry: a second run
 writes the same fields. When the batch is proved committed, the driver turns the notes into dead letters; each letter,
-its acknowledgement and the removal of its note are one transaction. Receipts prove that no note is gone.
+its acknowledgement and the removal of its note are one transaction.
 
-Notes on columns (source.column_report) are counts that nothing hangs on: they have no receipts, and all of a batch
-stand beside the first stream that it took from, so that one question tells whether there are any.
+If a batch may leave dead letters, the driver writes the field `batch` with the batch's token into each hash before any
+task runs (`open_notes`). If that field is missing when the batch is committed, the hash was deleted in between, and
+notes may be lost with it.
+
+Notes on columns (source.column_report) are counts that nothing hangs on. All of a batch stand beside the first stream
+that it took from, so that one question tells whether there are any.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -27,13 +31,14 @@ from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
-from spark_streams.source.note_receipts import KIND, Receipt, among, is_refused, missing_notes, question, removal
 from spark_streams.source.rows.malformed import Dead
-from spark_streams.wire.connection import ReplyError, pack
+from spark_streams.wire.connection import pack
 from spark_streams.wire.replies import parse_replies
 from spark_streams.wire.server import Server
 
 _LETTER, _LOST, _COLUMNS = b"letter", b"lost", b"columns"
+_BATCH = b"batch"  # the field that names the batch whose notes the hash holds
+_RECEIPT = b"receipt"  # a kind that earlier versions left beside their notes; it says nothing any more
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
 
 
@@ -81,15 +86,8 @@ class Writer:
         self.server.execute("HSET" if whole else "HSETNX", notes_key(beside, self.member), field, report.to_json())
 
     def _leave(self, notes: Sequence[_NewNote]) -> None:
-        commands: list[tuple[str | bytes, ...]] = []
-        for stream, count in Counter(stream for stream, _, _ in notes).items():
-            receipt = Receipt.new(self.token, count)
-            enter = ("XGROUP", "CREATECONSUMER", stream, self.member.group, receipt.consumer(self.member))
-            commands += [enter, ("HSET", notes_key(stream, self.member), receipt.field, b"")]
-        commands += [("HSET", notes_key(stream, self.member), field, value) for stream, field, value in notes]
-        for command, reply in zip(commands, self.server.pipeline(commands), strict=True):
-            if isinstance(reply, ReplyError) and not (command[0] == "XGROUP" and is_refused(reply)):
-                raise self.server.error_of(reply, command[:2])
+        commands = [("HSET", notes_key(stream, self.member), field, value) for stream, field, value in notes]
+        self.server.execute_all(commands)
 
 
 def _quoted(name: str) -> bytes:
@@ -111,10 +109,11 @@ class Destination:
 
 @dataclass(frozen=True)
 class Collected:
-    """Per stream, missing: how many notes were gone; lost: entries that were gone; letters: how many were posted as
-    dead letters; retried: how many to wait for another try. And columns: what tasks found out about these."""
+    """deleted: streams whose notes were deleted before they were taken; lost: entries that were gone, letters: entries
+    posted as dead letters, retried: entries that wait for another try, all per stream; columns: what tasks found out
+    about columns."""
 
-    missing: Mapping[str, int]
+    deleted: Sequence[str] = ()
     lost: Counter[str] = field(default_factory=Counter)
     letters: Counter[str] = field(default_factory=Counter)
     retried: Counter[str] = field(default_factory=Counter)
@@ -127,33 +126,34 @@ def collect(
     streams: Sequence[str],
     token: str,
     letters_to: str | None,
-    read: Collection[str] = (),
+    opened: Collection[str] = (),
     may_miss: bool = False,
     limits: Limits = LIMITS,
     retries: int = 0,
 ) -> Collected:
-    """Take the notes of the batch with this token, which is committed; what other batches left is void. read: those of
-    the streams that the batch took from; retries: how often an entry is tried again before it is a dead letter.
+    """Take the notes of the batch with this token, which is committed; what other batches left is void.
 
-    Raises ServerError; InvalidOptionError where there are letters and nothing says where they go, and DataLossError
-    where notes are gone and none `may_miss`: then those that were not yet taken are still there.
+    opened: streams whose notes were opened for the batch; retries: how often an entry is tried again before it is a
+    dead letter.
+
+    Raises ServerError; InvalidOptionError if there are letters and nothing says where they go; DataLossError if notes
+    were deleted and none `may_miss`: then those that are left are still there.
     """
     keys = {stream: notes_key(stream, member) for stream in streams}
-    replies = server.pipeline(
-        [*[("EXISTS", key) for key in keys.values()], *[question(stream, member) for stream in read]]
-    )
-    receipts = {s: among(member, reply) for s, reply in zip(read, replies[len(keys) :], strict=True)}
-    missing = missing_notes(server, keys, receipts, token)
-    if missing and not may_miss:
-        raise _notes_are_gone(server, member, missing)
-    taken = Collected(missing)
-    there = [stream for stream, reply in zip(keys, replies[: len(keys)], strict=True) if reply == 1]
-    for stream in there:
-        for page in _pages(server, keys[stream], limits.note_page):
-            _take(server, member, stream, token, Destination(letters_to, retries), page, taken, limits)
-    entered = [command for stream, some in receipts.items() for command in removal(stream, member, some)]
-    # Consumers first: without their fields they would tell of a loss.
-    server.pipeline([*entered, *[("DEL", keys[stream]) for stream in there]])
+    checked = [stream for stream in keys if stream in opened]
+    sizes = [("HLEN", key) for key in keys.values()]
+    replies = server.execute_all([*sizes, *[("HGET", keys[stream], _BATCH) for stream in checked]])
+    batches = dict(zip(checked, replies[len(keys) :], strict=True))
+    taken = Collected([stream for stream, batch in batches.items() if batch != token.encode()])
+    if taken.deleted and not may_miss:
+        raise _notes_are_deleted(server, member, taken.deleted[0])
+    there = {stream: size for stream, size in zip(keys, replies, strict=False) if size}
+    for stream, size in there.items():
+        if size > 1 or stream not in opened or stream in taken.deleted:
+            for page in _pages(server, keys[stream], limits.note_page):
+                _take(server, member, stream, token, Destination(letters_to, retries), page, taken, limits)
+    # The field `batch` stays: if a reply is lost, the same notes are asked for again.
+    server.execute_all([("DEL", keys[stream]) for stream in there if stream not in opened])
     return taken
 
 
@@ -195,26 +195,25 @@ def _attempts(entry: FailedEntry) -> int:
     return attempts_in(entry.envelope.get("deliveries", ""))
 
 
-def _notes_are_gone(server: Server, member: Membership, missing: Mapping[str, int]) -> DataLossError:
-    stream = next(iter(missing))
+def _notes_are_deleted(server: Server, member: Membership, stream: str) -> DataLossError:
     return DataLossError(
-        f"stream {stream!r} at {server.address}: {sum(missing.values())} notes on entries of the last batch are gone "
-        f"with key {notes_key(stream, member).decode('utf-8', 'replace')!r} (evicted or deleted): entries that did not "
-        "fit the schema would be acknowledged without a dead letter; see that the server evicts nothing "
-        "(maxmemory-policy noeviction), and set failOnDataLoss=false for one run to go on without them"
+        f"stream {stream!r} at {server.address}: key {notes_key(stream, member).decode('utf-8', 'replace')!r} was "
+        "deleted while a batch was read. It held the notes on entries that do not fit the schema, and their number is "
+        "not known. The entries of the batch are still pending "
+        f"(rstream pending {stream} --group {member.group} --entries 20 lists them). To acknowledge them without dead "
+        "letters, set failOnDataLoss=false for one run"
     )
 
 
+def open_notes(server: Server, member: Membership, streams: Iterable[str], token: str) -> None:
+    """Tasks of this batch may leave notes on entries of these streams from now on. Raises ServerError."""
+    server.execute_all([("HSET", notes_key(stream, member), _BATCH, token) for stream in streams])
+
+
 def void(server: Server, member: Membership, streams: Sequence[str]) -> None:
-    """The batch is read again: what tasks of an earlier run noted counts no more. They may have had another schema,
-    another mode, other runs; and the notes of the batch before this one were taken when this one was made."""
-    replies = server.pipeline([question(stream, member) for stream in streams])
-    entered = [
-        command
-        for stream, reply in zip(streams, replies, strict=True)
-        for command in removal(stream, member, among(member, reply))
-    ]
-    server.pipeline([*entered, *[("DEL", notes_key(stream, member)) for stream in streams]])
+    """Delete what tasks of an earlier run noted: the batch is read again. They may have had another schema, another
+    mode, other ranges. The notes of the batch before this one were taken when this one was made."""
+    server.execute_all([("DEL", notes_key(stream, member)) for stream in streams])
 
 
 def _pages(server: Server, key: bytes, size: int) -> Iterator[dict[bytes, bytes]]:
@@ -224,7 +223,7 @@ def _pages(server: Server, key: bytes, size: int) -> Iterator[dict[bytes, bytes]
         some, cursor = False, b"0"
         while True:
             cursor, flat = server.execute("HSCAN", key, cursor, "COUNT", size)
-            page = {f: v for f, v in zip(flat[0::2], flat[1::2], strict=True) if f.split(b" ")[1:2] != [KIND]}
+            page = {field: value for field, value in zip(flat[0::2], flat[1::2], strict=True) if field != _BATCH}
             if page:
                 some = True
                 yield page
@@ -234,6 +233,8 @@ def _pages(server: Server, key: bytes, size: int) -> Iterator[dict[bytes, bytes]
 
 def _read(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport | int:
     _, kind, entry = note.field.split(b" ")
+    if kind == _RECEIPT:
+        return 0
     if kind == _LOST:
         return whole(note.value) or 0
     if kind == _COLUMNS:

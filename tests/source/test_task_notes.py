@@ -13,6 +13,7 @@ import redis
 
 from spark_streams.errors import DataLossError, InvalidOptionError, ServerUnreachableError
 from spark_streams.ids import StreamId
+from spark_streams.source.microbatch import acknowledge
 from spark_streams.source.task_notes import Writer, notes_key
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
@@ -49,13 +50,14 @@ def test_a_connection_that_breaks_while_a_task_leaves_a_note_is_made_again(
     assert client.xlen("dead") == 3
 
 
-def receipts(client: redis.Redis) -> list[str]:
-    """The consumers that tell of notes."""
-    return [one["name"] for one in client.xinfo_consumers("s", "g") if "~noted~" in one["name"]]
+def consumers(client: redis.Redis) -> list[str]:
+    """The names of the group's consumers."""
+    return [one["name"] for one in client.xinfo_consumers("s", "g")]
 
 
 def notes(client: redis.Redis) -> list[str]:
-    return [str(key) for key in client.keys("rstream:notes*")]
+    """The fields of all notes but `batch`, which names the batch that they are of."""
+    return [field for key in client.keys("rstream:notes*") for field in client.hkeys(key) if field != "batch"]
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
@@ -71,40 +73,80 @@ def test_notes_that_are_gone_end_the_query_before_anything_is_acknowledged(
     for number, share in enumerate(one.partitions(start, end), 1):
         assert list(one.read(share))
         if number == tasks:
-            client.delete(*notes(client))
+            client.delete("rstream:notes:{s}:g:spark")
     assert number == 2
-    with pytest.raises(DataLossError, match=r"stream 's' at .*: \d notes .* are gone .*failOnDataLoss=false"):
+    gone = r"stream 's' at .*: key 'rstream:notes:{s}:g:spark' was deleted .*failOnDataLoss=false"
+    with pytest.raises(DataLossError, match=gone):
         one.latestOffset(end, ALL)
+    for options in (LETTERS, {}):  # another start does not pass over it
+        with pytest.raises(DataLossError, match=gone):
+            reader(server, **options).latestOffset(end, ALL)
     assert pending_count(client) == 20
     assert not client.exists("dead")
     lenient = reader(server, failOnDataLoss="false", **LETTERS)
     assert drain(lenient, at=end) == [[]]  # the checkpoint remembers what is lost
     letters = client.xlen("dead")
-    assert lenient.reportLatestOffset()["lost"] == {"s": 7 - letters}
+    assert lenient.reportLatestOffset()["lost"] == {"s": 1}, "their number is not known"
     assert letters == {1: 3, 2: 0}[tasks]
     assert pending_count(client) == 0
-    assert not receipts(client)
 
 
-def test_receipts_for_notes_go_with_them(server: Server, client: redis.Redis) -> None:
-    """Also those of tasks that ran twice, of a batch that is read again, and without a pending list; meanwhile they
-    are nobody's business."""
+def test_notes_are_not_missed_when_their_batch_is_planned_or_committed_again(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks that run twice, several actions on one batch, a batch that is read again, a reply that is lost when the
+    notes were taken, and a batch in which all entries fit: the hash is there."""
     some_bad(client, 20)
     one = reader(server, noAck="true", entriesPerPartition="5", **LETTERS)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     read(one, start, end)
-    assert len(receipts(client)) == 4
     again = reader(server, noAck="true", entriesPerPartition="5", **LETTERS)
-    shares = again.partitions(start, end)
-    assert not receipts(client)
-    for share in [*shares, *shares]:
+    for share in [*again.partitions(start, end), *again.partitions(start, end)]:
         list(again.read(share))
-    assert len(receipts(client)) % (2 * len(shares)) == 0
+    honest = acknowledge.collect
+
+    def lost_reply(*given: Any) -> Any:
+        honest(*given)
+        monkeypatch.setattr(acknowledge, "collect", honest)
+        raise ServerUnreachableError("it closed the connection")
+
+    monkeypatch.setattr(acknowledge, "collect", lost_reply)
     assert again.latestOffset(end, ALL) == end
     assert client.xlen("dead") == 7
-    assert not receipts(client)
     assert not notes(client)
+    add(client, 5)
+    last = again.latestOffset(end, ALL)
+    assert len(read(again, end, last)) == 5
+    assert reader(server, noAck="true", **LETTERS).latestOffset(last, ALL) == last
+
+
+def test_receipts_of_an_earlier_version_are_deleted(server: Server, client: redis.Redis) -> None:
+    """It entered a consumer for each group of notes, and wrote a field beside them. The batch's notes count."""
+    some_bad(client, 9)
+    one = reader(server, **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    read(one, start, end)
+    token = end.pop("token")
+    end = {key: value for key, value in {**end, "token": token}.items() if key != "notes"}
+    for number in range(3):
+        client.xgroup_createconsumer("s", "g", f"spark~noted~{token}~abc{number}.3")
+        client.hset("rstream:notes:{s}:g:spark", f"{token} receipt abc{number}", "")
+    client.hdel("rstream:notes:{s}:g:spark", "batch")
+    again = reader(server, **LETTERS)
+    assert again.latestOffset(end, ALL) == end
+    assert client.xlen("dead") == 3
+    assert not client.exists("rstream:notes:{s}:g:spark")
+    assert consumers(client) == ["spark"]
+
+
+def test_consumers_of_an_earlier_version_are_no_others(server: Server, client: redis.Redis) -> None:
+    """A query with noAck must be alone in its group."""
+    add(client, 5)
+    client.xgroup_create("s", "g", "0")
+    client.xgroup_createconsumer("s", "g", "spark~noted~5f1c9a0be37d~abc.3")
+    assert drain(reader(server, noAck="true")) == [[0, 1, 2, 3, 4]]
 
 
 def test_a_driver_that_dies_while_it_takes_notes_misses_none_afterwards(
@@ -134,7 +176,6 @@ def test_a_driver_that_dies_while_it_takes_notes_misses_none_afterwards(
                 reader(server, limits=limits, **LETTERS).latestOffset(end, ALL)
     assert reader(server, limits=limits, **LETTERS).latestOffset(end, ALL) == end
     assert client.xlen("dead") == 20
-    assert not receipts(client)
     assert not notes(client)
 
 
@@ -167,7 +208,7 @@ def test_an_entry_that_does_not_fit_becomes_one_letter_with_its_fields_untouched
     assert told["dl.redrives"] == "0"
     assert told["dl.first-failed"].endswith("Z")
     assert pending_count(client) == 0
-    assert not client.keys("rstream:notes*")
+    assert not notes(client)
     assert one.reportLatestOffset()["dead"] == {"s": 11}
 
 
@@ -223,7 +264,7 @@ def test_notes_of_a_batch_that_no_checkpoint_knows_are_void(server: Server, clie
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     read(one, start, end)
-    assert client.hlen(notes_key("s", one.batches.member)) == 4, "two, a receipt for them, one on columns"
+    assert client.hlen(notes_key("s", one.batches.member)) == 4, "two, one on columns, and the batch's token"
     # The checkpoint was deleted: a new query takes the pending entries first, in a batch of its own.
     fresh = reader(server, **LETTERS)
     assert drain(fresh) == [[1, 2, 4, 5]]
@@ -261,7 +302,7 @@ def test_what_an_earlier_run_noted_of_a_batch_is_void(server: Server, client: re
     assert sorted(row["n"] for row in rows(again, start, end)) == ["1", "2", "4", "5", "bad 0", "bad 3"]
     assert drain(again, at=end) == []
     assert not client.exists("dead")
-    assert not client.keys("rstream:notes*")
+    assert not notes(client)
     assert pending_count(client) == 0
 
 

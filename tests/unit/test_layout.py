@@ -108,7 +108,7 @@ SOURCE = [
         "partitioning",
         "run_counters",
     },
-    {"column_report", "column_warnings", "rows", "note_receipts", "task_notes", "group"},
+    {"column_report", "column_warnings", "rows", "task_notes", "group"},
     {"task", "weigh", "room", "recovery"},
     {"batch", "microbatch"},
     {"batch_reader", "refused_reader", "stream_reader"},

@@ -17,7 +17,6 @@ from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState, consumers_in, groups_in, read_stream_state, stream_states
 
 _MOMENTS = 5  # how often a stream and its group are looked for at one moment
-NOTED = "~noted~"  # behind our name in that of a consumer that reads nothing (source.note_receipts)
 
 
 class OtherConsumer(NamedTuple):
@@ -166,7 +165,7 @@ def _read_group_state(
         for consumer in known:
             if consumer.text == member.consumer:
                 ours = consumer.pending
-            elif not consumer.text.startswith(member.consumer + NOTED):
+            else:
                 others.append(OtherConsumer(consumer.text, consumer.pending))
     return GroupState(
         last_delivered=group.last_delivered,
@@ -181,9 +180,10 @@ def _read_group_state(
 
 
 def require_alone(member: Membership, stream: str, state: GroupState) -> None:
-    """Raise GroupSharedError if a noAck query is not alone in its group."""
-    if state.others:
-        other, pending = state.others[0]
+    """Raise GroupSharedError if a noAck query is not alone in its group. Empty consumers of its own do not matter."""
+    others = [other for other in state.others if other.pending or not member.made(other.name)]
+    if others:
+        other, pending = others[0]
         remedy = (
             f"run the query without noAck; or, if {other!r} is used no more, delete it: that is refused while entries "
             f"are pending for it ({delete_consumer_command(stream, member.group, other)})"

@@ -132,7 +132,7 @@ class Acknowledging:
             return
         is_first, read = self._done is None, up_to.taken_from
         # An earlier run may have had other options.
-        all_of_them = self._noted or is_first
+        all_of_them = self._noted or is_first or up_to.notes
         if not (all_of_them or read):
             return
         notes = collect(
@@ -141,12 +141,13 @@ class Acknowledging:
             up_to.streams if all_of_them else read[:1],
             up_to.token,
             self._letters_to,
-            read if all_of_them else (),
+            read if up_to.notes else (),
             self._losses.allowed,
             self._limits,
             self._retries,
         )
-        self._losses.noted(notes.missing, "up to so many were noted by tasks, and the notes are evicted or deleted")
+        for stream in notes.deleted:
+            self._losses.add(stream, 1, "the notes on them were deleted. Their number is not known, and 1 is counted")
         self._losses.noted(notes.lost, "trimmed or deleted while they were pending")
         self._losses.at_the_end.clear()
         self._counters.dead.update(notes.letters)

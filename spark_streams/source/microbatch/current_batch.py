@@ -11,11 +11,12 @@ from spark_streams.source.offset import Offset
 @dataclass
 class CurrentBatch:
     """end: its offset, whose token names it; ranges: what it holds, None until that is known; is_new: this run has made
-    it; is_counted: this run's attempt at it was counted; is_cut: its entries were set aside, and what is left of it is
-    less (source.recovery.poison_batch)."""
+    it; is_counted: this run's attempt at it was counted; is_opened: this run has opened its notes (task_notes); is_cut:
+    its entries were set aside, and what is left of it is less (source.recovery.poison_batch)."""
 
     end: Offset
     ranges: list[EntryRange] | None = None
     is_new: bool = False
     is_counted: bool = False
+    is_opened: bool = False
     is_cut: bool = False

@@ -49,7 +49,7 @@ from spark_streams.source.recovery.dead_entries import DeadEntries, dead_letter
 from spark_streams.source.recovery.poison_batch import PoisonBatch
 from spark_streams.source.room import Rooms
 from spark_streams.source.run_counters import RunCounters
-from spark_streams.source.task_notes import void
+from spark_streams.source.task_notes import open_notes, void
 from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 from spark_streams.wire.xinfo import stream_states
@@ -183,6 +183,9 @@ class MicroBatchStream:
             batch.is_counted = True
         if batch.ranges is None:
             batch.ranges = self._ranges_after_a_restart(batch)
+        if end.notes and not batch.is_opened:  # once a run: it would hide that they were deleted
+            self._server.run(lambda server: open_notes(server, self.member, end.taken_from, end.token))
+            batch.is_opened = True
         size = self._admission.size([entries.count for entries in batch.ranges])
         tells_the_sink = batch.is_cut or self._poison.tells_the_sink(end)
         return Plan.of(tasks(batch.ranges, size, self._options["ordered"], self._limits), tells_the_sink)

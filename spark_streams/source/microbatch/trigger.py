@@ -99,6 +99,7 @@ class Trigger:
         end = replace(
             state.begin.after(contents.ranges, token, contents.claimed).with_lost(self._losses.unlogged),
             no_ack=bool(self._options["noAck"]),
+            notes=bool(contents) and self._options["mode"] == "DEADLETTER",
             counts=self._groups.account.at_checkpoint(remaining),
         )
         ranges = self._with_claimed(server, contents) if contents.claimed else contents.ranges
