@@ -85,7 +85,8 @@ def still_there(server: Server, stream: str, head: StreamState, position: Stream
     if known is None or head.added is None:
         return None
     if head.last < position:
-        return head.added
+        # Unless it stood ahead of the stream, the entry that the query read last is not there.
+        return head.added if known.ahead else min(head.added, max(0, known.read - 1))
     if held_above(head, position) is None and _has(server, stream, position):
         return known.read
     return count_read(server, stream, head, position)

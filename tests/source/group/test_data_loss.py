@@ -106,6 +106,23 @@ def test_a_group_that_was_made_anew_ahead_of_what_it_has_yet_to_read_stops_a_str
     assert drain(reader(server, **options, **LENIENT), at=at) == [[10, 11, 12]]
 
 
+def test_a_stream_that_was_made_anew_with_lower_ids_and_emptied_stops_a_strict_query(
+    server: Server, client: redis.Redis
+) -> None:
+    """It has had more entries than the query has read, and none of those that the query has read."""
+    client.xadd("s", {"n": 1}, id="1700000000000-0")
+    one = reader(server)
+    end = one.latestOffset(one.initialOffset(), ALL)
+    client.delete("s")
+    for n in range(1, 6):
+        client.xadd("s", {"n": n}, id=f"{n}-0")
+    client.xtrim("s", maxlen=0, approximate=False)
+    again = reader(server)
+    again.initialOffset()  # Spark asks for it also if there is a checkpoint: the group is made
+    with pytest.raises(DataLossError, match="stream 's': 1 entries that the server had are gone"):
+        again.latestOffset(end, ALL)
+
+
 def test_a_consumer_that_read_all_there_was_and_left_is_no_group_made_anew(server: Server, client: redis.Redis) -> None:
     """Nothing of the stream has come to the query yet."""
     client.xgroup_create("s", "g", id="0", mkstream=True)

@@ -1,0 +1,110 @@
+"""Which files a healthy trigger enters, and which one entry: `python -m tools.entered_files [--names]`.
+
+A query without Spark reads from a bundled engine, in a process of its own, and writes to it exactly once. Its third
+trigger is traced: what is done once a run is done by then. A file is entered if one of its functions is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+
+import pyarrow as pa
+import redis
+from pyspark.sql.types import LongType, StructType
+
+import spark_streams
+from spark_streams.engine import LocalEngine
+from spark_streams.option_tables import SINK, SOURCE
+from spark_streams.options import parse_options
+from spark_streams.sink.batch_writer import BatchWriter
+from spark_streams.source.rows.columns import Columns
+from spark_streams.source.stream_reader import UNLIMITED, StreamReader
+from spark_streams.spark.read_limits import ReadMaxRows
+
+PACKAGE = Path(spark_streams.__file__).parent
+
+
+class Tracer:
+    """The files of the package whose functions are called, in all threads."""
+
+    def __init__(self) -> None:
+        self.files = set[str]()
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            self.files.add(frame.f_code.co_filename)
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Add what is called in this block."""
+        threading.setprofile(self)
+        sys.setprofile(self)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type]
+
+    def entered(self) -> list[str]:
+        """Their names within the package, sorted."""
+        paths = [Path(name) for name in self.files]
+        return sorted(str(path.relative_to(PACKAGE)) for path in paths if path.is_relative_to(PACKAGE))
+
+
+def trace(url: str) -> tuple[list[str], list[str]]:
+    """(files that the driver enters in a trigger, files that an entry passes through from one stream to the next)."""
+    source = parse_options({"url": url, "streams": "in", "group": "g", "startingOffsets": "earliest"}, SOURCE, "source")
+    sink = parse_options({"url": url, "stream": "out"}, SINK, "sink")
+    schema = pa.schema([("n", pa.int64())])
+    trigger, whole = Tracer(), Tracer()
+    with redis.Redis.from_url(url) as client:
+        client.xadd("in", {"n": 0})
+        reader = StreamReader(source, Columns(schema, True, source["mode"], source["columnNameOfCorruptRecord"]))
+        writer = BatchWriter(sink, StructType().add("n", LongType()), False, of_query=True)
+        begin = reader.initialOffset()
+        for number in range(4):
+            is_traced = number == 3
+            with trigger.tracing() if is_traced else nullcontext():
+                end = reader.latestOffset(begin, ReadMaxRows(UNLIMITED))
+                if number:
+                    reader.commit(begin)
+                parts = reader.partitions(begin, end)
+            with whole.tracing() if is_traced else nullcontext():
+                rows = [page for part in parts for page in reader.read(part)]
+                written = writer.write_part_of(writer.batch_of("q", number), iter(rows))
+                writer.commit([written])
+            begin = end
+            client.xadd("in", {"n": number + 1})
+        reader.stop()
+    whole.files |= trigger.files
+    return trigger.entered(), whole.entered()
+
+
+def main() -> int:
+    """Print both counts, by folder; with --names, all names."""
+    parser = argparse.ArgumentParser(prog="python -m tools.entered_files", description=__doc__)
+    parser.add_argument(
+        "--names", action="store_true", help="the files too, not only how many there are in each folder"
+    )
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, LocalEngine(directory=Path(folder)) as engine:
+        traced = trace(engine.url)
+    for title, files in zip(("A trigger, on the driver", "An entry, from stream to stream"), traced, strict=True):
+        print(f"{title}: {len(files)} files")
+        for top, count in Counter(name.split("/")[0] for name in files).most_common():
+            print(f"  {top:20}{count:4}")
+        if chosen.names:
+            print(*(f"    {name}" for name in files), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
