@@ -92,7 +92,7 @@ def main() -> int:
     """Print both counts, by folder; with --names, all names."""
     parser = argparse.ArgumentParser(prog="python -m tools.entered_files", description=__doc__)
     parser.add_argument(
-        "--names", action="store_true", help="the files too, not only how many there are in each folder"
+        "--names", action="store_true", help="the files too, not only their numbers by folder"
     )
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, LocalEngine(directory=Path(folder)) as engine:
