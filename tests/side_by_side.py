@@ -6,6 +6,9 @@ tests of BY_TURNS on both servers each, as with `--spark`, and not on one of the
 Most of them wait, for Spark above all. A pytest has servers, a Spark and a temporary folder of its own, so that nothing
 is shared. What it says is shown whole when it has ended; the exit code is that of the first folder, in the order in
 which they began, whose tests did not all pass. PYTEST_ADDOPTS adds to the options of each.
+
+A few tests that failed are run once more when everything else has ended: a busy machine may have been too slow for
+them. Those that pass then do not count as failed. They are listed at the end, because they are defects of the tests.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ SHORT = {
 CORES = min(5, os.cpu_count() or 1)
 SPARKS_AT_ONCE = CORES + 1
 AT_ONCE = CORES + 1
+AGAIN = 10  # so many failed tests at most are run again
 NO_TESTS = 5  # pytest's exit code where none is left after -m
 INTERRUPTED = 130
 _FILE_NAME = str.maketrans(" /", "--")
@@ -71,6 +75,7 @@ class Leg:
     home: Path
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
+    again: Leg | None = None  # the tests that failed, run once more
 
     def __post_init__(self) -> None:
         (self.home / "tmp").mkdir(parents=True)
@@ -103,7 +108,9 @@ class Leg:
 
     @property
     def code(self) -> int:
-        """pytest's exit code, 0 where there is no test."""
+        """pytest's exit code, 0 if there is no test, or if what failed has passed when it was run again."""
+        if self.again is not None and self.again.process.returncode == 0:
+            return 0
         return 0 if self.process.returncode == NO_TESTS else self.process.returncode
 
     def said(self) -> list[str]:
@@ -176,6 +183,18 @@ def run(home: Path, waiting: list[Part]) -> Generator[Leg, None, None]:
             show(leg)
 
 
+def run_again(home: Path, legs: list[Leg]) -> None:
+    """Run the tests that failed once more, a folder after the other, with nothing beside them."""
+    failed = [(leg, [*leg.failed()]) for leg in legs if leg.code and leg.failed()]
+    if sum(len(tests) for _, tests in failed) > AGAIN:
+        return
+    for leg, tests in failed:
+        part = Part(f"{leg.name} again", leg.part.folder, tuple(tests))
+        leg.again = Leg(part, home / part.name.removeprefix("tests/").translate(_FILE_NAME))
+        leg.again.process.wait()
+        show(leg.again)
+
+
 def show(leg: Leg) -> None:
     """All that it has said."""
     print(f"\n{f' {leg.name} ':#^120}\n", *leg.said(), sep="\n", flush=True)
@@ -194,8 +213,10 @@ def sum_up(legs: list[Leg]) -> None:
     for leg in legs:
         print(f"{leg.name:17} {leg.seconds:5.0f} s   {leg.said()[-1].strip('= ') if leg.said() else 'said nothing'}")
     for leg in legs:
-        if leg.code:
+        if leg.code or leg.again is not None:
             print(*[line for line in leg.said() if line.startswith(("FAILED ", "ERROR "))], sep="\n")
+        if leg.again is not None:
+            print(f"run again alone: {leg.again.said()[-1].strip('= ')}")
 
 
 def wanted(words: list[str]) -> list[Part]:
@@ -226,6 +247,7 @@ def main() -> int:
         return INTERRUPTED
     legs.sort(key=lambda leg: leg.began)
     remember(legs)
+    run_again(home, legs)
     sum_up(legs)
     code = next((leg.code for leg in legs if leg.code), 0)
     print(f"{'failed' if code else 'passed'} in {time.monotonic() - began:.0f} s, {AT_ONCE} at a time")

@@ -91,9 +91,7 @@ def trace(url: str) -> tuple[list[str], list[str]]:
 def main() -> int:
     """Print both counts, by folder; with --names, all names."""
     parser = argparse.ArgumentParser(prog="python -m tools.entered_files", description=__doc__)
-    parser.add_argument(
-        "--names", action="store_true", help="the files too, not only their numbers by folder"
-    )
+    parser.add_argument("--names", action="store_true", help="the files too, not only their numbers by folder")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, LocalEngine(directory=Path(folder)) as engine:
         traced = trace(engine.url)

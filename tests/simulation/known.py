@@ -11,8 +11,8 @@ KNOWN: dict[str, str] = {
     r"^twice \| passed over .*group (made anew|set back)": "the group is moved while the query takes a batch",
     r"^(silent|pending) \| pending .*entries taken from us": "entries are claimed from a query while it takes a batch",
     r"^silent \| passed over .*group set forward.*others read": "others read from a group that was set forward",
-    r"^(early|silent) .*entries given to us.*evicted committed": "entries are handed to a query whose commit mark is gone",
-    r"^reordered .*(checkpoint set back|server set back)": "batches are cut anew after a checkpoint or a server was set back",
+    r"^(early|silent) .*entries given to us.*evicted committed": "entries are handed over, the commit mark is gone",
+    r"^reordered .*(checkpoint set back|server set back)": "batches are made anew after a set-back",
 }
 
 

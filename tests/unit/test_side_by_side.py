@@ -5,9 +5,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from tests.servers import redis_server_path
-from tests.side_by_side import BY_TURNS, FIRST, ON_ANOTHER_SPARK, PARTS, ROOT, folders, parts, short_parts, wanted
+from tests.side_by_side import (
+    AGAIN,
+    BY_TURNS,
+    FIRST,
+    ON_ANOTHER_SPARK,
+    PARTS,
+    ROOT,
+    Leg,
+    Part,
+    folders,
+    parts,
+    run_again,
+    short_parts,
+    wanted,
+)
 
 
 def test_no_test_is_left_out() -> None:
@@ -62,3 +81,46 @@ def test_two_turns_run_every_test_and_no_test_of_a_server_twice() -> None:
     else:
         assert len(everything) / 3 < len(even) < 2 * len(everything) / 3
         assert not [one for one in twice if "[engine" in one or "[redis" in one]
+
+
+def leg_of(home: Path, body: str) -> Leg:
+    """The ended pytest of a file with these lines."""
+    home.mkdir()
+    tests = home / "test_some.py"
+    tests.write_text(body)
+    leg = Leg(Part(f"tests/{home.name}", "tests/some", (str(tests),)), home / "leg")
+    leg.process.wait()
+    return leg
+
+
+@pytest.fixture
+def beside() -> Iterator[Path]:
+    """A folder of the project: names of tests are those that pytest takes."""
+    cache = ROOT / ".pytest_cache"
+    cache.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        yield Path(folder)
+
+
+def test_what_fails_is_run_again_alone(beside: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Only what fails again counts."""
+    late = """
+from pathlib import Path
+def test_late():
+    seen = Path(__file__).with_name("seen")
+    was_there = seen.exists()
+    seen.touch()
+    assert was_there
+def test_fine():
+    assert not Path(__file__).with_name("seen").exists() or True
+"""
+    wrong = "def test_wrong():\n    assert False\n"
+    many = f"import pytest\n@pytest.mark.parametrize('n', range({AGAIN + 1}))\ndef test_n(n):\n    assert False\n"
+    legs = [leg_of(beside / "late", late), leg_of(beside / "wrong", wrong)]
+    assert [leg.code for leg in legs] == [1, 1]
+    run_again(beside / "again", legs)
+    assert [leg.code for leg in legs] == [0, 1]
+    assert "1 passed" in capfd.readouterr().out
+    too_many = leg_of(beside / "many", many)
+    run_again(beside / "more", [too_many])
+    assert (too_many.code, too_many.again) == (1, None)

@@ -257,12 +257,12 @@ def test_a_lease_is_taken_over_when_the_session_of_its_holder_has_expired(server
 
 def test_the_lease_of_a_process_that_stands_still_is_taken_over(server: Server, client: redis.Redis) -> None:
     """It lives on this machine, and does not renew its session."""
-    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=200, is_kept=False))
+    held = Lease(Address.parse(server.url), "g", "spark", Terms(ttl=2_000, is_kept=False))
     with Connection(Address.parse(server.url)) as connection:
         held.hold(connection, ["s"])
         with pytest.raises(ConsumerTakenError):
             another_reader(server).initialOffset()
-        time.sleep(0.3)
+        time.sleep(2.1)
         another_reader(server).initialOffset()
 
 
