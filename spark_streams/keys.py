@@ -34,14 +34,13 @@ def key_of_query(kind: str, group: str, consumer: str) -> bytes:
     return b"rstream:%b:%b:%b" % (kind.encode(), quote(group, safe="").encode(), quote(consumer, safe="").encode())
 
 
-def narrowed_key(query: str) -> str:
-    """Holds the number of the query's micro-batch that is only a piece of what earlier runs of it were."""
-    return f"rstream:narrowed:{query}"
+NARROWED, LOSSY = "narrowed", "lossy"
 
 
-def lossy_key(query: str) -> str:
-    """Holds the number of the query's micro-batch that has fewer entries now than an earlier execution of it had."""
-    return f"rstream:lossy:{query}"
+def told_key(query: str) -> str:
+    """What tasks of the source tell the sink of the query's micro-batches. Each field holds the number of one: NARROWED
+    is only a piece of what earlier runs of it were; LOSSY has fewer entries than an earlier execution of it had."""
+    return f"rstream:told:{query}"
 
 
 SESSIONS = "rstream:session:"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_streams.sink import refusals
-from spark_streams.sink.batch import Batch
+from spark_streams.sink.batch import Batch, Kind
 from spark_streams.sink.fingerprint import Hashes, Multiset
 from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, Part, expiry, number_in, read_mark
 from spark_streams.wire.connection import Reply
@@ -26,14 +26,6 @@ class Total:
 
     def __add__(self, other: Total) -> Total:
         return Total(self.rows + other.rows, (self.total + other.total) % 2**64)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """narrowed: the batch is a piece of one that was cut; lossy: entries of it are gone since it was first read."""
-
-    narrowed: bool = False
-    lossy: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.keys import lossy_key, narrowed_key, record_key
+from spark_streams.keys import LOSSY, NARROWED, record_key, told_key
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the source tells of a batch. narrowed: it is a piece of one that was cut; lossy: some of its entries are
+    lost since it was first read."""
+
+    narrowed: bool = False
+    lossy: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,19 +50,19 @@ class Batch:
 
     @property
     def told(self) -> str:
-        """Where the source says that the batch is a piece of one that was cut."""
-        return narrowed_key(self.query.partition(".")[0])
+        """The key under which the source tells what the batch is."""
+        return told_key(self.query.partition(".")[0])
 
     @property
-    def lossy(self) -> str:
-        """Where the source says that the batch has fewer entries than it had."""
-        return lossy_key(self.query.partition(".")[0])
+    def asks_kind(self) -> tuple[str, ...]:
+        """The command whose reply `kind` reads."""
+        return ("HMGET", self.told, NARROWED, LOSSY)
+
+    def kind(self, reply: Sequence[bytes | None]) -> Kind:
+        """What the batch is."""
+        return Kind(*[value == b"%d" % self.number for value in reply])
 
     @property
     def record(self) -> str:
         """The key that knows the query's streams, and what is closed."""
         return record_key(self.query)
-
-    def is_named_by(self, value: bytes | None) -> bool:
-        """Whether what stands under `told` or `lossy` speaks of this batch."""
-        return value == str(self.number).encode()

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 
 from spark_streams.keys import CLOSED
 from spark_streams.sink import refusals
-from spark_streams.sink.balance import Balance, Kind, Total
-from spark_streams.sink.batch import Batch
+from spark_streams.sink.balance import Balance, Total
+from spark_streams.sink.batch import Batch, Kind
 from spark_streams.sink.ledger import Command, Keys, number_in
 from spark_streams.sink.replicas import wait_for_replicas
 from spark_streams.sink.witness import Witness, leave_word, place_of, require_all_there
@@ -73,9 +73,7 @@ class _BatchCommit:
         batch = self._batch
         place = None if self._is_void else place_of(server, batch)
         told_elsewhere: list[Command] = [("HGETALL", place)] if place else []
-        flat, told, lossy, *witness = server.execute_all([
-            ("HGETALL", batch.record), ("GET", batch.told), ("GET", batch.lossy), *told_elsewhere,
-        ])  # fmt: skip
+        flat, told, *witness = server.execute_all([("HGETALL", batch.record), batch.asks_kind, *told_elsewhere])
         record = _by_stream(flat)
         closed = record.pop(CLOSED, None)
         if not flat and (self._is_void or (batch.expires and self._sealing)):
@@ -89,7 +87,7 @@ class _BatchCommit:
             require_all_there(server, batch, record, closed, Witness.read(witness[0]) if place else None)
             if place:
                 leave_word(server, place, batch, self._totals)
-        kind = Kind(batch.is_named_by(told), batch.is_named_by(lossy))
+        kind = batch.kind(told)
         old: list[bytes] = []
         for streams in server.together(list({**self._totals, **record}), lambda stream: stream):
             for start in range(0, len(streams), self._together):

@@ -39,9 +39,9 @@ A job's record is made by its driver, before there are tasks, and removed when t
 job is over. What a job's driver left when it was killed expires a week after its last use.
 
 A batch that kills its query is cut by the source (source/recovery/poison_batch.py): what an earlier run wrote of it may
-belong to a piece that is a later micro-batch. A piece says so under `narrowed_key`; what its earlier runs wrote and it
-does not have is *carried* to the next batches, which claim it like anything else that is written. A batch whose entries
-are gone in part when it is read again says so under `lossy_key`: what was written of them stays.
+belong to a piece that is a later micro-batch. The source's tasks tell the sink of that, and of lost entries, under
+`keys.told_key`. What the earlier runs of a piece wrote and it does not have is *carried* to the next batches, which
+claim it like anything else that is written. If entries of a batch are lost, what was written of them stays.
 """
 
 from __future__ import annotations

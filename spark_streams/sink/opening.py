@@ -122,8 +122,8 @@ class _Opening:
         if closed is None and head.batch is None and head.done is None and batch.follows_another:
             raise refusals.no_record(batch)
         if head.batch is not None and head.is_open_before(batch.number):
-            told, parts = self._ask([("GET", batch.told), ("SMEMBERS", view.keys.parts)])
-            if batch.is_named_by(told):
+            told, parts = self._ask([batch.asks_kind, ("SMEMBERS", view.keys.parts)])
+            if batch.kind(told).narrowed:
                 return  # a piece of that batch
             counts = [part for part in map(Part.read, parts) if part.batch == head.batch and part.what == "written"]
             keys = [view.keys.named(part.name) for part in counts]
@@ -166,7 +166,7 @@ class _Opening:
         gone: list[Command] = [("UNLINK", *keys), ("SREM", view.keys.parts, *[part.name for part in stale])]
         while True:
             told, _, carried, names, *marks = self._ask([
-                ("GET", self._batch.told),
+                self._batch.asks_kind,
                 ("WATCH", view.keys.carried),
                 ("GET", view.keys.carried),
                 ("SMEMBERS", view.keys.parts),
@@ -176,7 +176,7 @@ class _Opening:
             if stale[0].name.encode() not in names:  # another task was faster
                 self._ask([("UNWATCH",)])
                 return bytes(carried)
-            if self._batch.is_named_by(told):
+            if self._batch.kind(told).narrowed:
                 carried += b"".join(
                     [read_mark(mark)[0].astype("<u8").tobytes() for of_part in marks for mark in of_part]
                 )

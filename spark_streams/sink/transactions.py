@@ -150,8 +150,8 @@ class LedgerSender:
     def _is_lossy(self) -> bool:
         """Whether the source says that it has fewer entries than an earlier attempt had."""
         batch = self._views.batch
-        [named] = self._resolver.asking(lambda: checked(self._resolver.ask([("GET", batch.lossy)])))
-        return batch.is_named_by(named)
+        [told] = self._resolver.asking(lambda: checked(self._resolver.ask([batch.asks_kind])))
+        return batch.kind(told).lossy
 
     def _parts(self, chunk: Chunk) -> Iterator[tuple[LedgerView, int, int, Hashes]]:
         return parts_of(chunk, self._views.of(chunk.stream_names()))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
-from spark_streams.keys import lossy_key
+from spark_streams.keys import LOSSY, NARROWED, told_key
 from spark_streams.options import Options
 from spark_streams.printable import printable
 from spark_streams.same_version import SameVersion
@@ -28,7 +28,6 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.micro_batch_stream import MicroBatchStream
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Task
-from spark_streams.source.recovery.poison_batch import tell_the_sink
 from spark_streams.source.recovery.poison_record import note_try, tried_key
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
@@ -49,7 +48,7 @@ from spark_streams.worker import leave_interrupts_to_the_driver
 # Spark sets every limit aside for trigger(once=True), and for it alone: so there is always one.
 UNLIMITED = 1 << 62
 _KNOWN = 4  # offsets that are not read again from what Spark gives back
-_TOLD_SECONDS = 7 * 86_400
+_TOLD_MILLISECONDS = 7 * 86_400_000
 _log = logging.getLogger("spark_streams.source")
 
 
@@ -240,7 +239,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
 
             def lost(entries: EntryRange, count: int) -> None:
                 notes.run(lambda there: writer(there).lost(entries, count))
-                notes.run(lambda there: _tell_of_losses(there, *self._batch_names()))
+                notes.run(lambda there: tell_the_sink(there, LOSSY, *self._batch_names()))
 
             def unreadable(streams: str | pa.Array, dead: Dead) -> None:
                 rows = dead.rows.tolist()
@@ -260,9 +259,9 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 tried = batch.tried
                 server.run(lambda connection: note_try(connection, tried, batch.token, *self._batch_names()))
             if batch.narrowed:
-                server.run(lambda connection: tell_the_sink(connection, *self._batch_names()))
+                server.run(lambda connection: tell_the_sink(connection, NARROWED, *self._batch_names()))
             elif batch.lossy:
-                server.run(lambda connection: _tell_of_losses(connection, *self._batch_names()))
+                server.run(lambda connection: tell_the_sink(connection, LOSSY, *self._batch_names()))
             fail = self._options["failOnDataLoss"]
             yield from read_task(server, member, task, self._columns, fail, lost, unreadable, found, self._limits)
 
@@ -279,8 +278,9 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         return ("", "") if batch is None else (batch.query, str(batch.number))
 
 
-def _tell_of_losses(server: Server, query: str, batch: str) -> None:
-    """A task tells the sink, before the end of its rows, that the batch had more entries: what an earlier execution
-    wrote of these stays."""
+def tell_the_sink(server: Server, what: str, query: str, batch: str) -> None:
+    """Tell the sink of this micro-batch. what: NARROWED, before the first row: what an earlier run wrote of the other
+    pieces is theirs; LOSSY, before the last row: what an earlier execution wrote of the lost entries stays."""
     if query:
-        server.execute("SET", lossy_key(query), batch, "EX", _TOLD_SECONDS)
+        key = told_key(query)
+        server.execute_all([("HSET", key, what, batch), ("PEXPIRE", key, _TOLD_MILLISECONDS)])

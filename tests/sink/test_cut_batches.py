@@ -7,7 +7,8 @@ import random
 import pytest
 
 from spark_streams.errors import LedgerError
-from spark_streams.source.recovery.poison_batch import tell_the_sink
+from spark_streams.keys import NARROWED
+from spark_streams.source.stream_reader import tell_the_sink
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
@@ -29,7 +30,7 @@ from tests.sink.writing import (
 def tell(server: Server, number: int) -> None:
     """Batch `number` of the query is a piece."""
     with Connection(Address.parse(server.url)) as connection:
-        tell_the_sink(connection, "q", str(number))
+        tell_the_sink(connection, NARROWED, "q", str(number))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -54,7 +55,7 @@ def test_rows_of_a_failed_whole_are_claimed_by_its_pieces(server: Server, seed: 
     assert numbers(server) == dict.fromkeys(rows, 1)
     batch = batch_of(7 + len(pieces))
     close(checked, batch, write([frame([1000])], checked, batch))
-    assert ledger_keys(server) == {"rstream:sink:{out}:q", "rstream:sink:q", "rstream:narrowed:q"}
+    assert ledger_keys(server) == {"rstream:sink:{out}:q", "rstream:sink:q", "rstream:told:q"}
 
 
 def test_a_cut_batch_that_comes_to_nothing_leaves_its_rows_to_the_next_piece(server: Server) -> None:

@@ -29,7 +29,7 @@ from tests.source.driving import ALL, add, forget_all, reader
 ROWS = list(range(100))
 LEFT = ROWS[30:]
 SEVENTH = functools.partial(MicroBatchName, "q", 7)  # what tasks are told of their micro-batch
-KEPT = {"rstream:sink:{out}:q", "rstream:sink:q", "rstream:lossy:q"}
+KEPT = {"rstream:sink:{out}:q", "rstream:sink:q", "rstream:told:q"}
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def client(server: Server) -> redis.Redis:
 
 def tell(client: redis.Redis, number: int) -> None:
     """What a task says that finds fewer entries than the batch held."""
-    client.set("rstream:lossy:q", number)
+    client.hset("rstream:told:q", "lossy", number)
 
 
 def test_rows_of_an_earlier_run_stay_and_are_counted(
@@ -103,18 +103,33 @@ def test_what_is_told_of_another_batch_does_not_count(server: Server, client: re
 
 
 def test_the_remedy_for_rows_that_differ_leaves_both_and_doubles_none(server: Server, client: redis.Redis) -> None:
-    """SET what the message says: a query that is not repeatable goes on."""
+    """HSET what the message says: a query that is not repeatable goes on."""
     checked = options(server.url, chunkSize="20")
     with pytest.raises(KilledError):
         write(dying([frame(ROWS)]), checked, batch_of(0))
     batch = batch_of(0)
     with pytest.raises(LedgerError) as error:
         close(checked, batch, write([frame(range(50, 150))], checked, batch))
-    command = error.value.message.partition("SET ")[2].partition(" on the sink's server")[0]
-    client.set(*command.split(" "))
+    command = error.value.message.partition("HSET ")[2].partition(" on the sink's server")[0]
+    client.hset(*command.split(" "))
     batch = batch_of(0)
     close(checked, batch, write([frame(range(50, 150))], checked, batch))
     assert numbers(server) == Counter(range(150))
+
+
+def test_a_key_that_version_0_1_was_told_by_is_refused_with_the_one_that_counts(
+    server: Server, client: redis.Redis
+) -> None:
+    """Tasks of the source tell it again when the batch is run again. What an operator has set is set again."""
+    checked = options(server.url, chunkSize="20")
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS)]), checked, batch_of(0))
+    client.set("rstream:lossy:q", 0)
+    batch = batch_of(0)
+    with pytest.raises(
+        LedgerError, match="HSET rstream:told:q lossy 0 on the sink's server, and start the query again"
+    ):
+        close(checked, batch, write([frame(LEFT)], checked, batch))
 
 
 # -- what the source says -------------------------------------------------------------------------------------------
@@ -130,7 +145,7 @@ def told(server: Server, client: redis.Redis, trim: int, **given: str) -> str | 
     again = reader(server, batch=SEVENTH, failOnDataLoss="false", **given)
     for partition in again.partitions(start, end):
         list(again.read(partition))
-    found: str | None = client.get("rstream:lossy:q")  # type: ignore[assignment]
+    found: str | None = client.hget("rstream:told:q", "lossy")  # type: ignore[assignment]
     return found
 
 
@@ -160,7 +175,7 @@ def test_a_replay_says_that_others_have_acknowledged_entries(server: Server, cli
     end["batch"]["s"]["owned"] = False
     again = reader(server, batch=SEVENTH, failOnDataLoss="false")
     assert sum(len(batch) for part in again.partitions(start, end) for batch in again.read(part)) == 7
-    assert client.get("rstream:lossy:q") == "7"
+    assert client.hget("rstream:told:q", "lossy") == "7"
 
 
 def test_a_batch_that_is_given_up_at_most_once_says_so(server: Server, client: redis.Redis) -> None:
@@ -171,5 +186,5 @@ def test_a_batch_that_is_given_up_at_most_once_says_so(server: Server, client: r
     end = first.latestOffset(start, ALL)
     again = reader(server, batch=SEVENTH, delivery="at-most-once")
     assert [list(again.read(part)) for part in again.partitions(start, end)] == [[]]
-    assert client.get("rstream:lossy:q") == "7"
+    assert client.hget("rstream:told:q", "lossy") == "7"
     assert again.partitions(end, end) == []

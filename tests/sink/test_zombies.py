@@ -86,7 +86,7 @@ def test_wherever_a_task_stands_still_a_batch_that_was_closed_without_its_rows_g
         assert zombie.stood
         if how == "lossy":
             with server.client() as client:
-                client.set("rstream:lossy:q", 3)
+                client.hset("rstream:told:q", "lossy", 3)
             batch_done(server.url, batch_of(3), [])
         else:
             pass_over(options(server.url).address, batch_of(3))
@@ -96,7 +96,7 @@ def test_wherever_a_task_stands_still_a_batch_that_was_closed_without_its_rows_g
     assert numbers(server) == before
     if how == "lossy":
         batch_done(server.url, batch_of(4 + between), [])
-        assert ledger_keys(server) == {"rstream:sink:q", "rstream:lossy:q"}
+        assert ledger_keys(server) == {"rstream:sink:q", "rstream:told:q"}
 
 
 @pytest.mark.parametrize("at", range(8))

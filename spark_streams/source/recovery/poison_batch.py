@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.keys import narrowed_key
 from spark_streams.printable import printable
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import GO_ON, DataLoss
@@ -47,7 +46,6 @@ from spark_streams.wire.server import Server
 _log = logging.getLogger("spark_streams.source")
 
 _PAGE = 10_000  # ids in a round trip
-_TOLD_SECONDS = 7 * 86_400
 _TAKEN = "are no longer pending: somebody has acknowledged or claimed them"
 
 
@@ -265,9 +263,3 @@ def ranges_of(end: Offset) -> list[PendingRange]:
     """Where a batch's entries are pending, in order."""
     ours = [PendingRange(stream, end[stream], held.after) for stream, held in sorted(end.shares.items())]
     return [*ours, *claimed_ranges(end.claimed)]
-
-
-def tell_the_sink(server: Server, query: str, batch: str) -> None:
-    """A task of a piece says so before its first row: what an earlier run wrote of the other pieces is theirs."""
-    if query:
-        server.execute("SET", narrowed_key(query), batch, "EX", _TOLD_SECONDS)
