@@ -42,7 +42,7 @@ _COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
             "XADD {} * a 1",  # a dead letter
         ),
         (
-            *(*_LEASE, *_LETTERS[1:], "HSETNX {} a 1", "HGETALL {}", "HINCRBY {} a 1", "HSCAN {} 0"),
+            *(*_LEASE, *_LETTERS[1:], "HSETNX {} a 1", "HGETALL {}", "HSCAN {} 0"),
         ),
     ),
     WRITING: (

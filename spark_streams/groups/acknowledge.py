@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from spark_streams.groups.choice import Choice, Page, pages
+from spark_streams.groups.choice import Choice, pages
 from spark_streams.groups.guard import change, require_free
 from spark_streams.groups.standing import Standing, queries_among
-from spark_streams.source.membership import OF_A_QUERY, Membership, owner_of
-from spark_streams.source.recovery.taken_entries import take
 from spark_streams.wire.connection import Argument
 from spark_streams.wire.server import Server
 
@@ -52,19 +50,8 @@ def acknowledge(server: Server, standing: Standing, choice: Choice, even_active:
     found = Acknowledged(standing.stream, standing.group)
     require_free(standing, consumers_of(standing, choice), even_active)
     for page in pages(server, standing, choice):
-        commands: list[Sequence[Argument]] = [
-            ("XACK", standing.stream, standing.group, *page.ids),
-            *note_taken(standing, page),
-        ]
+        commands: list[Sequence[Argument]] = [("XACK", standing.stream, standing.group, *page.ids)]
         queries = standing.queries if page.consumer is None else queries_among([page.owner])
         replies = change(server, standing.stream, standing.group, queries, commands)
         found.add(page.owner, replies[0])
     return found
-
-
-def note_taken(standing: Standing, page: Page) -> Sequence[tuple[Argument, ...]]:
-    """Of what a query has claimed, or held apart, it misses each entry that somebody takes: but those noted here."""
-    if page.consumer is None or OF_A_QUERY.search(page.owner) is None:
-        return []
-    member = Membership((standing.stream,), standing.group, owner_of(page.owner))
-    return [take(member, standing.stream, page.owner, len(page.ids))]

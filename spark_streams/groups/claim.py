@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spark_streams.errors import StreamStateError
-from spark_streams.groups.acknowledge import note_taken
 from spark_streams.groups.choice import Choice, pages
 from spark_streams.groups.guard import change, require_free
 from spark_streams.groups.standing import Standing, queries_among, query_of
@@ -66,7 +65,7 @@ def claim(server: Server, standing: Standing, to: str, choice: Choice, even_acti
         # Released entries that somebody has taken meanwhile have not been left alone for so long.
         idle = RELEASED_IDLE if page.consumer is None else choice.idle or 0
         head: tuple[Argument, ...] = ("XCLAIM", standing.stream, standing.group, to, idle)
-        commands: list[Sequence[Argument]] = [(*head, *page.ids, "JUSTID"), *note_taken(standing, page)]
+        commands: list[Sequence[Argument]] = [(*head, *page.ids, "JUSTID")]
         queries = [] if page.consumer is None else queries_among([page.owner])
         replies = change(server, standing.stream, standing.group, queries, commands)
         found.entries += len(replies[0])

@@ -11,7 +11,7 @@ from spark_streams.keys import delays_key, key_beside, read_retry_stream
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.server import Server
 
-# Kinds of keys beside a stream, for a group and a consumer of it.
+# Kinds of keys beside a stream, for a group and a consumer of it. Earlier versions wrote `claims`.
 OF_A_CONSUMER = ("lease", "committed", "first", "start", "notes", "claims", "attempts", "tried", "failure")
 _COUNT = 10_000  # keys a round trip
 # Names are quoted: no colon stands in those of groups, consumers and an outbox's streams.

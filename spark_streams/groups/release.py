@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError, UnsupportedError
-from spark_streams.groups.acknowledge import note_taken
 from spark_streams.groups.choice import Choice, pages
 from spark_streams.groups.guard import change, require_free
 from spark_streams.groups.standing import Standing, queries_among
@@ -42,7 +41,6 @@ def release(server: Server, standing: Standing, choice: Choice, mode: str, even_
     for page in pages(server, standing, choice):
         commands: list[Sequence[Argument]] = [
             ("XNACK", standing.stream, standing.group, mode.upper(), "IDS", len(page.ids), *page.ids),
-            *note_taken(standing, page),
         ]
         replies = change(server, standing.stream, standing.group, queries_among(choice.consumers), commands)
         found.entries += replies[0]

@@ -140,18 +140,15 @@ def collect(
     were deleted and none `may_miss`: then those that are left are still there.
     """
     keys = {stream: notes_key(stream, member) for stream in streams}
-    checked = [stream for stream in keys if stream in opened]
-    sizes = [("HLEN", key) for key in keys.values()]
-    replies = server.execute_all([*sizes, *[("HGET", keys[stream], _BATCH) for stream in checked]])
-    batches = dict(zip(checked, replies[len(keys) :], strict=True))
-    taken = Collected([stream for stream, batch in batches.items() if batch != token.encode()])
+    asked = [("HGET", key, _BATCH) if stream in opened else ("EXISTS", key) for stream, key in keys.items()]
+    replies = dict(zip(keys, server.execute_all(asked), strict=True))
+    taken = Collected([stream for stream in keys if stream in opened and replies[stream] != token.encode()])
     if taken.deleted and not may_miss:
         raise _notes_are_deleted(server, member, taken.deleted[0])
-    there = {stream: size for stream, size in zip(keys, replies, strict=False) if size}
-    for stream, size in there.items():
-        if size > 1 or stream not in opened or stream in taken.deleted:
-            for page in _pages(server, keys[stream], limits.note_page):
-                _take(server, member, stream, token, Destination(letters_to, retries), page, taken, limits)
+    there = [stream for stream, reply in replies.items() if reply or stream in opened]
+    for stream in there:
+        for page in _pages(server, keys[stream], limits.note_page):
+            _take(server, member, stream, token, Destination(letters_to, retries), page, taken, limits)
     # The field `batch` stays: if a reply is lost, the same notes are asked for again.
     server.execute_all([("DEL", keys[stream]) for stream in there if stream not in opened])
     return taken

@@ -23,7 +23,6 @@ from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import Rules, take_over
 from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.poison_batch import PoisonBatch
-from spark_streams.source.recovery.taken_entries import Taken
 from spark_streams.source.room import Room
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.wire.server import Server
@@ -70,14 +69,12 @@ class ContentsChooser:
         self._counters = counters
         self._dead_letter = dead_letter
         self._limits = limits
-        self._taken = Taken()
         self._left_fatal: set[tuple[str, StreamId, int]] = set()
         self.turn = 0
 
     def forget(self) -> None:
         """Take nothing for known: the server is asked."""
         self._poison.forget()
-        self._taken.forget()
 
     def choose(self, server: Server, state: QueryState, token: str, room: Room) -> BatchContents:
         """What there is room for, for a batch named `token`; empty where there is nothing to read.
@@ -115,7 +112,6 @@ class ContentsChooser:
             None if options["deadLetterStream"] is None else self._dead_letter,
             self._leave,
             self._losses.report,
-            self._taken,
             self._subscription.live,
             self._limits,
         )

@@ -25,7 +25,6 @@ from spark_streams.source.microbatch.prefetch import Prefetch
 from spark_streams.source.microbatch.query_state import QueryState, RunMemory
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges, pending_ranges
-from spark_streams.source.recovery.taken_entries import missing_from
 from spark_streams.source.room import Rooms
 from spark_streams.wire.entries.pending_page import texts_of
 from spark_streams.wire.server import Server
@@ -112,8 +111,16 @@ class Trigger:
         member = self._subscription.member
         size = self._admission.size([one.count for some in contents.claimed.values() for one in some])
         claimed = pending_ranges(server, member, claimed_ranges(contents.claimed), size, limits=self._limits)
-        for missing in missing_from(contents.claimed, claimed):
-            self._losses.report(missing.stream, missing.count, str(missing), GO_ON)
+        held = Counter[tuple[str, str]]()
+        for entries in claimed:
+            held[entries.stream, entries.consumer] += entries.count
+        for stream, some in contents.claimed.items():
+            for one in some:
+                problem = (
+                    f"of {one.count} that {one.consumer!r} had claimed are no longer pending for it (acknowledged, "
+                    "claimed by another consumer, or XGROUP DELCONSUMER)"
+                )
+                self._losses.report(stream, max(0, one.count - held[stream, one.consumer]), problem, GO_ON)
         ranges = contents.ranges + claimed
         return in_order(server, member, ranges, self._limits) if self._options["ordered"] else ranges
 

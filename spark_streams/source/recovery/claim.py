@@ -27,17 +27,15 @@ import pyarrow.compute as pc
 
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.group.data_loss import GO_ON
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.limits import Limits
-from spark_streams.source.membership import Membership, owner_of
+from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim_consumers import claim_consumer, delete_claim_consumers
 from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.holders import Holder, Live, holders_of
 from spark_streams.source.recovery.left_claims import left_claims, that_fit
-from spark_streams.source.recovery.taken_entries import Taken, forget, remember, take
 from spark_streams.source.room import Room
 from spark_streams.wire.connection import ReplyError, pack
 from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, decode_pending, texts_of
@@ -54,7 +52,7 @@ class Rules:
     released entries are taken; most: deliveries after which an entry is dead, None: any number; dead_letter: what to do
     with dead entries, None: there is no dead-letter stream; leave: told of a stream and its fatal entries that stay
     released for want of one; lose: told of a stream, how many entries of it are gone, what became of them, and what is
-    to be done; taken: what earlier runs have claimed; live: which of some (stream, consumer) are queries that run."""
+    to be done; live: which of some (stream, consumer) are queries that run."""
 
     idle: int | None
     released: bool
@@ -62,7 +60,6 @@ class Rules:
     dead_letter: Callable[[DeadEntries], None] | None
     leave: Callable[[str, Sequence[StreamId]], None]
     lose: Callable[[str, int, str, str], None]
-    taken: Taken
     live: Live
     limits: Limits
 
@@ -80,7 +77,6 @@ def take_over(
 
     begin: the offset before this batch, whose own claims are left alone; the room is told of their bytes alone.
     """
-    _require_all(server, member, states, begin, rules)
     claimed = that_fit(server, member, left_claims(member, states, begin), room.budget, rules.limits)
     room = room.without({stream: sum(claim.count for claim in claims) for stream, claims in claimed.items()})
     if room.is_full:
@@ -97,7 +93,6 @@ def take_over(
             # Others may have acknowledged or claimed in between: what counts is what is pending for it now.
             held = _held_by(server, member, stream, ours)
             if held:
-                server.execute(*remember(member, stream, ours, held))
                 claimed.setdefault(stream, []).append(Claimed(ours, held))
             else:
                 delete_claim_consumers(server, member, {stream: [Claimed(ours, 0)]})
@@ -111,17 +106,6 @@ def take_over(
                 remedy = "they are pending no more, and the next run goes on without them"
                 rules.lose(stream, gone, problem, remedy)
     return claimed
-
-
-def _require_all(
-    server: Server, member: Membership, states: Mapping[str, GroupState], begin: Offset, rules: Rules
-) -> None:
-    """Claims that no offset names hold what they held. Raises DataLossError, unless losses are counted: then once."""
-    for missing in rules.taken.missing(server, member, states, begin):
-        rules.lose(missing.stream, missing.count, str(missing), GO_ON)
-        left = missing.of - missing.count
-        name = (member, missing.stream, missing.consumer)
-        server.execute(*(remember(*name, left) if left else forget(*name)))
 
 
 def _claim(
@@ -156,9 +140,6 @@ def _claim(
         if page.count < count or page.last == MAX_ID or not is_all:
             break
         start = page.last.next()
-    if asked and holder.consumer is not None and not holder.counts:
-        owner = replace(member, consumer=owner_of(holder.consumer))
-        server.execute(*take(owner, stream, holder.consumer, asked))
     return ids, asked
 
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed
-from spark_streams.source.recovery.taken_entries import forget
-from spark_streams.wire.connection import Argument
 from spark_streams.wire.server import Server
 
 MARK = "~claim~"
@@ -22,18 +20,16 @@ def claim_consumer(consumer: str, token: str) -> str:
 def delete_claim_consumers(server: Server, member: Membership, claimed: Mapping[str, Sequence[Claimed]]) -> None:
     """Delete the consumers of a committed claim. One that still holds entries is kept (R10)."""
     names = [(stream, claim.consumer) for stream, claims in claimed.items() for claim in claims]
-    _delete_if_empty(server, member, names, [forget(member, stream, consumer) for stream, consumer in names])
+    _delete_if_empty(server, member, names)
 
 
-def _delete_if_empty(
-    server: Server, member: Membership, names: Sequence[tuple[str, str]], also: Sequence[Sequence[Argument]] = ()
-) -> None:
+def _delete_if_empty(server: Server, member: Membership, names: Sequence[tuple[str, str]]) -> None:
     """names: stream and consumer of each."""
     if not names:
         return
     held = server.pipeline([("XPENDING", s, member.group, "-", "+", 1, consumer) for s, consumer in names])
     empty = [name for name, reply in zip(names, held, strict=True) if reply == []]
-    server.pipeline([*[("XGROUP", "DELCONSUMER", s, member.group, consumer) for s, consumer in empty], *also])
+    server.pipeline([("XGROUP", "DELCONSUMER", s, member.group, consumer) for s, consumer in empty])
 
 
 def delete_empty_consumers(server: Server, member: Membership, states: Mapping[str, GroupState]) -> None:

@@ -17,11 +17,8 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim_consumers import MARK, claim_consumer
-from spark_streams.source.recovery.taken_entries import remember
 from spark_streams.source.weigh import Budget, Weighed
-from spark_streams.wire.connection import Argument, ReplyError
 from spark_streams.wire.entries.pending_page import texts_of
-from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.server import Server
 
 
@@ -64,16 +61,6 @@ def _first_of(
     found = pending_ranges(server, member, [first], limits.pending_page, keep_ids=True, limits=limits)
     ids = [one for entries in found for one in texts_of(entries.ids).to_pylist()]
     to = claim_consumer(member.consumer, secrets.token_hex(6))
-    # One transaction: a crash leaves either claim with as many entries as are remembered of it.
-    commands: list[Sequence[Argument]] = [
-        *[
-            ("XCLAIM", stream, member.group, to, 0, *ids[at : at + limits.claim_page], "JUSTID")
-            for at in range(0, len(ids), limits.claim_page)
-        ],
-        remember(member, stream, to, len(ids)),
-        remember(member, stream, claim.consumer, claim.count - len(ids)),
-    ]
-    for command, reply in zip(commands, transact(server, commands) or [], strict=True):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command[:3])
+    pages = [ids[at : at + limits.claim_page] for at in range(0, len(ids), limits.claim_page)]
+    server.execute_all([("XCLAIM", stream, member.group, to, 0, *page, "JUSTID") for page in pages])
     return Claimed(to, len(ids))

@@ -9,7 +9,8 @@ not. Everything else flows. A killer among a million entries is found in ten res
 while other entries keep coming.
 
 What was moved is pending all the time, under a name that tells whose it is: a crash in the midst of it loses nothing.
-How many entries each consumer must hold is remembered, too: what somebody takes from them is missed.
+How many entries each consumer must hold is remembered, too. If one holds fewer, the query reports them as lost: also if
+another query has taken them over (claimIdle), because nobody can tell.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ from spark_streams.source.recovery.poison_record import (
     is_done_in_the_sink,
 )
 from spark_streams.source.recovery.suspects import PIECES, Book
-from spark_streams.source.recovery.taken_entries import forget, taken_over
 from spark_streams.wire.server import Server
 
 _log = logging.getLogger("spark_streams.source")
@@ -154,7 +154,14 @@ class PoisonBatch:
         has_rows = any(share.count for share in begin.shares.values()) or any(begin.claimed.values())
         book, missing = known.committed(begin.token, held_by(begin), has_rows).seen(there, states.keys())
         if missing:
-            self._miss(server, member, begin, book, missing)
+            if self._losses.allowed:
+                self._remembered.save(server, begin, book)  # they are counted once
+            self._lose(
+                missing,
+                f"are no longer pending for the consumers '{member.consumer}{MARK}…' that held them (acknowledged, "
+                "claimed by another consumer, or XGROUP DELCONSUMER)",
+                GO_ON,
+            )
         for guilty in list(book.guilty()):
             book = self._give_up(server, member, guilty, begin, book)
         while (large := book.too_large()) is not None:
@@ -211,23 +218,6 @@ class PoisonBatch:
         return book.without(name)
 
     # -- what is missing -----------------------------------------------------------------------------------------
-
-    def _miss(
-        self, server: Server, member: Membership, begin: Offset, book: Book, missing: Counter[tuple[str, str]]
-    ) -> None:
-        """Entries are missing from pieces. Raises DataLossError where that is not allowed."""
-        gone = Counter[str]()
-        for (stream, _), count in (missing - taken_over(server, member, list(missing))).items():
-            gone[stream] += count
-        if self._losses.allowed or not gone:
-            self._remembered.save(server, begin, book)  # they are counted once
-            server.execute_all([forget(member, stream, name) for stream, name in missing])
-        self._lose(
-            gone,
-            f"are no longer pending for the consumers '{member.consumer}{MARK}…' that held them (acknowledged, claimed "
-            "by another consumer, or XGROUP DELCONSUMER)",
-            GO_ON,
-        )
 
     def _lose_dropped(self, had: Counter[str], made: Held) -> None:
         """XCLAIM drops what is no longer in the stream. Raises DataLossError where that is not allowed."""

@@ -136,18 +136,16 @@ class Book:
 
     # -- what is held apart ------------------------------------------------------------------------------------------
 
-    def seen(
-        self, there: Mapping[str, Mapping[str, int]], streams: Collection[str]
-    ) -> tuple[Book, Counter[tuple[str, str]]]:
-        """The book with the pieces that are there, and how many entries are missing, by stream and consumer. there: per
-        consumer, and stream of `streams`, how many entries it holds."""
-        missing: Counter[tuple[str, str]] = Counter()
+    def seen(self, there: Mapping[str, Mapping[str, int]], streams: Collection[str]) -> tuple[Book, Counter[str]]:
+        """The book with the pieces that are there, and how many entries are missing, per stream. there: per consumer,
+        and stream of `streams`, how many entries it holds."""
+        missing = Counter[str]()
         pieces: dict[str, Piece] = {}
         for name, piece in self.pieces.items():
             held = there.get(name, {})
             for stream in piece.entries if not piece.given_up else ():
                 if stream in streams:
-                    missing[stream, name] += max(0, piece.entries[stream] - held.get(stream, 0))
+                    missing[stream] += max(0, piece.entries[stream] - held.get(stream, 0))
             if held:
                 pieces[name] = replace(piece, entries=held)
         pieces |= {name: Piece(held) for name, held in sorted(there.items()) if name not in self.pieces}

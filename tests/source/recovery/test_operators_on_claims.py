@@ -73,27 +73,19 @@ def cut(server: Server, client: redis.Redis) -> list[dict[str, Any]]:
 
 
 @hands
-@allowed
-def test_on_a_claim_that_is_in_no_offset_yet(server: Server, client: redis.Redis, hand: str, is_allowed: bool) -> None:
+def test_on_a_claim_that_is_in_no_offset_yet(server: Server, client: redis.Redis, hand: str) -> None:
+    """The run was killed before the offset was logged, so nothing says how many entries the claim had (a row under
+    Limits). The query reads those that are left."""
     left_by_bob(client)
     one = reader(server, **IDLE)
     start = one.initialOffset()
     one.latestOffset(start, ALL)
     gone = lay_hand_on(client, hand, "~claim~")
-    if not is_allowed:
-        for _ in range(2):
-            with pytest.raises(
-                DataLossError, match=f"{gone} entries of 4 that 'spark~claim~.*' had claimed are no lon"
-            ):
-                reader(server, **SOON).latestOffset(start, ALL)
-    again = reader(server, **SOON, **LENIENT)
+    again = reader(server, **SOON)
     found = [n for batch in drain(again, at=start) for n in batch]
     assert sorted(found) == list(range(gone, 12))
-    assert lost(again) == gone
-    strict = reader(server)
-    assert drain(strict) == []
-    assert client.keys("rstream:claims*") == []
-    assert consumers(client).get("spark") == 0
+    assert lost(again) == 0
+    assert consumers(client) == {"spark": 0, "bob": 0} | ({"ops": 2} if "CLAIM" in hand else {})
 
 
 def test_a_claim_that_a_crash_has_left_may_be_larger_than_a_batch(server: Server, client: redis.Redis) -> None:
@@ -126,7 +118,6 @@ def test_on_a_claim_of_a_batch_that_is_not_yet_read(
     assert sorted(read(one, start, end)) == list(range(gone, 12))
     one.commit(end)
     assert lost(one) == gone
-    assert client.keys("rstream:claims*") == []
 
 
 @hands
@@ -139,7 +130,6 @@ def test_on_a_claim_of_a_batch_that_is_read(server: Server, client: redis.Redis,
     lay_hand_on(client, hand, "~claim~")
     assert one.latestOffset(end, ALL) == end
     assert pending_count(client) == consumers(client).get("ops", 0)
-    assert client.keys("rstream:claims*") == []
 
 
 @allowed
@@ -248,7 +238,8 @@ def test_on_a_piece_that_is_read(server: Server, client: redis.Redis, hand: str)
     assert consumers(client) == {"spark": 0} | ({"ops": 2} if "CLAIM" in hand else {})
 
 
-def test_what_another_query_takes_over_of_pieces_is_not_missed(server: Server, client: redis.Redis) -> None:
+def test_what_another_query_takes_over_of_pieces_is_reported(server: Server, client: redis.Redis) -> None:
+    """The query that held them cannot tell whether anybody has read them."""
     offsets = cut(server, client)
     let_idle(client)
     another_reader(server)
@@ -259,8 +250,11 @@ def test_what_another_query_takes_over_of_pieces_is_not_missed(server: Server, c
     assert sorted(read(other, at, end)) == list(range(64))
     assert other.latestOffset(end, ALL) == end
     add(client, 3, first=64)
-    assert drain(reader(server, **LETTERS), at=offsets[-1]) == [[64, 65, 66]]
-    assert client.keys("rstream:claims*") == []
+    with pytest.raises(DataLossError, match=r"64 entries of a batch that killed .*claimed by another consumer"):
+        reader(server, **LETTERS).latestOffset(offsets[-1], ALL)
+    lenient = reader(server, **LETTERS, **LENIENT)
+    assert drain(lenient, at=offsets[-1]) == [[64, 65, 66]]
+    assert lost(lenient) == 64
 
 
 def test_what_is_handed_to_pieces_and_claims_is_read(server: Server, client: redis.Redis) -> None:
