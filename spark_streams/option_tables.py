@@ -218,7 +218,7 @@ SOURCE: tuple[Option, ...] = (
     replace(
         _ORDERED,
         doc="One task for each stream, or shard, so that its rows come in stream order. Entries that `claimIdle` takes "
-        "over come in order with the others of their micro-batch, and after later ones that were read before.",
+        "over come first in their micro-batch, and after later ones that were read before.",
     ),
     Option(
         "delivery",

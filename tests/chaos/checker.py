@@ -106,8 +106,6 @@ def _rising(row: Row, history: History) -> dict[object, tuple[int, int]]:
         else:
             found["lane", row.lane, stream, row.batch] = id_key(entry)
             found["batches", row.lane[0], stream] = (row.batch, 0)
-    if history.ordered:
-        found["ordered", stream, row.batch] = id_key(entry)
     return found
 
 

@@ -78,7 +78,6 @@ class History:
     either: entries that the query may have or not: somebody else has them in hand, too;
     pending: what the group still holds for the query's consumers at the end;
     letters: originals of dead letters; bad: entries that ought to become letters;
-    ordered: within a batch the entries of a stream must ascend, whatever is in `unordered`;
     acks_seen: False where nobody recorded acknowledgements.
     """
 
@@ -93,7 +92,6 @@ class History:
     pending: list[Place] = field(default_factory=list)
     letters: list[Place] = field(default_factory=list)
     bad: set[Place] = field(default_factory=set)
-    ordered: bool = False
     acks_seen: bool = True
 
     def kept(self) -> list[Row]:

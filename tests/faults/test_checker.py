@@ -200,15 +200,6 @@ def test_the_entries_of_a_stream_are_rows_of_the_batch_that_had_them() -> None:
     assert rows_of_entries("out", [{**entries[0], "entry": "9-0"}], tried)[0].batch == -1
 
 
-def test_an_ordered_batch_holds_claimed_entries_in_their_places() -> None:
-    history = good()
-    history.rows[0], history.rows[1] = replace(history.rows[0], partition=1), replace(history.rows[1], partition=0)
-    history.unordered = {history.rows[0].place}
-    assert not check(history)
-    history.ordered = True
-    assert check(history).reordered == [history.rows[0].place]
-
-
 def test_what_somebody_else_has_in_hand_may_come_or_not_but_not_twice() -> None:
     history = good()
     history.either = {history.rows[5].place}

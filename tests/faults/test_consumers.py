@@ -29,7 +29,7 @@ def test_a_second_query_under_one_group_and_consumer_is_refused(scene: Scene, se
     assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"
 
 
-def test_an_ordered_batch_ascends_also_with_claimed_entries(scene_by_turns: Scene, seed: int) -> None:
-    """ordered=true beside claimIdle: what a dead consumer had comes in its place, or in a batch of its own."""
+def test_an_ordered_batch_ascends_but_for_claimed_entries(scene_by_turns: Scene, seed: int) -> None:
+    """ordered=true beside claimIdle: the entries of a dead consumer come first in their batch."""
     outcome = consumers.ordered_claims(scene_by_turns)
     assert outcome, f"RSTREAM_SEED={seed}\n{outcome}"

@@ -38,7 +38,6 @@ from spark_streams.source.microbatch.background import BackgroundWorker
 from spark_streams.source.microbatch.batch_contents import ContentsChooser
 from spark_streams.source.microbatch.current_batch import CurrentBatch
 from spark_streams.source.microbatch.idle import Idle
-from spark_streams.source.microbatch.interleave import in_order
 from spark_streams.source.microbatch.query_state import RunMemory
 from spark_streams.source.microbatch.remove import Removing
 from spark_streams.source.microbatch.replay import Replay
@@ -293,8 +292,7 @@ class MicroBatchStream:
         void(server, self.member, end.streams)
         listed = not end.no_ack
         replay = Replay(server, self.member, self._losses, listed, self._admission.size, self._limits, batch.is_cut)
-        ranges = replay.ranges(end)
-        return in_order(server, self.member, ranges, self._limits) if self._options["ordered"] else ranges
+        return replay.ranges(end)
 
     def _dead_letter(self, entries: DeadEntries) -> None:
         """Entries that were delivered too often become dead letters."""

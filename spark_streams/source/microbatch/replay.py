@@ -30,17 +30,18 @@ class Replay:
     narrowed: bool = False
 
     def ranges(self, end: Offset) -> list[EntryRange]:
-        """The batch that ends here. Raises DataLossError where some of it is gone and that is not allowed."""
+        """The batch that ends here, claimed entries first. Raises DataLossError if some of it is gone and that is not
+        allowed."""
         found: list[EntryRange] = []
-        for stream, held in end.shares.items():
-            if held.after < end[stream]:
-                found += self._share(stream, held.after, end[stream], held, counted=bool(end.counts))
         for stream, some in end.claimed.items():
             for claimed in some:
                 ranges = self._left_of(PendingRange(stream, MAX_ID, MIN_ID, claimed.consumer), claimed.count)
                 if not self.narrowed:
                     self._compare(stream, claimed.count, ranges, f"that {claimed.consumer!r} had claimed")
                 found += ranges
+        for stream, held in end.shares.items():
+            if held.after < end[stream]:
+                found += self._share(stream, held.after, end[stream], held, counted=bool(end.counts))
         return found
 
     def _share(self, stream: str, after: StreamId, last: StreamId, held: Share, counted: bool) -> list[EntryRange]:

@@ -20,7 +20,6 @@ from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.batch_contents import BatchContents, ContentsChooser
 from spark_streams.source.microbatch.current_batch import CurrentBatch
-from spark_streams.source.microbatch.interleave import in_order
 from spark_streams.source.microbatch.prefetch import Prefetch
 from spark_streams.source.microbatch.query_state import QueryState, RunMemory
 from spark_streams.source.offset import Offset
@@ -107,7 +106,7 @@ class Trigger:
         return CurrentBatch(end, ranges, is_new=True)
 
     def _with_claimed(self, server: Server, contents: BatchContents) -> list[EntryRange]:
-        """The ranges of a batch, those of its claims among them."""
+        """The ranges of a batch: first those of its claims."""
         member = self._subscription.member
         size = self._admission.size([one.count for some in contents.claimed.values() for one in some])
         claimed = pending_ranges(server, member, claimed_ranges(contents.claimed), size, limits=self._limits)
@@ -121,8 +120,7 @@ class Trigger:
                     "claimed by another consumer, or XGROUP DELCONSUMER)"
                 )
                 self._losses.report(stream, max(0, one.count - held[stream, one.consumer]), problem, GO_ON)
-        ranges = contents.ranges + claimed
-        return in_order(server, member, ranges, self._limits) if self._options["ordered"] else ranges
+        return claimed + contents.ranges
 
     def _acknowledge_at_once(self, server: Server, end: Offset, ranges: Sequence[EntryRange]) -> list[EntryRange]:
         """at-most-once: acknowledge the batch before it is read. If others read from the group, too, a range takes
