@@ -11,7 +11,7 @@ import numpy as np
 from spark_streams.sink import refusals
 from spark_streams.sink.batch import Batch, Kind
 from spark_streams.sink.fingerprint import Hashes, Multiset
-from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, Part, expiry, number_in, read_mark
+from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, Part, expiry, number_in, read_mark, rows_in
 from spark_streams.wire.connection import Reply
 
 _log = logging.getLogger("spark_streams.sink")
@@ -30,14 +30,15 @@ class Total:
 
 @dataclass(frozen=True)
 class Balance:
-    """had: by the tasks, None where they had no row for the stream; named: the batch that the record has for it;
+    """had: by the tasks, None if they had no row for the stream; named: the batch that the record has for it, or
+    NONE_CLOSED;
     claims: of this run; written: rows, by this run."""
 
     batch: Batch
     kind: Kind
     stream: bytes
     had: Total | None
-    named: int | None
+    named: int
     head: Head
     parts: Sequence[Part]
     carried: Hashes
@@ -57,7 +58,7 @@ class Balance:
 
     @classmethod
     def of(
-        cls, batch: Batch, kind: Kind, stream: bytes, had: Total | None, named: int | None, replies: Sequence[Reply]
+        cls, batch: Batch, kind: Kind, stream: bytes, had: Total | None, named: int, replies: Sequence[Reply]
     ) -> Balance:
         """From the replies to `questions`."""
         head, parts, carried, claims, written = replies
@@ -88,11 +89,9 @@ class Balance:
             if part.has_marks and part.run != self.batch.run and (self.kind.narrowed or part.batch == self.batch.number)
         ]
 
-    def counts_of_unfinished(self) -> list[bytes]:
-        """The keys that say how much an earlier batch has written, which is not done; Spark begins a batch only when
-        the one before it is."""
-        counts = [part for part in self.parts if part.batch == self.head.batch and part.what == "written"]
-        return [self.keys.named(part.name) for part in counts]
+    def counts(self) -> list[Command]:
+        """Ask how much an earlier batch has written that is not done."""
+        return self.head.counts(self.keys, self.parts)
 
     def compare(self, closed: bool) -> None:
         """The batch is done here, and nothing was written. closed: so says the record. Raises LedgerError."""
@@ -143,20 +142,13 @@ class Balance:
         self._stays(len(left))
         return []
 
-    def leave_behind(self, closed: int | None, counts: Sequence[bytes | None] | None) -> list[Command]:
-        """Forget a stream that only an earlier batch has written to. closed: the last batch that is; counts: the values
-        of `counts_of_unfinished`, None where nothing is held against it. Raises LedgerError."""
+    def leave_behind(self, closed: int, counts: Sequence[bytes | None] | None) -> list[Command]:
+        """Forget a stream that only an earlier batch has written to. closed: the last batch that is; counts: the
+        replies to `counts`, None if nothing is held against it. Raises LedgerError."""
         batch, head = self.batch, self.head
-        if counts is not None and head.batch is not None and head.is_open_before(batch.number):
-            rows = sum(number_in(count or b"0") for count in counts)
-            refusals.give_up(batch, self._shown, head.batch, rows, self.keys.head)
-        elif (
-            counts is not None
-            and head.batch is not None
-            and self.named is not None
-            and closed is not None
-            and head.last_done < self.named <= closed
-        ):
+        if counts is not None and (earlier := head.open_before(batch.number)) is not None:
+            refusals.give_up(batch, self._shown, earlier, rows_in(counts), self.keys.head)
+        elif counts is not None and head.batch is not None and head.lacks(self.named, closed):
             raise refusals.lost_done(batch, self._shown, self.named, head.last_done, self.keys.head)
         if len(self.carried):
             self._stays(len(self.carried))

@@ -19,9 +19,9 @@ from spark_streams.keys import CLOSED
 from spark_streams.sink import refusals
 from spark_streams.sink.balance import Balance, Total
 from spark_streams.sink.batch import Batch, Kind
-from spark_streams.sink.ledger import Command, Keys, number_in
+from spark_streams.sink.ledger import NONE_CLOSED, Command, Keys, Record
 from spark_streams.sink.replicas import wait_for_replicas
-from spark_streams.sink.witness import Witness, leave_word, place_of, require_all_there
+from spark_streams.sink.witness import leave_word, place_of, require_all_there
 from spark_streams.wire.address import Address
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.server import Server
@@ -74,34 +74,34 @@ class _BatchCommit:
         place = None if self._is_void else place_of(server, batch)
         told_elsewhere: list[Command] = [("HGETALL", place)] if place else []
         flat, told, *witness = server.execute_all([("HGETALL", batch.record), batch.asks_kind, *told_elsewhere])
-        record = _by_stream(flat)
-        closed = record.pop(CLOSED, None)
+        record = Record.read(flat)
+        closed = record.closed
         if not flat and (self._is_void or (batch.expires and self._sealing)):
             self._forget_job(server)
             return True
-        if closed is not None and closed > batch.number:
+        if closed > batch.number:
             if self._is_void:
                 return True
             raise refusals.late_closing(batch, closed)
         if not self._is_void and closed != batch.number:
-            require_all_there(server, batch, record, closed, Witness.read(witness[0]) if place else None)
+            require_all_there(server, batch, record, Record.read(witness[0]) if place else Record())
             if place:
                 leave_word(server, place, batch, self._totals)
         kind = batch.kind(told)
         old: list[bytes] = []
-        for streams in server.together(list({**self._totals, **record}), lambda stream: stream):
+        for streams in server.together(list({**self._totals, **record.streams}), lambda stream: stream):
             for start in range(0, len(streams), self._together):
-                balances = self._look(server, streams[start : start + self._together], record, kind)
+                balances = self._look(server, streams[start : start + self._together], record.streams, kind)
                 if not self._write(server, balances, closed):
                     return False
                 old += [balance.stream for balance in balances if self._is_old(balance)]
-        if closed != batch.number and not self._seal(server, flat, old):
+        if closed != batch.number and not self._seal(server, record, old):
             return False
         if self._replicas is not None:
             wait_for_replicas(server, self._replicas, [*self._totals, batch.record.encode()])
         return True
 
-    def _look(self, server: Server, streams: Sequence[bytes], record: Mapping[bytes, int], kind: Kind) -> list[Balance]:
+    def _look(self, server: Server, streams: Sequence[bytes], named: Mapping[bytes, int], kind: Kind) -> list[Balance]:
         keys = [Keys.of(stream, self._batch) for stream in streams]
         _, *replies = server.execute_all([
             ("WATCH", *[of_stream.head for of_stream in keys]),
@@ -110,7 +110,7 @@ class _BatchCommit:
         each = len(replies) // len(keys)
         answers = [replies[start : start + each] for start in range(0, len(replies), each)]
         return [
-            Balance.of(self._batch, kind, stream, self._totals.get(stream), record.get(stream), answer)
+            Balance.of(self._batch, kind, stream, self._totals.get(stream), named.get(stream, NONE_CLOSED), answer)
             for stream, answer in zip(streams, answers, strict=True)
         ]
 
@@ -118,7 +118,7 @@ class _BatchCommit:
         """Whether this batch leaves the stream behind."""
         return (self._is_void or not balance.is_ours) and balance.last <= self._batch.number
 
-    def _write(self, server: Server, balances: Sequence[Balance], closed: int | None) -> bool:
+    def _write(self, server: Server, balances: Sequence[Balance], closed: int) -> bool:
         """Write what is to be written for these streams; False where one was touched since it was looked at."""
         commands: list[Command] = []
         for balance in balances:
@@ -128,26 +128,26 @@ class _BatchCommit:
             return True
         return transact(server, commands) is not None
 
-    def _commands(self, server: Server, balance: Balance, closed: int | None) -> list[Command]:
+    def _commands(self, server: Server, balance: Balance, closed: int) -> list[Command]:
         """What is to be written for one stream. Raises LedgerError."""
         if balance.last > self._batch.number:
             if self._is_void:
                 return []
             raise refusals.late_closing(self._batch, balance.last)
         if self._is_old(balance):
-            asked = [("GET", key) for key in balance.counts_of_unfinished()]
-            return balance.leave_behind(closed, None if self._is_void else server.execute_all(asked))
+            return balance.leave_behind(closed, None if self._is_void else server.execute_all(balance.counts()))
         if self._batch.number in (closed, balance.head.done):
             balance.compare(closed == self._batch.number)
             return []
         marks = server.execute_all([("HVALS", key) for key in balance.earlier_marks()])
         return balance.finish([mark for of_part in marks for mark in of_part])
 
-    def _seal(self, server: Server, flat: Sequence[bytes], old: Sequence[bytes]) -> bool:
-        """Write into the record that the batch is closed. flat: the record as it was before, old: what it forgets."""
+    def _seal(self, server: Server, before: Record, old: Sequence[bytes]) -> bool:
+        """Write into the record that the batch is closed. before: the record as it was, old: the streams that it
+        forgets."""
         record = self._batch.record
         seen = server.execute_all([("WATCH", record), ("HGETALL", record)])[-1]
-        if _by_stream(seen) != _by_stream(flat):
+        if Record.read(seen) != before:
             server.execute("UNWATCH")
             return False
         self._sealing = True
@@ -165,7 +165,3 @@ class _BatchCommit:
         """Nobody asks for the heads of a job that is over."""
         if self._batch.expires and self._totals:
             server.execute("UNLINK", *[Keys.of(stream, self._batch).head for stream in self._totals])
-
-
-def _by_stream(flat: Sequence[bytes]) -> dict[bytes, int]:
-    return {stream: number_in(number) for stream, number in zip(flat[0::2], flat[1::2], strict=True)}

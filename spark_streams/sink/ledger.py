@@ -47,14 +47,14 @@ claim it like anything else that is written. If entries of a batch are lost, wha
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 
 from spark_streams.errors import LedgerError
-from spark_streams.keys import key_beside
+from spark_streams.keys import CLOSED, key_beside
 from spark_streams.numbers import whole
 from spark_streams.sink import refusals
 from spark_streams.sink.batch import Batch
@@ -103,6 +103,21 @@ def number_in(value: str | bytes) -> int:
     if number is None:
         raise refusals.no_number(value)
     return number
+
+
+@dataclass(frozen=True)
+class Record:
+    """A query's record, or its witness. closed: the last batch that is closed; streams: the last batch that wrote to
+    each, in a witness the rows that each got of that batch."""
+
+    closed: int = NONE_CLOSED
+    streams: Mapping[bytes, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, flat: Sequence[bytes]) -> Record:
+        """From HGETALL of its key. Raises LedgerError."""
+        numbers = {stream: number_in(number) for stream, number in zip(flat[0::2], flat[1::2], strict=True)}
+        return cls(numbers.pop(CLOSED, NONE_CLOSED), numbers)
 
 
 @dataclass(frozen=True)
@@ -163,9 +178,17 @@ class Head:
         """`done`, -1 where there is none."""
         return -1 if self.done is None else self.done
 
-    def is_open_before(self, number: int) -> bool:
-        """Whether an earlier batch than this one was begun and never done."""
-        return self.batch is not None and self.batch < number and self.last_done < self.batch
+    def open_before(self, number: int) -> int | None:
+        """The earlier batch than this one that was begun and never done, if there is one."""
+        return self.batch if self.batch is not None and self.last_done < self.batch < number else None
+
+    def counts(self, keys: Keys, parts: Iterable[Part]) -> list[Command]:
+        """GET how many rows each run of the open batch has written; `rows_in` adds the replies."""
+        return [("GET", keys.named(one.name)) for one in parts if one.batch == self.batch and one.what == "written"]
+
+    def lacks(self, named: int, closed: int) -> bool:
+        """Whether a batch is done here by the record, and not by this head. named: the record's batch of the stream."""
+        return self.last_done < named <= closed
 
     def role_of(self, batch: Batch, stream: str) -> Role:
         """What a task of this batch is to do. Raises LedgerError where it must not write."""
@@ -188,6 +211,11 @@ class Head:
         batch = keys.batch
         runs = ",".join([*(self.runs if self.batch == batch.number else ()), batch.run])
         return [("HSET", keys.head, "batch", batch.number, "runs", runs), *expiry(batch, keys.head)]
+
+
+def rows_in(counts: Iterable[bytes | None]) -> int:
+    """The sum of what the keys of `Head.counts` hold. Raises LedgerError."""
+    return sum(number_in(count or b"0") for count in counts)
 
 
 def expiry(batch: Batch, *keys: Argument) -> list[Command]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from spark_streams.errors import RowTooLargeError, RStreamError
 from spark_streams.sink.chunks import Chunk
+from spark_streams.sink.rows import words_of
 from spark_streams.wire.address import Address
 from spark_streams.wire.limits import NAMES, SMALL, ask_limits
 
@@ -95,21 +96,10 @@ class Limits:
 
 
 def largest_value(row: Chunk) -> tuple[bytes, int]:
-    """(the argument before it, its size in bytes) of the largest argument of one row's command."""
-    data = row.requests.slice(0, 1)
-    position = bytes(data[:32]).index(b"\r\n") + 2
-    before = name = (0, 0)  # start and size of the last argument, and of the one before the largest
-    largest = 0
-    while position < len(data):
-        head = bytes(data[position : position + 32])
-        end = head.index(b"\r\n")
-        size = int(head[1:end])
-        start = position + end + 2
-        if size > largest:
-            largest, name = size, before
-        before = (start, size)
-        position = start + size + 2
-    return bytes(data[name[0] : name[0] + min(name[1], 1000)]), largest
+    """(the field, the size in bytes) of the largest value of one row."""
+    words = words_of(row, 0)
+    at = max(range(1, len(words)), key=lambda place: len(words[place]))
+    return words[at - 1], len(words[at])
 
 
 def _bytes(chunk: Chunk) -> int:

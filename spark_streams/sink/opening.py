@@ -17,7 +17,7 @@ import numpy as np
 from spark_streams.keys import CLOSED
 from spark_streams.sink import refusals
 from spark_streams.sink.fingerprint import Multiset
-from spark_streams.sink.ledger import HEAD_FIELDS, Command, Part, Role, expiry, number_in, read_mark
+from spark_streams.sink.ledger import HEAD_FIELDS, Command, Part, Role, expiry, number_in, read_mark, rows_in
 from spark_streams.sink.ledger_view import Ask, LedgerView, LedgerViews, checked
 from spark_streams.wire.connection import Reply
 from spark_streams.wire.multi_exec import Outcome, framed
@@ -121,19 +121,17 @@ class _Opening:
         batch, head = self._batch, view.head
         if closed is None and head.batch is None and head.done is None and batch.follows_another:
             raise refusals.no_record(batch)
-        if head.batch is not None and head.is_open_before(batch.number):
+        if (earlier := head.open_before(batch.number)) is not None:
             told, parts = self._ask([batch.asks_kind, ("SMEMBERS", view.keys.parts)])
             if batch.kind(told).narrowed:
                 return  # a piece of that batch
-            counts = [part for part in map(Part.read, parts) if part.batch == head.batch and part.what == "written"]
-            keys = [view.keys.named(part.name) for part in counts]
-            rows = sum(number_in(count or b"0") for count in self._ask([("GET", key) for key in keys]))
-            refusals.give_up(batch, view.shown, head.batch, rows, view.keys.head)
+            rows = rows_in(self._ask(head.counts(view.keys, map(Part.read, parts))))
+            refusals.give_up(batch, view.shown, earlier, rows, view.keys.head)
         elif (
             (head.batch is not None or self._views.apart)
             and named is not None
             and closed is not None
-            and head.last_done < number_in(named) <= number_in(closed)
+            and head.lacks(number_in(named), number_in(closed))
         ):
             raise refusals.lost_done(batch, view.shown, number_in(named), head.last_done, view.keys.head)
 

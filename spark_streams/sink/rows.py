@@ -53,7 +53,7 @@ def first_unwritten(server: Server, chunk: Chunk) -> int | None:
     """The place of the first row that its stream does not hold under its id, as it is. Raises ServerError."""
     for start in range(0, len(chunk), _LOOKED_FOR):
         page = chunk.slice(start, min(start + _LOOKED_FOR, len(chunk)))
-        wanted = [_words(page, place) for place in range(len(page))]
+        wanted = [words_of(page, place) for place in range(len(page))]
         ids = [None if words[2].endswith(b"*") else StreamId.parse(words[2]) for words in wanted]
         asked = [bytes(entry) if entry is not None else b"+" for entry in ids]
         replies = server.execute_all([
@@ -65,7 +65,7 @@ def first_unwritten(server: Server, chunk: Chunk) -> int | None:
     return None
 
 
-def _words(chunk: Chunk, place: int) -> list[bytes]:
+def words_of(chunk: Chunk, place: int) -> list[bytes]:
     """The command of one row: XADD, stream, id, fields and values."""
     words: list[bytes] = parse_replies(chunk.requests.slice(place, place + 1))[0]  # a request looks like such a reply
     return words

@@ -18,14 +18,12 @@ begins when the one before it is in the commit log, and each one is closed, also
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from spark_streams.keys import CLOSED, witness_key
 from spark_streams.sink import refusals
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, number_in
-from spark_streams.wire.connection import Reply
+from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, Record
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.server import Server
 
@@ -42,20 +40,6 @@ def place_of(server: Server, batch: Batch) -> str | None:
     return next((key for key in keys if server.of(key) is not there), None)
 
 
-@dataclass(frozen=True)
-class Witness:
-    """batch: the last one that it was told of, -1 for none; rows: of it, by stream."""
-
-    batch: int
-    rows: Mapping[bytes, int]
-
-    @classmethod
-    def read(cls, reply: Reply) -> Witness:
-        """From HGETALL of its key."""
-        told = {stream: number_in(number) for stream, number in zip(reply[0::2], reply[1::2], strict=True)}
-        return cls(told.pop(CLOSED, -1), told)
-
-
 def leave_word(server: Server, place: str, batch: Batch, totals: Mapping[bytes, Total]) -> None:
     """This batch, in place of the one before. Doing it again is harmless."""
     rows = [word for stream, total in totals.items() if total.rows for word in (stream, total.rows)]
@@ -63,24 +47,21 @@ def leave_word(server: Server, place: str, batch: Batch, totals: Mapping[bytes, 
     transact(server, [("DEL", place), written, ("EXPIRE", place, _SECONDS)])
 
 
-def require_all_there(
-    server: Server, batch: Batch, record: Mapping[bytes, int], closed: int | None, witness: Witness | None
-) -> None:
-    """Hold what stands beside the streams of the batch before against what record and witness say of them. closed: the
-    last batch that is, as the record says. Raises LedgerError where the server has lost some of it."""
-    witness, closed = witness or Witness(-1, {}), -1 if closed is None else closed
-    before, known = batch.number - 1, max(closed, witness.batch)
-    if known < 0 and not record and batch.follows_another:
+def require_all_there(server: Server, batch: Batch, record: Record, witness: Record) -> None:
+    """Hold what stands beside the streams of the batch before against what record and witness say of them. Raises
+    LedgerError if the server has lost some of it."""
+    before, known = batch.number - 1, max(record.closed, witness.closed)
+    if known < 0 and not record.streams and batch.follows_another:
         raise refusals.no_record(batch)
-    is_first_look = 0 <= witness.batch < batch.number
+    is_first_look = 0 <= witness.closed < batch.number
     if known < 0 or (known >= before and not is_first_look):
         return
     expected: dict[bytes, tuple[int, int | None]] = {
-        stream: (number, None) for stream, number in record.items() if number <= closed
+        stream: (number, None) for stream, number in record.streams.items() if number <= record.closed
     }
-    if witness.batch >= closed:  # a driver that stood still may have left word late
-        expected |= {stream: (witness.batch, rows) for stream, rows in witness.rows.items()}
-    streams = list({**record, **expected})
+    if witness.closed >= record.closed:  # a driver that stood still may have left word late
+        expected |= {stream: (witness.closed, rows) for stream, rows in witness.streams.items()}
+    streams = list({**record.streams, **expected})
     replies = server.execute_all([("HMGET", Keys.of(stream, batch).head, *HEAD_FIELDS) for stream in streams])
     heads = dict(zip(streams, map(Head.read, replies), strict=True))
     if is_first_look:
