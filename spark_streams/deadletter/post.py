@@ -1,72 +1,44 @@
-"""Posting dead letters: each is appended to the dead-letter stream and acknowledged in the same transaction.
+"""Posting dead letters: each entry has exactly one, and is acknowledged when it has it.
 
-    → WATCH to   XINFO STREAM to   is each still due?             a note that is there, or an entry that is pending
-    → MULTI   XADD …   XACK …   HDEL notes   EXEC                nil where `to` has changed since WATCH
+    → WATCH to   XINFO STREAM to   is each dead letter still due?   its note exists, or the entry is pending
+    → MULTI   XADD to …   XACK …   HDEL notes   EXEC                nil if `to` has changed since WATCH
 
-So a crash leaves the entry either pending, or dead: never lost, and never with two dead letters. What could fail within
-EXEC is looked at before, under WATCH, for it would not hold up the XACK (FACTS R14); what nobody can look at, or WATCH
-does not notice (XSETID, a user's rights), is made good afterwards: such entries are pending again. A transaction whose
-reply was lost may yet be carried out: whether dead letters are due is asked when nothing can come in between any more.
+If the dead-letter stream is in another slot of a cluster than the entries, no transaction covers both. Then the
+transaction is made of two, and `rstream:outbox:{to}:<group>:<stream>` holds the ids of entries between them:
 
-In a cluster `to` may stand in another slot than the entries: see outbox.py.
+    → MULTI   XADD to …   HSET outbox ids   EXEC                    in the slot of the dead letters
+    → MULTI   XACK …   HDEL notes   EXEC                            in the slot of the entries
+    → HDEL outbox ids
+
+An entry that is in the outbox gets no second dead letter. A transaction that is executed late, after its process has
+died, fails by its own WATCH, or breaks the WATCH of the process that has begun since.
+
+An XADD that fails within EXEC does not hold up the XACK (FACTS R14). What can be asked before is asked before, under
+WATCH. The rest (XSETID, rights that are taken away) is repaired afterwards: these entries are pending again.
 """
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from spark_streams.deadletter.envelope import dead_letter_fields
+from spark_streams.deadletter.failed_entry import Command, FailedEntry, acknowledgement, of_notes
 from spark_streams.deadletter.ids_left import question, require_room
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
-from spark_streams.deadletter.outbox import Posting, post_across_slots
 from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
-from spark_streams.wire.connection import Argument, Reply, ReplyError
+from spark_streams.keys import key_beside
+from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.limits import beyond
 from spark_streams.wire.multi_exec import transact
-from spark_streams.wire.released import RELEASED_IDLE
 from spark_streams.wire.replies import errors_among
 from spark_streams.wire.server import Server
 
 _ATTEMPTS = 100  # while others append to the same dead-letter stream
 
 
-@dataclass(frozen=True)
-class Note:
-    """A field of a hash that says that a dead letter is due; it goes with the transaction that posts that."""
-
-    key: bytes
-    field: bytes
-    value: bytes
-
-
-@dataclass(frozen=True)
-class FailedEntry:
-    """An entry that cannot be processed. id: the entry's; fields: name, value, name, value …, untouched; envelope:
-    what is known of it, by names without their prefix (what an entry that was sent back tells of itself goes before).
-
-    note: it is due while this is there; pending_for: it is due while the entry is pending for this consumer; released:
-    it is due while the entry is pending for no consumer (XNACK).
-    """
-
-    stream: str
-    id: bytes
-    fields: Sequence[bytes]
-    envelope: Mapping[str, str] = field(default_factory=dict)
-    note: Note | None = None
-    pending_for: str | None = None
-    released: bool = False
-
-    @property
-    def size(self) -> int:
-        """Bytes of its fields."""
-        return sum(map(len, self.fields))
-
-
-def now() -> str:
-    """This moment, as dead letters write it."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def outbox_key(to: str, group: str, stream: str) -> bytes:
+    """Return the key of the ids of entries that have a dead letter in `to` and may still be pending."""
+    return key_beside(to, "outbox", group, stream)
 
 
 def post(
@@ -76,13 +48,13 @@ def post(
     entries: Sequence[FailedEntry],
     limits: DeadLetterLimits = DEAD_LETTER_LIMITS,
 ) -> int:
-    """Append dead letters of one stream to `to` and acknowledge them; those that are due no more are left out. How many
-    there were: a transaction for every few hundred.
+    """Append dead letters of one stream to `to` and acknowledge their entries, a few hundred at a time. Dead letters
+    that are no longer due are left out. Return how many were due.
 
-    Raises WrongKeyTypeError, IdsExhaustedError, RowTooLargeError, ServerReplyError; then those of the last transaction
-    are as they were.
+    May be run again after a lost connection. Raises WrongKeyTypeError, IdsExhaustedError, RowTooLargeError,
+    ServerReplyError; then the entries of the last portion are as they were.
     """
-    return sum(_post(server, to, group, portion) for portion in _portions(entries, limits))
+    return sum(_Portion(server, to, group, portion).post() for portion in _portions(entries, limits))
 
 
 def _portions(entries: Sequence[FailedEntry], limits: DeadLetterLimits) -> Iterator[Sequence[FailedEntry]]:
@@ -97,75 +69,123 @@ def _portions(entries: Sequence[FailedEntry], limits: DeadLetterLimits) -> Itera
         yield entries[first:]
 
 
-def _post(server: Server, to: str, group: str, entries: Sequence[FailedEntry]) -> int:
-    stream = entries[0].stream
-    if len(server.together([to, stream], lambda key: key)) > 1:
-        return post_across_slots(server, _posting(to, group, stream), entries)
-    for _ in range(_ATTEMPTS):
-        due = _due(server, to, group, entries)
-        if not due:
-            server.execute("UNWATCH")
-            return 0
-        commands = [*[_xadd(to, entry) for entry in due], _xack(group, due), *_each_key("HDEL", due)]
-        replies = _transaction(server, to, due, commands)
-        if replies is not None:
-            refused = errors_among(replies[: len(due)])
-            if refused:
-                acked = replies[len(due)]
-                _take_back(server, to, group, [due[place] for place, _ in refused], acked, refused[0][1])
-            for command, reply in zip(commands[len(due) :], replies[len(due) :], strict=True):
-                if isinstance(reply, ReplyError):
-                    raise server.error_of(reply, command[:4])
+@dataclass(frozen=True)
+class _Portion:
+    """Entries of one stream that are posted together."""
+
+    server: Server
+    to: str
+    group: str
+    entries: Sequence[FailedEntry]
+
+    @property
+    def stream(self) -> str:
+        """The stream of the entries."""
+        return self.entries[0].stream
+
+    @property
+    def outbox(self) -> bytes | None:
+        """The key of the outbox; None if one transaction covers the dead letters and their entries."""
+        apart = len(self.server.together([self.to, self.stream], lambda key: key)) > 1
+        return outbox_key(self.to, self.group, self.stream) if apart else None
+
+    def post(self) -> int:
+        """Return how many dead letters were due."""
+        outbox = self.outbox
+        for _ in range(_ATTEMPTS):
+            there, home = self.server.of(self.to), self.server.of(self.stream)
+            appended = self._watch(there, outbox)
+            due = self._due(there, home)
+            fresh = [entry for entry in due if entry.id not in appended]
+            if not fresh:
+                there.execute("UNWATCH")
+            elif not self._append(there, fresh, outbox):
+                continue
+            if outbox is not None:
+                if due:
+                    self._settle(home, due)
+                self._forget(there, home, outbox, appended | {entry.id for entry in due})
             return len(due)
-    raise ServerReplyError(f"stream {to!r} at {server.address} changes too often to append dead letters to it")
+        raise ServerReplyError(
+            f"stream {self.to!r} at {self.server.address} changes too often to append dead letters to it"
+        )
+
+    def _watch(self, there: Connection, outbox: bytes | None) -> set[bytes]:
+        """Watch the dead-letter stream and return the ids in the outbox. Raises if the stream cannot take so many dead
+        letters; then nothing is watched."""
+        beside: list[Command] = [] if outbox is None else [("HGETALL", outbox)]
+        keys = [self.to, *([] if outbox is None else [outbox])]
+        watched, told, *noted = there.pipeline([("WATCH", *keys), question(self.to), *beside])
+        try:
+            for reply in (watched, *noted):
+                if isinstance(reply, ReplyError):
+                    raise there.error_of(reply, ("XADD", self.to))
+            require_room(there, self.to, told, len(self.entries))
+        except Exception:
+            there.execute("UNWATCH")
+            raise
+        return {one for flat in noted for one in flat[0::2]}
+
+    def _due(self, there: Connection, home: Connection) -> list[FailedEntry]:
+        try:
+            proofs = home.execute_all([entry.proof(self.group) for entry in self.entries])
+        except ServerReplyError:
+            there.execute("UNWATCH")
+            raise
+        return [entry for entry, proof in zip(self.entries, proofs, strict=True) if proof]
+
+    def _append(self, there: Connection, fresh: Sequence[FailedEntry], outbox: bytes | None) -> bool:
+        """Append dead letters, and acknowledge their entries or note them in the outbox. Return False if the
+        dead-letter stream has changed since it was watched. Raises ServerReplyError if some were refused."""
+        noted = [word for entry in fresh for word in (entry.id, b"")]
+        then = acknowledgement(self.group, fresh) if outbox is None else [("HSET", outbox, *noted)]
+        replies = _transaction(there, self.to, fresh, [*[entry.letter(self.to) for entry in fresh], *then])
+        if replies is None:
+            return False
+        refused = errors_among(replies[: len(fresh)])
+        if refused:
+            some = [fresh[place] for place, _ in refused]
+            if outbox is not None:
+                there.execute("HDEL", outbox, *[entry.id for entry in some])
+            else:
+                acked = replies[len(fresh)]
+                again = [entry.pending_again(self.group) for entry in some] if acked else []
+                there.execute_all([*again, *of_notes("HSET", some)])
+            raise ServerReplyError(
+                f"{len(some)} dead letters of stream {self.stream!r}, the first one of entry {some[0].id.decode()}, "
+                f"were refused by stream {self.to!r} at {self.server.address}, and their entries are pending as "
+                f"before: {there.error_of(refused[0][1], ('XADD', self.to)).message}"
+            )
+        _raise_errors(there, then, replies[len(fresh) :])
+        return True
+
+    def _settle(self, home: Connection, due: Sequence[FailedEntry]) -> None:
+        """Acknowledge entries that have their dead letters."""
+        commands = acknowledgement(self.group, due)
+        replies = transact(home, commands)
+        assert replies is not None  # nothing is watched there
+        _raise_errors(home, commands, replies)
+
+    def _forget(self, there: Connection, home: Connection, outbox: bytes, ids: set[bytes]) -> None:
+        """Remove from the outbox what is no longer pending: entries of this posting, and of one that was killed after
+        its XACK."""
+        asked = sorted(ids)
+        pending = home.execute_all([("XPENDING", self.stream, self.group, one, one, 1) for one in asked])
+        done = [one for one, left in zip(asked, pending, strict=True) if not left]
+        if done:
+            there.execute("HDEL", outbox, *done)
 
 
-def _posting(to: str, group: str, stream: str) -> Posting[FailedEntry]:
-    return Posting(
-        to,
-        group,
-        stream,
-        id_of=lambda entry: entry.id,
-        proof=lambda entry: _proof(group, entry),
-        letter=lambda entry: _xadd(to, entry),
-        settle=lambda due: [_xack(group, due), *_each_key("HDEL", due)],
-        carry_out=lambda server, due, commands: _transaction(server, to, due, commands),
-    )
-
-
-def _due(server: Server, to: str, group: str, entries: Sequence[FailedEntry]) -> list[FailedEntry]:
-    """WATCH `to`, and which dead letters are still due. Raises where `to` cannot take them; then nothing is watched."""
-    watched, told, *proofs = server.pipeline(
-        [("WATCH", to), question(to), *[_proof(group, entry) for entry in entries]]
-    )
-    try:
-        if isinstance(watched, ReplyError):
-            raise server.error_of(watched, ("XADD", to))
-        require_room(server, to, told, len(entries))
-        for entry, proof in zip(entries, proofs, strict=True):
-            if isinstance(proof, ReplyError):
-                raise server.error_of(proof, _proof(group, entry))
-    except Exception:
-        server.execute("UNWATCH")
-        raise
-    return [entry for entry, proof in zip(entries, proofs, strict=True) if proof]
-
-
-def _proof(group: str, entry: FailedEntry) -> Sequence[Argument]:
-    """The command whose reply is something as long as the dead letter is due."""
-    if entry.note is not None:
-        return ("HEXISTS", entry.note.key, entry.note.field)
-    if entry.pending_for is not None:
-        return ("XPENDING", entry.stream, group, entry.id, entry.id, 1, entry.pending_for)
-    if entry.released:
-        return ("XPENDING", entry.stream, group, "IDLE", RELEASED_IDLE, entry.id, entry.id, 1)
-    return ("ECHO", "due")
+def _raise_errors(server: Connection, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
+    for command, reply in zip(commands, replies, strict=True):
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command[:4])
 
 
 def _transaction(
-    server: Server, to: str, entries: Sequence[FailedEntry], commands: Sequence[Sequence[Argument]]
+    server: Connection, to: str, entries: Sequence[FailedEntry], commands: Sequence[Command]
 ) -> list[Reply] | None:
-    """The replies to the commands; None where the transaction was given up because `to` has changed."""
+    """Return the replies to the commands; None if the transaction was given up because `to` has changed."""
     try:
         return transact(server, commands)
     except ServerUnreachableError as error:
@@ -178,44 +198,3 @@ def _transaction(
             f"its largest value {max(map(len, largest.fields)):,}, and the server at {server.address} {why}, so it is "
             f"not appended to stream {to!r} and the entry is pending as before: raise that"
         ) from error
-
-
-def _take_back(
-    server: Server, to: str, group: str, entries: Sequence[FailedEntry], acked: Reply, why: ReplyError
-) -> None:
-    """Entries that were acknowledged and whose dead letters were refused all the same (a user's rights that were taken
-    away meanwhile, one above 1 GB): pending again, and their notes are back. Raises ServerReplyError."""
-    commands: list[Sequence[Argument]] = []
-    for entry in entries if acked else ():
-        consumer = entry.pending_for or entry.envelope.get("consumer", "")
-        deliveries = entry.envelope.get("deliveries") or "1"
-        if entry.released:
-            release = ("XNACK", entry.stream, group, "FAIL", "IDS", 1, entry.id)
-            commands.append((*release, "RETRYCOUNT", deliveries, "FORCE"))
-            continue
-        claim = ("XCLAIM", entry.stream, group, consumer, 0, entry.id)
-        commands.append((*claim, "RETRYCOUNT", deliveries, "FORCE", "JUSTID"))
-    commands += _each_key("HSET", entries)
-    server.execute_all(commands)
-    raise ServerReplyError(
-        f"{len(entries)} dead letters of stream {entries[0].stream!r}, the first one of entry "
-        f"{entries[0].id.decode()}, were refused by stream {to!r} at {server.address}, and their entries are pending "
-        f"as before: {server.error_of(why, ('XADD', to)).message}"
-    )
-
-
-def _xadd(to: str, entry: FailedEntry) -> Sequence[Argument]:
-    return ("XADD", to, "*", *dead_letter_fields(entry.fields, entry.envelope))
-
-
-def _xack(group: str, entries: Sequence[FailedEntry]) -> Sequence[Argument]:
-    return ("XACK", entries[0].stream, group, *[entry.id for entry in entries])
-
-
-def _each_key(command: str, entries: Sequence[FailedEntry]) -> list[Sequence[Argument]]:
-    """HDEL or HSET of the dead letters' notes, one for each hash."""
-    notes = [entry.note for entry in entries if entry.note is not None]
-    words_of: dict[bytes, list[Argument]] = {}
-    for note in notes:
-        words_of.setdefault(note.key, []).extend([note.field, *([note.value] if command == "HSET" else [])])
-    return [(command, key, *of_key) for key, of_key in words_of.items()]

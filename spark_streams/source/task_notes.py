@@ -21,7 +21,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from spark_streams.deadletter.post import FailedEntry, Note, now, post
+from spark_streams.deadletter.failed_entry import FailedEntry, Note, now
+from spark_streams.deadletter.post import post
 from spark_streams.deadletter.returned_entry import ReturnedEntry, attempts_in
 from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError
 from spark_streams.ids import StreamId

@@ -12,8 +12,9 @@ import pytest
 import redis
 
 from spark_streams.deadletter import post as posting
+from spark_streams.deadletter.failed_entry import FailedEntry
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
-from spark_streams.deadletter.post import FailedEntry, post
+from spark_streams.deadletter.post import post
 from spark_streams.errors import IdsExhaustedError, RowTooLargeError, ServerReplyError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.source.membership import Membership

@@ -13,8 +13,9 @@ import redis
 
 from spark_streams.deadletter.criteria import Criteria
 from spark_streams.deadletter.envelope import MARK, Mark, dead_letter_fields
+from spark_streams.deadletter.failed_entry import FailedEntry
 from spark_streams.deadletter.mover import WATCHED_TRIES
-from spark_streams.deadletter.post import FailedEntry, post
+from spark_streams.deadletter.post import post
 from spark_streams.deadletter.redrive import Redrive, Report
 from spark_streams.deadletter.redrive_lock import RedriveLease, redrive_key
 from spark_streams.deadletter.redrive_plan import RedriveOptions

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
-from spark_streams.deadletter.outbox import outbox_key
+from spark_streams.deadletter.post import outbox_key
 from spark_streams.errors import NotPermittedError
 from spark_streams.groups import prune, standing
 from spark_streams.keys import retry_stream

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spark_streams.deadletter.failed_entry import FailedEntry, now
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import PageSize
-from spark_streams.deadletter.post import FailedEntry, now, post
+from spark_streams.deadletter.post import post
 from spark_streams.deadletter.returned_entry import ReturnedEntry
 from spark_streams.ids import StreamId
 from spark_streams.keys import is_returned
