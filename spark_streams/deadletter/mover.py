@@ -1,210 +1,185 @@
-"""A page of dead letters moved in one transaction: XADDs, XDEL and the redrive's next state.
+"""Pages of dead letters on their way back: each dead letter is moved once, whatever dies when.
 
-    → WATCH state, stream   GET state                nobody else moves dead letters of this stream
-    → XRANGE stream                                  a page; what was moved before is gone from it
-    → WATCH destinations   TYPE …   XINFO …   MULTI  a command that fails inside EXEC would not hold up the others
-    → XADD …   XDEL …   SET state   EXEC
+    rstream:redrive:{stream}   the state: which run it is, and how much it has moved
 
-Live streams are written to all the time, and a WATCH on them fails each time: after a few failures a page is tried with
-the state alone. What could go wrong then is noticed and made good: dead letters whose XADD failed are put back, those
-that somebody deleted meanwhile are counted.
+    begin   → WATCH state stream   GET state      is the state still ours?
+            → XRANGE stream                       a page; what was moved before is gone from it
+    move    → WATCH streams   XINFO streams       can each of them take the entries?
+            → MULTI   XADD …   XDEL ids   SET state   EXEC
 
-Whether a transaction whose reply was lost was carried out, the state tells: each try would write another one. It may be
-carried out late, while the next one is tried; so it is remembered until one is known to have succeeded.
+One transaction covers all streams on one server, and those in one slot of a cluster. Entries for streams in other slots
+are appended before it, and noted there until it has deleted their dead letters (other_slots.py).
+
+Live streams are written to all the time, and a transaction that WATCHes them fails each time. After a few failures a
+page is tried with a WATCH of the state alone. An XADD that fails within EXEC does not hold up the other commands (FACTS
+R14): such dead letters are put back. Those that another program deleted meanwhile are counted.
+
+Each try of a transaction writes another state. So the state tells whether a transaction whose reply was lost was
+executed, also if the server executes it late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from spark_streams.deadletter.ids_left import question, require_room
-from spark_streams.deadletter.page import DeadLetterPage
-from spark_streams.deadletter.redrive_lock import KEPT_MS, RedriveState, redrive_key
-from spark_streams.deadletter.redrive_plan import PagePlan, RedriveOptions
-from spark_streams.errors import RedriveTakenError, ServerReplyError, WrongKeyTypeError
+import numpy as np
+
+from spark_streams.deadletter.destination_room import questions, require_streams
+from spark_streams.deadletter.envelope import raw
+from spark_streams.deadletter.other_slots import announce, append, finish, forget
+from spark_streams.deadletter.page_plan import PagePlan, Part
+from spark_streams.deadletter.redrive_run import Command, RedriveRun
+from spark_streams.errors import RStreamError, ServerReplyError
 from spark_streams.keys import read_retry_stream
-from spark_streams.wire.connection import Argument, Reply, ReplyError, pack
-from spark_streams.wire.multi_exec import Outcome, transact
+from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.multi_exec import execute_packed, transact
 from spark_streams.wire.replies import errors_among
-from spark_streams.wire.session import Session
 
 WATCHED_TRIES = 3  # of a page with all its keys watched
 
 
-@dataclass(frozen=True)
-class _Try:
-    """A transaction that was sent, and the state that it would leave."""
-
-    state: RedriveState
-    page: DeadLetterPage
-    plan: PagePlan
-
-
 @dataclass
 class _Owed:
-    """Dead letters that were deleted and whose entry was refused. states: what the server has when they are back, by
-    one of the tries to put them back."""
+    """Dead letters that were deleted and whose entry was refused. serials: of the states that the server has when they
+    are back, by one of the tries to put them back."""
 
-    commands: Sequence[tuple[Argument, ...]]
+    commands: Sequence[Command]
     why: ReplyError
-    states: list[RedriveState] = field(default_factory=list)
+    serials: set[int] = field(default_factory=set)
 
 
 class Mover:
-    """The transactions of one run. state: what the server has; vanished: moved dead letters that somebody else had
-    deleted a moment before."""
+    """The transactions of one run. vanished: dead letters that were moved and that another program had deleted a moment
+    before."""
 
-    def __init__(self, session: Session, options: RedriveOptions, state: RedriveState) -> None:
-        self.session = session
+    def __init__(self, run: RedriveRun) -> None:
         self.vanished = 0
-        self.uncounted = 0  # each page that is moved is told
-        self._options = options
-        self._key = redrive_key(options.stream)
+        self._run = run
         # A query takes what waits for another try: what it has taken must not be moved, too.
-        self._is_taken_from = read_retry_stream(options.stream) is not None
-        self._state = state
-        self._serial = state.serial
-        self._unheard: list[_Try] = []  # sent since the last one that is known to have succeeded; nobody knows
+        self._is_taken_from = read_retry_stream(run.stream) is not None
+        self._tries = 0  # of this page
+        self._sent: dict[int, PagePlan] = {}  # by serial: since the last transaction that is known to have succeeded
         self._owed: _Owed | None = None
 
-    def move(self, read: Callable[[], tuple[DeadLetterPage, PagePlan]]) -> tuple[DeadLetterPage, PagePlan]:
-        """Read a page, and move what is meant. Raises RedriveTakenError, ServerError; then `move` may be called
-        again, and finds out what has happened."""
-        tries = 0
-        while True:
-            if self._owed is not None:
-                self._put_back(self._owed)
-            watch_all = tries < WATCHED_TRIES
-            stored = self._watch(*([self._options.stream] if watch_all or self._is_taken_from else []))
-            heard = self._hear(stored)
-            if heard is not None:
-                self.session.get().execute("UNWATCH")
-                return heard.page, heard.plan
-            page, plan = read()
-            if not len(plan.rows):
-                self.session.get().execute("UNWATCH")
-                return page, plan
-            self._open(plan, watch_all)
-            if self._send(page, plan):
-                return page, plan
-            tries += 1
+    def begin(self) -> PagePlan | None:
+        """Watch the state, and finish what an earlier process or connection has left. Return the plan of a page that
+        turns out to be moved; else None, and a page may be read and moved.
 
-    def end(self) -> None:
-        """The run is complete: nothing is left of it. May be called again where it has raised ServerError."""
-        if self._watch() == bytes(self._state):
-            transact(self.session.get(), [("DEL", self._key)])
-        else:
-            self._ask([("UNWATCH",)])
-
-    def _watch(self, *also: Argument) -> bytes | None:
-        """The state that the server has, from when on it must not change; nor may `also`."""
-        stored: bytes | None = self._ask([("WATCH", self._key, *also), ("GET", self._key)])[1]
-        return stored
-
-    def _hear(self, stored: bytes | None) -> _Try | None:
-        """The transaction of unknown outcome that was carried out, if one was. Raises RedriveTakenError."""
-        if stored == bytes(self._state):
-            return None
-        for attempt in self._unheard:
-            if stored == bytes(attempt.state):
-                self._succeeded(attempt.state)
-                return attempt
-        self.session.get().execute("UNWATCH")
-        raise RedriveTakenError(
-            f"another process has taken over the redrive of stream {self._options.stream!r} at {self.session.address} "
-            "while this one stood still; it moves what is left"
-        )
-
-    def _succeeded(self, state: RedriveState) -> None:
-        self._state = state
-        self._unheard.clear()
-
-    def _open(self, plan: PagePlan, watch: bool) -> None:
-        """Begin the transaction. Destinations must be streams with ids left, or not exist.
-
-        Raises WrongKeyTypeError, IdsExhaustedError.
+        Raises RedriveTakenError, ServerError; then it may be called again.
         """
-        first: list[tuple[Argument, ...]] = [("WATCH", *plan.to)] if watch else []
-        kinds = [("TYPE", stream) for stream in plan.to]
-        needed: list[str | bytes] = [*plan.to]
-        if not watch:
-            needed.append(self._options.stream)  # dead letters may have to be put back
-        rooms = [question(stream) for stream in needed]
-        server = self.session.of(self._options.stream)
-        replies = server.pipeline([*first, *kinds, *rooms, ("MULTI",)])
-        try:
-            for command, reply in zip([*first, *kinds], replies, strict=False):
-                if isinstance(reply, ReplyError):
-                    raise server.error_of(reply, command)
-            for stream, kind in zip(plan.to, replies[len(first) :], strict=False):
-                if kind not in (b"stream", b"none"):
-                    raise WrongKeyTypeError(
-                        f"dead letters of stream {self._options.stream!r} cannot go to key "
-                        f"{stream.decode('utf-8', 'replace')!r} at {self.session.address}: it holds a {kind.decode()}; "
-                        "name a stream (--to)"
-                    )
-            for name, told in zip(needed, replies[len(first) + len(kinds) : -1], strict=True):
-                require_room(server, name, told, len(plan.ids))
-        except Exception:
-            server.execute("DISCARD")
-            raise
+        if self._owed is not None:
+            self._put_back(self._owed)
+        while True:
+            watch = self._tries < WATCHED_TRIES or self._is_taken_from
+            self._run.watch(*([self._run.stream] if watch else []))
+            moved = self._sent.get(self._run.state.serial)
+            if not self._run.state.to:
+                break
+            finish(self._run)
+            if moved is not None:
+                break
+        if moved is not None:
+            self._run.home.execute("UNWATCH")
+            self._succeeded()
+        return moved
 
-    def _send(self, page: DeadLetterPage, plan: PagePlan) -> bool:
-        """Whether the transaction was carried out; not, where something that is watched has changed."""
-        attempt = _Try(self._next(plan.moved, plan.parked), page, plan)
-        server = self.session.of(self._options.stream)
-        remove = pack("XDEL", self._options.stream, *plan.ids)
-        self._unheard.append(attempt)
-        server.send(b"".join([plan.requests, remove, pack(*self._store(attempt.state)), pack("EXEC")]))
-        replies = server.replies(len(plan.ids) + 3)
-        self._unheard.remove(attempt)
-        outcome = Outcome.read(replies)
-        if outcome.refusal is not None:
-            raise server.error_of(outcome.refusal, ("XADD", *plan.to[:1]))
-        if outcome.results is None:
+    def move(self, plan: PagePlan) -> bool:
+        """Move the dead letters of a page that was read since `begin`. Return False if something that is watched has
+        changed: begin again. Raises as `begin` does, and ServerReplyError if a stream refuses entries."""
+        if not len(plan.rows):
+            self._run.home.execute("UNWATCH")
+            return True
+        away = self._away(plan)
+        refused: list[RStreamError] = []
+        appended: list[Part] = []
+        if away:
+            announce(self._run, away)
+            for to in away:
+                part, errors = append(self._run, to, plan.part([to]))
+                appended.append(part)
+                refused += errors
+            self._run.watch()
+        here = plan.part([to for to in plan.to if to not in away])
+        if not self._close(plan, here, appended):
+            self._tries += 1
             return False
-        self._succeeded(attempt.state)
-        added, deleted = outcome.results[: len(plan.ids)], outcome.results[len(plan.ids)]
-        self.vanished += len(plan.ids) - deleted if isinstance(deleted, int) else 0
+        if away:
+            forget(self._run)
+        self._succeeded()
+        if refused:
+            raise ServerReplyError(
+                f"{len(refused)} dead letters of stream {self._run.stream!r} at {self._run.session.address} could not "
+                f"be moved and stay where they are: {refused[0].message}"
+            )
+        return True
+
+    def _succeeded(self) -> None:
+        self._sent.clear()
+        self._tries = 0
+
+    def _away(self, plan: PagePlan) -> list[bytes]:
+        """Return the streams that are in other slots than the dead letters."""
+        slots = self._run.session.get().together([raw(self._run.stream), *plan.to], lambda stream: stream)
+        return [to for slot in slots[1:] for to in slot]
+
+    def _close(self, plan: PagePlan, here: Part, appended: Sequence[Part]) -> bool:
+        """Append the entries that go to streams here; delete their dead letters, and those that were appended. Return
+        False if something that is watched has changed."""
+        run, home = self._run, self._run.home
+        watch = self._tries < WATCHED_TRIES and not appended
+        streams = [plan.to[code] for code in np.unique(plan.target[here.places]).tolist()]
+        # Without WATCH, dead letters may have to be put back.
+        needed: list[str | bytes] = [*streams, *([] if watch else [run.stream])]
+        asked = [("WATCH", *streams)] if watch and streams else []
+        replies = home.pipeline([*asked, *questions(needed), ("MULTI",)])
+        try:
+            for command, reply in zip(asked, replies, strict=False):
+                if isinstance(reply, ReplyError):
+                    raise home.error_of(reply, command)
+            require_streams(home, run.stream, needed, replies[len(asked) : -1], len(here.ids))
+        except Exception:
+            home.execute("DISCARD")
+            raise
+        places = np.concatenate([here.places, *[part.places for part in appended]])
+        ids = [*here.ids, *[entry for part in appended for entry in part.ids]]
+        moved = int(np.count_nonzero(places < plan.moved))
+        state = run.next(moved, len(places) - moved)
+        self._sent[state.serial] = plan
+        then = ("XDEL", run.stream, *ids), state.store(run.stream)
+        results = execute_packed(home, here.requests, len(here.ids), *then)
+        if results is None:
+            return False
+        run.state = state
+        added, deleted = results[: len(here.ids)], results[len(here.ids)]
+        self.vanished += len(ids) - deleted if isinstance(deleted, int) else 0
         failed = errors_among(added)
         if failed:
-            refused = page.whole(plan.rows[[place for place, _ in failed]]).to_pylist()
-            stream = self._options.stream
-            back = [("XADD", stream, "*", *[word for pair in pairs for word in pair]) for pairs in refused]
-            self._owed = _Owed(back, failed[0][1])
+            rows = plan.rows[here.places[[place for place, _ in failed]]]
+            fields = [[word for pair in pairs for word in pair] for pairs in plan.page.whole(rows).to_pylist()]
+            self._owed = _Owed([("XADD", run.stream, "*", *words) for words in fields], failed[0][1])
             self._put_back(self._owed)
         return True
 
     def _put_back(self, owed: _Owed) -> None:
-        """Have these again, at the end of their stream, each once. Raises ServerReplyError when that is done."""
+        """Append these to the dead letters again, each once. Raises ServerReplyError when that is done."""
+        run = self._run
         while True:
-            stored = self._watch()
-            back = next((state for state in owed.states if stored == bytes(state)), None)
-            if back is not None:  # its reply was lost
+            stored = run.stored()
+            if stored is not None and stored.serial in owed.serials:  # the reply was lost
+                run.state = stored
                 break
-            store = []
-            if stored == bytes(self._state):  # else another process has taken over meanwhile, and the state is its own
-                owed.states.append(self._next(-len(owed.commands), 0))
-                store = [self._store(owed.states[-1])]
-            if transact(self.session.get(), [*owed.commands, *store]) is not None:
-                back = owed.states[-1] if store else None
+            if stored is None:  # another process has taken over meanwhile, and the state is its own
+                if transact(run.home, owed.commands) is not None:
+                    break
+                continue
+            state = run.next(-len(owed.commands))
+            owed.serials.add(state.serial)
+            if transact(run.home, [*owed.commands, state.store(run.stream)]) is not None:
+                run.state = state
                 break
         self._owed = None
-        if back is not None:
-            self._succeeded(back)
         raise ServerReplyError(
-            f"{len(owed.commands)} dead letters of stream {self._options.stream!r} at {self.session.address} could not "
-            f"be moved and were put back at its end: {owed.why}"
+            f"{len(owed.commands)} dead letters of stream {run.stream!r} at {run.session.address} could not be moved "
+            f"and were put back at its end: {owed.why}"
         )
-
-    def _next(self, moved: int, parked: int) -> RedriveState:
-        """A state that no other try would leave."""
-        self._serial += 1
-        return self._state.after(self._serial, moved, parked)
-
-    def _store(self, state: RedriveState) -> tuple[Argument, ...]:
-        return ("SET", self._key, bytes(state), "PX", KEPT_MS)
-
-    def _ask(self, commands: Sequence[tuple[Argument, ...]]) -> list[Reply]:
-        return self.session.get().execute_all(commands)

@@ -1,11 +1,9 @@
-"""Dead letters on their way back, page after page: which are meant, at what rate, and what is told of it.
-
-A page is one transaction (mover.py), so each is moved once, whatever dies and whoever starts a second redrive.
-"""
+"""Dead letters on their way back, page after page: read, plan, move (page_reader.py, redrive_plan.py, mover.py)."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,11 +15,11 @@ from spark_streams.deadletter.destinations import Destinations
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.mover import Mover
-from spark_streams.deadletter.mover_across_slots import MoverAcrossSlots
-from spark_streams.deadletter.page import DeadLetterPage
+from spark_streams.deadletter.page_plan import PagePlan
 from spark_streams.deadletter.page_reader import Extent, PageSize, extent, following, read_page, run_with_smaller_pages
 from spark_streams.deadletter.redrive_lock import RedriveLease, RedriveState, begin_or_continue
-from spark_streams.deadletter.redrive_plan import PagePlan, RedriveOptions, origins, plan_page
+from spark_streams.deadletter.redrive_plan import RedriveOptions, origins, plan_page
+from spark_streams.deadletter.redrive_run import RedriveRun
 from spark_streams.deadletter.waiting import refuse_to_redrive
 from spark_streams.ids import StreamId
 from spark_streams.wire.address import Address
@@ -81,10 +79,8 @@ class Report:
         return bool(self.moved_before or self.moved or self.parked or self.left or self.homeless or self.refused)
 
     def add(self, plan: PagePlan) -> None:
-        """One page's."""
+        """Count what a page was found to hold."""
         self.looked_at += plan.last + 1
-        self.moved += plan.moved
-        self.parked += plan.parked
         self.left += plan.left
         self.homeless += plan.homeless
         self.refused += plan.refused
@@ -131,22 +127,32 @@ class Redrive:
             if not dry_run:
                 held.callback(lease.release)
             within, state = self._begin(session, lease)
+            run = RedriveRun(session, self._options.stream, state)
+            mover = None if dry_run else Mover(run)
+            if mover is not None:
+                session.run(lambda server: mover.begin())
+            self._count(state, run)
             bound = StreamId.parse(state.bound)
             self.report.bound = state.bound
-            self.report.total = min([within.length, *self._limits()])
-            across = self._address.is_cluster
-            mover = (MoverAcrossSlots if across else Mover)(session, self._options, state)
+            self.report.total = min([within.length, *self._room(run)])
             first: StreamId | None = within.first
-            while first is not None and first <= bound and self._room() != 0 and not self.report.stopped:
-                if not dry_run:
+            while first is not None and first <= bound and 0 not in self._room(run) and not self.report.stopped:
+                if mover is not None:
                     lease.hold(session.get(), [self._options.stream])
-                first = self._page(mover, first, bound)
+                step = functools.partial(self._page, run, mover, first, bound)
+                try:
+                    plan = run_with_smaller_pages(session, self._size, step)
+                finally:
+                    self._count(state, run)
+                self.report.add(plan)
+                first = None if plan.last_id is None else following(plan.last_id)
                 self.report.seconds = self._clock() - began
                 self._tell(self.report)
                 self._pace(began)
-            if not dry_run and not self.report.stopped:
-                session.run(lambda server: mover.end())
-            self.report.vanished = mover.vanished
+            if mover is not None:
+                self.report.vanished = mover.vanished
+                if not self.report.stopped:
+                    session.run(lambda server: run.end())
         return self.report
 
     def _begin(self, session: Session, lease: RedriveLease) -> tuple[Extent, RedriveState]:
@@ -162,37 +168,37 @@ class Redrive:
             self.report.moved_before = state.moved + state.parked
         return within, state
 
-    def _page(self, mover: Mover | MoverAcrossSlots, first: StreamId, bound: StreamId) -> StreamId | None:
-        """One page; where the next one begins."""
-        room = self._room()
+    def _page(self, run: RedriveRun, mover: Mover | None, first: StreamId, bound: StreamId, server: Server) -> PagePlan:
+        """Read the next page, plan it and move it. May be run again after a lost connection."""
+        while True:
+            if mover is not None and (moved := mover.begin()) is not None:
+                return moved
+            plan = self._plan(run, first, bound, server)
+            if mover is None:
+                run.state = run.state.after(0, plan.moved, plan.parked)
+                return plan
+            if mover.move(plan):
+                return plan
+
+    def _plan(self, run: RedriveRun, first: StreamId, bound: StreamId, server: Server) -> PagePlan:
+        """Read the next page, and plan what is to be done with it."""
         paced = self._options.rate is not None and not self.report.dry_run
-        budget = max(1, (self._options.rate or 0) // _PAGES_A_SECOND) if paced else None
-        wanted = min([many for many in (room, budget) if many is not None], default=None)
+        budget = [max(1, (self._options.rate or 0) // _PAGES_A_SECOND)] if paced else []
+        wanted = min([*self._room(run), *budget], default=None)
+        page, received = read_page(server, self._options.stream, first, bound, self._size, wanted)
+        open_to = self._destinations.open_to(server, origins(page, self._options))
+        plan = plan_page(page, self._options, self._repair, wanted, open_to)
+        self._size.learn(page.count, received, len(plan.rows) + plan.left)
+        return plan
 
-        def look() -> tuple[DeadLetterPage, PagePlan]:
-            page, received = read_page(mover.session.get(), self._options.stream, first, bound, self._size, wanted)
-            open_to = self._destinations.open_to(mover.session.get(), origins(page, self._options))
-            plan = plan_page(page, self._options, self._repair, wanted, open_to)
-            self._size.learn(page.count, received, len(plan.rows) + plan.left)
-            return page, plan
+    def _count(self, before: RedriveState, run: RedriveRun) -> None:
+        """Report what the state says: it is right also after a lost connection."""
+        self.report.moved, self.report.parked = run.state.since(before)
 
-        def move(server: Server) -> tuple[DeadLetterPage, PagePlan]:
-            return look() if self.report.dry_run else mover.move(look)
-
-        try:
-            page, plan = run_with_smaller_pages(mover.session, self._size, move)
-        finally:
-            self.report.moved += mover.uncounted
-            mover.uncounted = 0
-        self.report.add(plan)
-        return following(page.ids[plan.last].as_py()) if page.count else None
-
-    def _limits(self) -> list[int]:
-        return [] if self._options.limit is None else [max(0, self._options.limit - self.report.moved_before)]
-
-    def _room(self) -> int | None:
-        """How many dead letters may still go."""
-        return next((max(0, limit - self.report.moved - self.report.parked) for limit in self._limits()), None)
+    def _room(self, run: RedriveRun) -> list[int]:
+        """How many dead letters may still go; empty: all."""
+        limit = self._options.limit
+        return [] if limit is None else [max(0, limit - run.state.moved - run.state.parked)]
 
     def _pace(self, began: float) -> None:
         if self._options.rate and not self.report.dry_run:

@@ -1,12 +1,12 @@
-"""What keeps two processes from moving the same dead letters: a lease, and a state that transactions find unchanged.
+"""What keeps two processes from moving the same dead letters: a lease, and a state that each transaction checks.
 
 The lease (`rstream:lease:…`) refuses a second process while the first one lives. Its session expires: a process that
 stood still for longer than that (SIGSTOP, a machine asleep) may wake up beside its successor. So every transaction
-WATCHes the key `rstream:redrive:{stream}`, and writes the next state there: a process that was not the last one to
+WATCHes the key `rstream:redrive:{stream}`, and writes the next state there. A process that was not the last one to
 write it moves nothing.
 
-The state also tells the outcome of a transaction whose reply got lost, and lets a run that was killed go on under the
-same bound when it is started again with the same options within a day.
+The state also tells the outcome of a transaction whose reply was lost. A run that was killed continues under the same
+bound if it is started again with the same options within a day.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import secrets
 from dataclasses import asdict, dataclass, replace
 
 from spark_streams import lease
-from spark_streams.errors import RedriveTakenError
+from spark_streams.deadletter.envelope import text
+from spark_streams.errors import RedriveTakenError, StreamStateError
 from spark_streams.ids import InvalidStreamId, StreamId
 from spark_streams.keys import key_beside
+from spark_streams.wire.connection import Argument
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.server import Server
 
@@ -26,8 +28,13 @@ KEPT_MS = 86_400_000
 
 
 def redrive_key(stream: str) -> bytes:
-    """The key of the state of a redrive of this stream."""
+    """Return the key of the state of a redrive of this stream."""
     return key_beside(stream, "redrive")
+
+
+def earlier_to_key(stream: str) -> bytes:
+    """Return the key of a set that earlier versions kept in a cluster. The state has its members now (`to`)."""
+    return key_beside(stream, "redrive", "to")
 
 
 class RedriveLease(lease.Lease):
@@ -47,7 +54,8 @@ class RedriveLease(lease.Lease):
 class RedriveState:
     """How far a redrive is; the names are those of its JSON. run: a token; serial: transactions that were tried in
     that run; orders: a digest of its options; bound: the last dead letter that it may move; moved, parked: dead
-    letters, over all processes that worked on the run."""
+    letters, over all processes that worked on the run; to: streams in other slots of a cluster that the dead letters of
+    one page are on their way to."""
 
     run: str
     serial: int
@@ -55,44 +63,67 @@ class RedriveState:
     bound: str
     moved: int = 0
     parked: int = 0
+    to: tuple[str, ...] = ()
 
     @classmethod
     def begin(cls, digest: str, bound: StreamId) -> RedriveState:
-        """A run that moves nothing yet."""
+        """Return a run that has moved nothing yet."""
         return cls(secrets.token_hex(8), 0, digest, str(bound))
 
     @classmethod
     def parse(cls, value: bytes | None) -> RedriveState | None:
-        """None where there is none, or one that this version does not know."""
+        """Return None if there is none, or one that this version does not know."""
         try:
             state = cls(**json.loads(value or b""))
             StreamId.parse(state.bound)
+            return replace(state, to=tuple(state.to))
         except (ValueError, TypeError, InvalidStreamId):
             return None
-        return state
 
     def __bytes__(self) -> bytes:
         return json.dumps(asdict(self)).encode()
 
     def after(self, serial: int, moved: int, parked: int) -> RedriveState:
-        """When the transaction with this number has moved so many."""
+        """Return the state after the transaction with this number, which moves so many."""
         return replace(self, serial=serial, moved=self.moved + moved, parked=self.parked + parked)
 
+    def since(self, before: RedriveState) -> tuple[int, int]:
+        """Return how many dead letters were moved, and parked, since an earlier state."""
+        return self.moved - before.moved, self.parked - before.parked
+
     def taken_over(self) -> RedriveState:
-        """The same run, continued by another process."""
+        """Return the same run, continued by another process."""
         return replace(self, run=secrets.token_hex(8))
+
+    def store(self, stream: str) -> tuple[Argument, ...]:
+        """Return the command that writes it. It expires unless dead letters are on their way to other slots."""
+        expiry = () if self.to else ("PX", KEPT_MS)
+        return ("SET", redrive_key(stream), bytes(self), *expiry)
 
 
 def begin_or_continue(server: Server, stream: str, fresh: RedriveState) -> tuple[RedriveState, bool]:
-    """(this run's state, whether it goes on with one that was killed). fresh: the state of a run that begins.
+    """Write the state of this run. Return it, and whether it continues a run that was killed. fresh: the state of a
+    run that begins.
 
-    To be called under the lease, and again with the same state where it has raised ServerError: a try that is carried
-    out late finds another one there.
+    To be called under the lease, and again with the same state if it has raised ServerError: a try that is executed
+    late finds another state there. Raises StreamStateError if there is a state that this version cannot read.
     """
-    key = redrive_key(stream)
+    key, earlier = redrive_key(stream), earlier_to_key(stream)
+    home = server.of(stream)
+    ask_earlier = [("SMEMBERS", earlier)] if server.address.is_cluster else []
     while True:
-        left = RedriveState.parse(server.execute_all([("WATCH", key), ("GET", key)])[1])
+        _, value, *members = home.execute_all([("WATCH", key, earlier), ("GET", key), *ask_earlier])
+        left = RedriveState.parse(value)
+        if left is None and value is not None:
+            home.execute("UNWATCH")
+            raise StreamStateError(
+                f"stream {stream!r} at {server.address}: a redrive by another version of spark-streams has left its "
+                f"state in key {text(key)!r}, and this version cannot read it. Run rstream dead redrive {stream} with "
+                "that version until it ends"
+            )
         goes_on = left is not None and left.orders == fresh.orders and left.run != fresh.run
         state = left.taken_over() if left is not None and goes_on else fresh
-        if transact(server, [("SET", key, bytes(state), "PX", KEPT_MS)]) is not None:
+        to = {text(name) for names in members for name in names} | set(left.to if left is not None else ())
+        state = replace(state, to=tuple(sorted(to)))
+        if transact(home, [state.store(stream), *([("DEL", earlier)] if any(members) else [])]) is not None:
             return state, goes_on

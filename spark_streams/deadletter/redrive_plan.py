@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -23,11 +23,12 @@ from spark_streams.deadletter.destinations import Origin
 from spark_streams.deadletter.envelope import MARK, raw, text
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.page import DeadLetterPage, by_value
+from spark_streams.deadletter.page_plan import PagePlan
 from spark_streams.deadletter.transform import Transform
 from spark_streams.errors import InvalidOptionError
 from spark_streams.keys import is_own
 from spark_streams.numbers import COUNT_MAX, whole
-from spark_streams.wire.entries.encode import encode_xadd
+from spark_streams.wire.entries.encode import Requests, encode_xadd
 from spark_streams.wire.entries.lines import Index, Mask
 
 MAX_REDRIVES = 3
@@ -83,27 +84,6 @@ class RedriveOptions:
         return hashlib.sha256(known).hexdigest()[:16]
 
 
-@dataclass(frozen=True)
-class PagePlan:
-    """What one transaction does. rows: of the page, that leave the dead-letter stream; ids: theirs; requests: packed
-    XADDs, in that order; moved, parked: how many; left: by the transform; homeless: that stay because they name no
-    stream to go to; refused: that stay because the stream is not open to them; to: the streams that get entries;
-    counts: of moved, parked, homeless and refused ones, by (action, destination, stage, reason);
-    last: the last row that was looked at."""
-
-    rows: Index
-    ids: Sequence[bytes]
-    requests: bytes
-    moved: int
-    parked: int
-    left: int
-    homeless: int
-    refused: int
-    to: Sequence[bytes]
-    counts: KindCounts
-    last: int
-
-
 def origins(page: DeadLetterPage, options: RedriveOptions) -> set[Origin]:
     """Where dead letters of a page would go back to; none if the options name one stream for all."""
     if options.to is not None:
@@ -142,7 +122,7 @@ def plan_page(
         left = len(moved) - len(kept)
         moved = kept
     counts = KindCounts()
-    requests = b""
+    requests, targets = [], []
     to: list[bytes] = []
     if len(moved):
         if options.to is None:
@@ -150,22 +130,25 @@ def plan_page(
         else:
             target = _named(raw(options.to), len(moved))
         to = target.dictionary.to_pylist()
+        targets.append(target.indices.to_numpy())
         encoded, _ = encode_xadd(target, [MARK], [_marks(page, options.stream, moved, again)], first=fields)
-        requests += bytes(encoded.data)
+        requests.append(encoded)
         destination = options.to if options.to is not None else page.told("stream")
         counts.add(page.ids, ["move", destination, page.told("stage"), page.told("reason")], moved)
     if len(parked):
         parking = raw(options.parking or "")
-        to = [*to, parking]
+        to = list(dict.fromkeys([*to, parking]))
+        targets.append(np.full(len(parked), to.index(parking)))
         encoded, _ = encode_xadd(parking, [], [], first=page.whole(parked))
-        requests += bytes(encoded.data)
+        requests.append(encoded)
         counts.add(page.ids, ["park", text(parking), page.told("stage"), page.told("reason")], parked)
     counts.add(page.ids, ["stay", page.told("stream"), page.told("stage"), page.told("reason")], homeless)
     counts.add(page.ids, ["refuse", page.told("stream"), page.told("stage"), page.told("reason")], refused)
     rows = np.concatenate([moved, parked])
     ids = page.ids.take(pa.array(rows)).to_pylist()
-    stays = len(homeless), len(refused)
-    return PagePlan(rows, ids, requests, len(moved), len(parked), left, *stays, to, counts, last)
+    target_of = np.concatenate([np.empty(0, np.int64), *targets])
+    sizes = len(moved), len(parked), left, len(homeless), len(refused)
+    return PagePlan(page, rows, ids, Requests.joined(requests), to, target_of, *sizes, counts, last)
 
 
 def _are_homeless(page: DeadLetterPage, options: RedriveOptions) -> Mask:

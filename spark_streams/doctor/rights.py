@@ -59,7 +59,7 @@ _COMMANDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 _SLOTS = ("CLUSTER SLOTS", "CLUSTER INFO")
 _ACROSS_SLOTS = {
     READING: ("HSET {} a 1", "HGETALL {}", "HDEL {} a"),
-    REDRIVE: ("SADD {} a", "SREM {} a", "SMEMBERS {}", "HSET {} a 1", "HGETALL {}", "HDEL {} a"),
+    REDRIVE: ("SMEMBERS {}", "HSET {} a 1", "HGETALL {}", "HDEL {} a"),
 }
 _OUTSIDE = ("WATCH", "UNWATCH", "EXEC", "CLIENT")
 _WITH_SUBCOMMAND = ("XINFO", "XGROUP", "CLIENT", "CLUSTER")

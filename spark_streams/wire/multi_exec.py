@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.wire.connection import Argument, Reply, ReplyError
+from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError, pack
 from spark_streams.wire.replies import errors_among
 from spark_streams.wire.server import Server
 
@@ -51,4 +51,16 @@ def transact(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Rep
     if outcome.refusal is not None:
         refused = commands[outcome.place] if outcome.place < len(commands) else ("EXEC",)
         raise server.error_of(outcome.refusal, refused[:2])
+    return outcome.results
+
+
+def execute_packed(
+    server: Connection, requests: bytes | memoryview, count: int, *then: Sequence[Argument]
+) -> list[Reply] | None:
+    """Execute the transaction that MULTI has begun: packed commands, so many, and a few more. Return the replies as
+    `transact` does; the first packed commands are XADDs."""
+    server.send(b"".join([requests, *[pack(*command) for command in then], pack("EXEC")]))
+    outcome = Outcome.read(server.replies(count + len(then) + 1))
+    if outcome.refusal is not None:
+        raise server.error_of(outcome.refusal, ("XADD",))
     return outcome.results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from spark_streams.errors import (
     RedriveTakenError,
     ServerReplyError,
     ServerUnreachableError,
+    StreamStateError,
     TransformError,
     WrongKeyTypeError,
 )
@@ -485,6 +487,38 @@ def test_other_options_do_not_go_on_with_it(server: Server) -> None:
     report = redrive(server, to="elsewhere")
     assert not report.goes_on
     assert sorted(numbers(server) + numbers(server, "elsewhere")) == list(range(60))
+
+
+def test_a_state_of_an_earlier_version_goes_on(server: Server) -> None:
+    ids = fill(server, 30)
+    kept = {"run": "0123456789abcdef", "serial": 4, "orders": RedriveOptions(DEAD).checked().digest()}
+    with server.client() as client:
+        client.set(redrive_key(DEAD), json.dumps({**kept, "bound": ids[19], "moved": 7, "parked": 1}), px=86_400_000)
+        report = redrive(server)
+        assert (report.goes_on, report.moved_before, report.moved) == (True, 8, 20)
+        assert not client.exists(redrive_key(DEAD))
+    assert numbers(server) == list(range(20))
+
+
+def test_a_state_that_cannot_be_read_is_refused_and_nothing_is_moved(server: Server) -> None:
+    """It may tell of dead letters that are in two places."""
+    fill(server, 5)
+    with server.client() as client:
+        client.set(redrive_key(DEAD), '{"run": "x", "of": "a later version"}')
+        with pytest.raises(StreamStateError, match="'rstream:redrive:{dead}', .* Run rstream dead redrive dead with"):
+            redrive(server)
+    assert (numbers(server), numbers(server, DEAD)) == ([], list(range(5)))
+
+
+def test_what_a_lost_reply_moved_is_told_by_kind(server: Server) -> None:
+    fill(server, 30)
+    with before_sending(b"XDEL", act=reply_lost, times=2):
+        report = redrive(server)
+    assert {kind: count.letters for kind, count in report.counts} == {
+        ("move", "s", "read", "odd"): 20,
+        ("move", "s", "read", "decode"): 10,
+    }
+    assert (report.moved, report.looked_at) == (30, 30)
 
 
 def test_letters_as_other_writers_leave_them(server: Server) -> None:

@@ -4,10 +4,18 @@ wherever a process dies."""
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from typing import Any
 from unittest import mock
 
+import pytest
+
+from spark_streams.deadletter.failed_entry import FailedEntry
+from spark_streams.deadletter.post import post
+from spark_streams.deadletter.redrive_lock import RedriveState, redrive_key
+from spark_streams.deadletter.redrive_plan import RedriveOptions
+from spark_streams.ids import StreamId
 from spark_streams.keys import retry_stream, returned_stream, slot_of
 from spark_streams.source.membership import Membership
 from spark_streams.source.task_notes import collect, notes_key
@@ -16,7 +24,7 @@ from spark_streams.wire.connect import connect
 from spark_streams.wire.connection import pack
 from tests.deadletter.making import DEAD, envelopes, fill, marks, numbers, redrive
 from tests.redis_cluster.processes import RedisCluster
-from tests.sending import KilledError, at_each_point, dying_at
+from tests.sending import KilledError, at_each_point, before_sending, dying_at, killed, lost
 from tests.source.driving import ALL, drain, forget_all, reader, rows
 
 MEMBER = Membership(("s",), "g", "spark")
@@ -148,3 +156,85 @@ def test_a_redrive_says_what_it_has_moved(cluster: RedisCluster) -> None:
     assert (report.moved, report.vanished) == (50, 0)
     assert redrive(cluster.server).moved == 70
     assert numbers(cluster.server) == list(range(120))
+
+
+def test_in_one_slot_each_dead_letter_is_in_one_place_wherever_a_redrive_dies(cluster: RedisCluster) -> None:
+    """One transaction moves a page, as on one server; nothing is noted beside the stream."""
+    letters, stream = "{s}:dead", "s"
+
+    def begin() -> None:
+        cluster.flushed()
+        fill(cluster.server, COUNT, into=letters)
+
+    def act() -> None:
+        with mock.patch("spark_streams.lease.Lease._take"):
+            redrive(cluster.server, stream=letters)
+
+    for turn in range(1, 20):
+        for heard in (False, True):
+            begin()
+            with contextlib.suppress(KilledError), dying_at(turn, heard):
+                act()
+            assert sorted(numbers(cluster.server, stream) + numbers(cluster.server, letters)) == list(range(COUNT))
+            with cluster.server.client() as client:
+                assert not client.exists("rstream:redriven:{s}:" + letters.replace("{", "%7B").replace("}", "%7D"))
+            act()
+            assert numbers(cluster.server, stream) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("appended", [False, True])
+def test_a_page_that_an_earlier_version_left_on_its_way_is_moved_once(cluster: RedisCluster, appended: bool) -> None:
+    """It kept the streams in a set of its own, and the state without them."""
+    ids = fill(cluster.server, COUNT)
+    bound = StreamId.parse(ids[-1])
+    state = RedriveState.begin(RedriveOptions(DEAD).checked().digest(), bound).after(3, 2, 0)
+    kept = {name: value for name, value in vars(state).items() if name != "to"}
+    with cluster.server.client() as client:
+        client.set(redrive_key(DEAD), json.dumps(kept), px=86_400_000)
+        client.sadd("rstream:redrive:{dead}:to", "s")
+        for n in range(5) if appended else ():
+            client.execute_command("XADD", "s", "*", "n", n)
+            client.hset("rstream:redriven:{s}:dead", ids[n], "")
+        report = redrive(cluster.server)
+        assert (report.goes_on, report.moved_before, report.moved) == (True, 2, COUNT)
+        assert numbers(cluster.server) == list(range(COUNT))
+        assert numbers(cluster.server, DEAD) == []
+        for key in (redrive_key(DEAD), "rstream:redrive:{dead}:to", "rstream:redriven:{s}:dead"):
+            assert not client.exists(key)
+
+
+def test_a_page_on_its_way_to_other_slots_does_not_expire(cluster: RedisCluster) -> None:
+    fill(cluster.server, COUNT)
+    with mock.patch("spark_streams.lease.Lease._take"):
+        with contextlib.suppress(KilledError), before_sending(b"XDEL", act=killed):
+            redrive(cluster.server)
+        with cluster.server.client() as client:
+            assert client.pttl(redrive_key(DEAD)) == -1
+            assert json.loads(client.get(redrive_key(DEAD)) or "")["to"] == ["s"]
+            assert (numbers(cluster.server), len(numbers(cluster.server, DEAD))) == (list(range(7)), COUNT)
+        assert redrive(cluster.server, max_redrives=5).moved == COUNT  # other options: another run finishes the page
+    assert numbers(cluster.server) == list(range(COUNT))
+
+
+def test_a_limit_counts_what_a_lost_connection_left_on_its_way(cluster: RedisCluster) -> None:
+    fill(cluster.server, COUNT)
+    with before_sending(b"XDEL", act=lost, times=1):
+        report = redrive(cluster.server, limit=8)
+    assert (report.moved, numbers(cluster.server)) == (8, list(range(8)))
+    assert sorted(numbers(cluster.server, DEAD)) == list(range(8, COUNT))
+
+
+def test_an_outbox_that_an_earlier_version_left_keeps_the_entry_from_a_second_dead_letter(
+    cluster: RedisCluster,
+) -> None:
+    with cluster.server.client(decode_responses=True) as client:
+        ids = [str(client.xadd("s", {"n": n})) for n in range(3)]
+        client.xgroup_create("s", "g", id="0")
+        client.xreadgroup("g", "spark", {"s": ">"})
+        client.hset("rstream:outbox:{dead}:g:s", ids[0], "")  # its dead letter is there
+    letters = [FailedEntry("s", entry.encode(), [b"n", b"1"], {"stream": "s"}, pending_for="spark") for entry in ids]
+    with connect(Address.parse(cluster.url)) as server:
+        assert post(server, DEAD, "g", letters) == 3
+        assert server.execute("XLEN", DEAD) == 2
+        assert server.execute("XPENDING", "s", "g")[0] == 0
+        assert server.execute("EXISTS", b"rstream:outbox:{dead}:g:s") == 0

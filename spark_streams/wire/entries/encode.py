@@ -34,6 +34,13 @@ class Requests:
     data: memoryview
     offsets: npt.NDArray[np.int64]
 
+    @classmethod
+    def joined(cls, several: Sequence[Requests]) -> Requests:
+        """Return the commands of several, in this order."""
+        data = b"".join(one.slice(0, len(one)) for one in several)
+        sizes = [np.zeros(1, np.int64), *[np.diff(one.offsets) for one in several]]
+        return cls(memoryview(data), np.cumsum(np.concatenate(sizes)))
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

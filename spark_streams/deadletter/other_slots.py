@@ -1,0 +1,90 @@
+"""Dead letters that go to streams in other slots of a cluster: no transaction covers both sides.
+
+    rstream:redrive:{stream}          the state: `to` names the streams that a page is on its way to
+    rstream:redriven:{to}:<stream>    the dead letters of that page that `to` has an entry of
+
+    announce   → MULTI   SET state with `to`   EXEC
+    append     → WATCH redriven   XINFO to   GET state   MULTI   XADD to …   HSET redriven ids   EXEC
+               (mover.py deletes the dead letters)
+    forget     → WATCH redriven   GET state   MULTI   DEL redriven   EXEC
+               → MULTI   SET state without `to`   EXEC
+
+`finish` is for a state with `to` that another process, or a connection, has left. It writes into `redriven` before it
+reads: a transaction of a process that stood still meanwhile has been executed by then, or fails by its WATCH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from spark_streams.deadletter.destination_room import questions, require_streams
+from spark_streams.deadletter.envelope import raw, text
+from spark_streams.deadletter.page_plan import Part
+from spark_streams.deadletter.redrive_run import RedriveRun, require_unchanged
+from spark_streams.errors import RStreamError
+from spark_streams.keys import key_beside
+from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.multi_exec import execute_packed, transact
+from spark_streams.wire.replies import errors_among
+
+_FENCE = b"by"  # a field of `redriven` that is not an id
+
+
+def redriven_key(to: str, stream: str) -> bytes:
+    """Return the key of the dead letters of a stream that `to` has an entry of, and that may not be deleted yet."""
+    return key_beside(to, "redriven", stream)
+
+
+def announce(run: RedriveRun, to: Sequence[bytes]) -> None:
+    """Write which streams the page goes to. The state is watched."""
+    run.write(replace(run.next(), to=tuple(map(text, to))))
+
+
+def append(run: RedriveRun, to: bytes, part: Part) -> tuple[Part, list[RStreamError]]:
+    """Append entries to a stream, and note their dead letters there. Return those, and the errors of what was refused.
+
+    Raises RedriveTakenError, WrongKeyTypeError, IdsExhaustedError, ServerReplyError.
+    """
+    there, key = run.session.of(to), redriven_key(text(to), run.stream)
+    watched, *told = there.pipeline([("WATCH", key), *questions([to])])
+    try:
+        if isinstance(watched, ReplyError):
+            raise there.error_of(watched, ("HSET", key))
+        require_streams(there, run.stream, [to], told, len(part.ids))
+        run.watch()  # behind the WATCH of `redriven`
+    except Exception:
+        there.execute("UNWATCH")
+        raise
+    there.execute("MULTI")
+    noted = [word for entry in part.ids for word in (entry, b"")]
+    results = execute_packed(there, part.requests, len(part.ids), ("HSET", key, *noted))
+    refused = dict(errors_among(require_unchanged(run, results)[:-1]))
+    if refused:
+        there.execute("HDEL", key, *[part.ids[place] for place in refused])
+    return part.without(refused), [there.error_of(why, ("XADD", to)) for why in refused.values()]
+
+
+def finish(run: RedriveRun) -> None:
+    """Delete the dead letters that the streams have entries of. The state is watched."""
+    ids: list[bytes] = []
+    for to in run.state.to:
+        there, key = run.session.of(raw(to)), redriven_key(to, run.stream)
+        _, flat = there.execute_all([("HSET", key, _FENCE, run.state.run), ("HGETALL", key)])
+        ids += [entry for entry in flat[0::2] if entry != _FENCE]
+    found = run.home.execute_all([("XRANGE", run.stream, entry, entry) for entry in ids])
+    left = [entry for entry, entries in zip(ids, found, strict=True) if entries]
+    if left:
+        run.write(run.next(len(left)), ("XDEL", run.stream, *left))
+    forget(run)
+
+
+def forget(run: RedriveRun) -> None:
+    """Delete the notes on a page whose dead letters are deleted."""
+    for to in run.state.to:
+        there, key = run.session.of(raw(to)), redriven_key(to, run.stream)
+        there.execute("WATCH", key)
+        run.watch()  # behind the WATCH of `redriven`: the notes of a process that has taken over stay
+        require_unchanged(run, transact(there, [("DEL", key)]))
+    run.watch()
+    run.write(replace(run.state, to=()))
