@@ -142,12 +142,12 @@ class Mover:
             home.execute("DISCARD")
             raise
         places = np.concatenate([here.places, *[part.places for part in appended]])
-        ids = [*here.ids, *[entry for part in appended for entry in part.ids]]
+        ids: list[bytes] = [*here.ids, *[entry for part in appended for entry in part.ids]]
         moved = int(np.count_nonzero(places < plan.moved))
         state = run.next(moved, len(places) - moved)
         self._sent[state.serial] = plan
-        then = ("XDEL", run.stream, *ids), state.store(run.stream)
-        results = execute_packed(home, here.requests, len(here.ids), *then)
+        delete: Command = ("XDEL", run.stream, *ids)
+        results = execute_packed(home, here.requests, len(here.ids), delete, state.store(run.stream))
         if results is None:
             return False
         run.state = state

@@ -27,7 +27,7 @@ from spark_streams.deadletter.ids_left import question, require_room
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
 from spark_streams.keys import key_beside
-from spark_streams.wire.connection import Connection, Reply, ReplyError
+from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.limits import beyond
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.replies import errors_among
@@ -114,7 +114,7 @@ class _Portion:
         """Watch the dead-letter stream and return the ids in the outbox. Raises if the stream cannot take so many dead
         letters; then nothing is watched."""
         beside: list[Command] = [] if outbox is None else [("HGETALL", outbox)]
-        keys = [self.to, *([] if outbox is None else [outbox])]
+        keys: list[Argument] = [self.to, *([] if outbox is None else [outbox])]
         watched, told, *noted = there.pipeline([("WATCH", *keys), question(self.to), *beside])
         try:
             for reply in (watched, *noted):
@@ -137,8 +137,10 @@ class _Portion:
     def _append(self, there: Connection, fresh: Sequence[FailedEntry], outbox: bytes | None) -> bool:
         """Append dead letters, and acknowledge their entries or note them in the outbox. Return False if the
         dead-letter stream has changed since it was watched. Raises ServerReplyError if some were refused."""
-        noted = [word for entry in fresh for word in (entry.id, b"")]
-        then = acknowledgement(self.group, fresh) if outbox is None else [("HSET", outbox, *noted)]
+        if outbox is None:
+            then = acknowledgement(self.group, fresh)
+        else:
+            then = [("HSET", outbox, *[word for entry in fresh for word in (entry.id, b"")])]
         replies = _transaction(there, self.to, fresh, [*[entry.letter(self.to) for entry in fresh], *then])
         if replies is None:
             return False
