@@ -67,7 +67,7 @@ def _groups(server: Server, names: Sequence[str], group: str, even_active: bool,
     from spark_streams.groups.afterwards import after_deleting_group, what_waits
     from spark_streams.groups.delete import delete_group, forget_kept, plan_delete_group, plan_forget
     from spark_streams.groups.kept_keys import entries_waiting, find_kept, kept_by_stream
-    from spark_streams.groups.standing import has_group
+    from spark_streams.wire.xinfo import group_named
 
     streams = streams_meant(server, names, group)
     found = find_kept(server, group, streams)
@@ -75,7 +75,7 @@ def _groups(server: Server, names: Sequence[str], group: str, even_active: bool,
     found = [one for one in found if one.key not in waiting]
     kept = kept_by_stream(found, streams)
     replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
-    there = {stream for stream, reply in zip(streams, replies, strict=True) if has_group(reply, group)}
+    there = {stream for stream, reply in zip(streams, replies, strict=True) if group_named(group, reply) is not None}
     # Of a group that is gone there may be keys.
     standings = standings_of(server, [one for one in streams if one in there or not kept[one]], group)
     told.carry_out(

@@ -40,9 +40,9 @@ def hand_options(command: F) -> F:
 def streams_meant(server: Server, names: Sequence[str], group: str | None) -> list[str]:
     """The streams of names (of one in shards, these) and patterns (with `*`, `?` or `[`), in order; of a pattern
     those that have the group, where one is given. Raises StreamStateError where it finds none."""
-    from spark_streams.groups.standing import has_group
     from spark_streams.shards.settling import known_shards
     from spark_streams.wire.scan import matching_streams
+    from spark_streams.wire.xinfo import group_named
 
     found: list[str] = []
     sets = known_shards(server, [name for name in names if not is_pattern(name)])
@@ -53,7 +53,7 @@ def streams_meant(server: Server, names: Sequence[str], group: str | None) -> li
         matching = matching_streams(server, name, ())
         if group is not None:
             replies = server.pipeline([("XINFO", "GROUPS", one) for one in matching])
-            matching = [one for one, reply in zip(matching, replies, strict=True) if has_group(reply, group)]
+            matching = [one for one, reply in zip(matching, replies, strict=True) if group_named(group, reply)]
         if not matching:
             having = "" if group is None else f" has a group {group!r} and"
             raise StreamStateError(f"no stream at {server.address}{having} matches {name!r}")

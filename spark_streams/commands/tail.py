@@ -140,15 +140,12 @@ class Tail:
         return [*existing(server, plain), *self._with_group(server, matching)]
 
     def _with_group(self, server: Server, streams: Sequence[Name]) -> list[Name]:
-        from spark_streams.wire.connection import ReplyError
-        from spark_streams.wire.xinfo import groups_in
+        from spark_streams.wire.xinfo import group_named
 
         if self._group is None:
             return list(dict.fromkeys(streams))
         replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
-        told = [[] if isinstance(reply, ReplyError) else groups_in(reply) for reply in replies]
-        group = self._group.encode()
-        return [one for one, groups in zip(streams, told, strict=True) if any(each.name == group for each in groups)]
+        return [one for one, reply in zip(streams, replies, strict=True) if group_named(self._group, reply) is not None]
 
     def _new(self, server: Server, follower: Follower) -> Mapping[Name, StreamId]:
         """Streams that match since the last look: from their first entry on, or from where the group stands."""

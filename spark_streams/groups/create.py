@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
 from spark_streams.groups.guard import change
-from spark_streams.groups.standing import DEFAULT_QUERY, has_group
+from spark_streams.groups.standing import DEFAULT_QUERY
 from spark_streams.groups.target import Target
 from spark_streams.source.group.count_entries import count_read
 from spark_streams.source.group.group_admin import Start
 from spark_streams.wire.absent_streams import missing
 from spark_streams.wire.reply_errors import is_no_such_key
 from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import read_stream_state
+from spark_streams.wire.xinfo import group_named, read_stream_state
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def plan_create(
     if is_no_such_key(described) and not makes_stream:
         raise missing(server, stream, "make it, too, with --mkstream")
     head = read_stream_state(server, stream, described)
-    if has_group(groups, group):
+    if group_named(group, groups) is not None:
         raise StreamStateError(
             f"stream {stream!r} at {server.address} has a group {group!r} already; rstream groups seek moves it"
         )

@@ -15,7 +15,7 @@ from spark_streams.groups.kept_keys import Kept, keys_of_consumer
 from spark_streams.groups.standing import DEFAULT_QUERY, Standing, queries_among, query_of
 from spark_streams.wire.connection import Argument
 from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import consumers_in, groups_in
+from spark_streams.wire.xinfo import consumers_in, group_named
 
 
 @dataclass
@@ -74,7 +74,7 @@ def delete_group(server: Server, standing: Standing, kept: Sequence[Kept], even_
         server.execute_all([("DEL", key) for key in away])
     commands: list[Sequence[Argument]] = [*asked, ("XGROUP", "DESTROY", stream, group), ("DEL", *keys)]
     told, consumers, *_ = change(server, stream, group, queries, commands)
-    info = next(one for one in groups_in(told) if one.name == group.encode())
+    info = group_named(group, told) or standing.info
     last = Standing(
         stream, group, standing.head, info, tuple(consumers_in(consumers)), standing.marks, standing.holders
     )

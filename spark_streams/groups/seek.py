@@ -14,7 +14,7 @@ from spark_streams.source.group.group_admin import Start
 from spark_streams.wire.connection import ReplyError, pack
 from spark_streams.wire.entries.pending_page import decode_pending
 from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import groups_in
+from spark_streams.wire.xinfo import group_named
 
 _PAGE = 10_000  # pending entries
 
@@ -56,7 +56,9 @@ def seek(server: Server, standing: Standing, target: Target, now_ms: int, even_a
         standing.queries,
         [("XINFO", "GROUPS", stream), ("XGROUP", "SETID", stream, group, str(start.position), *start.words())],
     )
-    before = next(one.last_delivered for one in groups_in(told) if one.name == group.encode())
+    info = group_named(group, told)
+    assert info is not None  # XGROUP SETID has found it
+    before = info.last_delivered
     if str(before) == planned.position_before:
         return planned
     return _between(server, standing, before, start.position, planned.lag)  # somebody has read since

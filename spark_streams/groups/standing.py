@@ -12,11 +12,11 @@ from spark_streams.option_tables import SOURCE
 from spark_streams.retention.commit_mark import Mark, committed_key
 from spark_streams.source.group.consumer_lease import lease_key
 from spark_streams.source.membership import owner_of
-from spark_streams.wire.connection import Reply, ReplyError
+from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.reply_errors import is_no_group, is_no_such_key
 from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import ConsumerInfo, GroupInfo, StreamState, consumers_in, groups_in, read_stream_state
+from spark_streams.wire.xinfo import ConsumerInfo, GroupInfo, StreamState, consumers_in, group_named, read_stream_state
 
 ACTIVE_MS = 60_000  # a consumer that has asked for something since then may be at work
 DEFAULT_QUERY = str(next(option.default for option in SOURCE if option.name == "consumer"))  # who names no consumer
@@ -97,7 +97,7 @@ def look(server: Server, stream: str, group: str, processes: Processes | None = 
     state = read_stream_state(server, stream, head)
     if isinstance(groups, ReplyError):
         raise server.error_of(groups, ("XINFO", "GROUPS", stream))
-    info = next((one for one in groups_in(groups) if one.name == group.encode()), None)
+    info = group_named(group, groups)
     if info is None or is_no_group(consumers):
         raise StreamStateError(
             f"no group {group!r} of stream {stream!r} at {server.address}; rstream groups {stream} lists its groups"
@@ -132,8 +132,3 @@ def now_of(server: Server, fallback: int) -> int:
     """The server's time in milliseconds since the epoch; the fallback where it may not be asked."""
     [reply] = server.pipeline([("TIME",)])
     return fallback if isinstance(reply, ReplyError) else milliseconds(reply)
-
-
-def has_group(reply: Reply, group: str) -> bool:
-    """Whether the reply to XINFO GROUPS tells of it; none where there is no stream."""
-    return not isinstance(reply, ReplyError) and any(one.name == group.encode() for one in groups_in(reply))

@@ -33,7 +33,7 @@ from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.retry import is_transient
 from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import groups_in
+from spark_streams.wire.xinfo import group_named
 
 SHAPE = {
     "source": FREE,
@@ -178,7 +178,7 @@ def _groups_to_make(server: Server, source: Options) -> list[str]:
     fresh = []
     for stream in source["streams"]:
         described = server.execute("XINFO", "GROUPS", stream) if server.execute("EXISTS", stream) else []
-        if source["group"].encode() not in [group.name for group in groups_in(described)]:
+        if group_named(source["group"], described) is None:
             fresh.append(stream)
         elif not server.execute("EXISTS", _mark(stream, source["group"])):
             raise StreamStateError(

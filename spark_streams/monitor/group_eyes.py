@@ -11,7 +11,7 @@ from spark_streams.monitor.groups import shown
 from spark_streams.monitor.last_entries import Name, Seen
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import groups_in
+from spark_streams.wire.xinfo import group_named
 
 
 class Pending(NamedTuple):
@@ -33,13 +33,13 @@ def positions_of(server: Server, streams: Sequence[Name], group: str) -> dict[Na
     for command, reply in zip(commands, server.pipeline(commands), strict=True):
         if isinstance(reply, ReplyError):
             raise server.error_of(reply, command)
-        stands = [one.last_delivered for one in groups_in(reply) if one.name == group.encode()]
-        if not stands:
+        info = group_named(group, reply)
+        if info is None:
             raise StreamStateError(
                 f"no group {group!r} of stream {shown(command[2])!r} at {server.address}; rstream groups "
                 f"{shown(command[2])} lists its groups"
             )
-        found[command[2]] = stands[0]
+        found[command[2]] = info.last_delivered
     return found
 
 

@@ -116,6 +116,13 @@ def groups_in(reply: Sequence[Any]) -> list[GroupInfo]:
     ]
 
 
+def group_named(name: str, reply: Reply) -> GroupInfo | None:
+    """Return the group of this name, from the reply to XINFO GROUPS; None if there is none, or if that is an error."""
+    if isinstance(reply, ReplyError):
+        return None
+    return next((group for group in groups_in(reply) if group.name == name.encode()), None)
+
+
 def consumers_in(reply: Sequence[Any]) -> list[ConsumerInfo]:
     """From the reply to XINFO CONSUMERS."""
     return [ConsumerInfo(info[b"name"], info[b"pending"], info[b"idle"]) for info in map(pairs, reply)]

@@ -11,7 +11,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.reply_errors import is_busy_group, is_key_required, is_no_such_key
 from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import consumers_in, groups_in
+from spark_streams.wire.xinfo import consumers_in, group_named
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ def streams_without_group(server: Server, member: Membership, streams: Sequence[
     for stream, reply in zip(streams, replies, strict=True):
         if isinstance(reply, ReplyError) and not is_no_such_key(reply):
             raise server.error_of(reply, ("XINFO", "GROUPS", stream))
-        groups = [] if isinstance(reply, ReplyError) else [info.name for info in groups_in(reply)]
-        if member.group.encode() not in groups:
+        if group_named(member.group, reply) is None:
             without.append(stream)
     return without
 

@@ -14,7 +14,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import Reply, ReplyError
 from spark_streams.wire.reply_errors import is_no_group, is_no_such_key
 from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import StreamState, consumers_in, groups_in, read_stream_state, stream_states
+from spark_streams.wire.xinfo import StreamState, consumers_in, group_named, read_stream_state, stream_states
 
 _MOMENTS = 5  # how often a stream and its group are looked for at one moment
 
@@ -150,7 +150,7 @@ def _read_group_state(
         if is_no_such_key(groups):
             return None
         raise server.error_of(groups, ("XINFO", "GROUPS", stream))
-    group = next((info for info in groups_in(groups) if info.name == member.group.encode()), None)
+    group = group_named(member.group, groups)
     if group is None:
         return None
     ours = None
