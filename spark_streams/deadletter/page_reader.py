@@ -17,6 +17,7 @@ from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.connection import ReplyError, ReplyTooLargeError, pack
 from spark_streams.wire.entries.decode import decode_entries
 from spark_streams.wire.entries.lines import Index
+from spark_streams.wire.page_sizer import PageSizer
 from spark_streams.wire.replies import milliseconds
 from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
@@ -58,26 +59,26 @@ class PageSize:
 
     def __init__(self, limits: DeadLetterLimits = DEAD_LETTER_LIMITS, first: int | None = None) -> None:
         self.limits = limits
-        self._size = limits.first_page if first is None else first
+        first = limits.first_page if first is None else first
+        self._sizer = PageSizer(first, limits.largest_page, limits.page_bytes)
         self._share = 1.0  # of the dead letters that were read, those that were meant
 
     def next(self, wanted: int | None = None) -> int:
         """wanted: dead letters that can be used."""
         if wanted is None:
-            return self._size
-        return max(1, min(self._size, int(wanted / max(self._share, 1e-3)) + 1 if self._share < 1 else wanted))
+            return self._sizer.size
+        return max(1, min(self._sizer.size, int(wanted / max(self._share, 1e-3)) + 1 if self._share < 1 else wanted))
 
     def learn(self, read: int, size: int, meant: int) -> None:
         """A page of `read` dead letters had so many bytes, and so many dead letters were meant."""
         if read:
-            fitting = self.limits.page_bytes * read // max(size, 1)
-            self._size = max(1, min(self.limits.largest_page, 10 * self._size, fitting))
+            self._sizer.learn(read, size)
             self._share = meant / read
 
     def too_large(self) -> bool:
         """A page was too large to be held; False where it cannot be smaller."""
-        smaller = self._size > 1
-        self._size = max(1, self._size // 100)
+        smaller = self._sizer.size > 1
+        self._sizer.too_large()
         return smaller
 
 

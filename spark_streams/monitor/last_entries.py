@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.connection import Argument, Reply, ReplyError
+from spark_streams.wire.page_sizer import PageSizer
 from spark_streams.wire.reply_errors import is_no_such_key
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import stream_states
@@ -49,7 +50,7 @@ class Follower:
 
     def __init__(self, positions: Mapping[Name, StreamId], at_once: int = _FIRST) -> None:
         self.positions = dict(positions)
-        self._at_once = at_once
+        self._sizer = PageSizer(at_once, _LARGEST, _BYTES, growth=5)
 
     def add(self, positions: Mapping[Name, StreamId]) -> None:
         """Follow these, too, where they are new."""
@@ -59,7 +60,7 @@ class Follower:
         """What there is, in the order of the ids; where nothing is, and all streams stand in one slot, it is waited
         for so long. Raises WrongKeyTypeError, ServerError: what was handed out before is not handed out again."""
         found: list[Seen] = []
-        most = max(1, self._at_once // max(1, len(self.positions)))
+        most = max(1, self._sizer.size // max(1, len(self.positions)))
         bound = MAX_ID
         groups = server.together([*self.positions], lambda stream: stream)
         block: list[Argument] = ["BLOCK", wait_ms] if len(groups) == 1 and wait_ms else []
@@ -77,7 +78,7 @@ class Follower:
                     bound = min(bound, some[-1].id)
         if found:
             size = sum(len(name) + len(value) + 16 for one in found for name, value in one.pairs)
-            self._at_once = max(1, min(_LARGEST, 5 * self._at_once, _BYTES * len(found) // max(1, size)))
+            self._sizer.learn(len(found), size)
         for one in sorted(found, key=_order):
             if one.id <= bound:
                 self.positions[one.stream] = one.id

@@ -22,6 +22,7 @@ from spark_streams.errors import RStreamError, ServerUnreachableError, WrongKeyT
 from spark_streams.wire.address import Address
 from spark_streams.wire.duplex import Duplex, TooMuchError
 from spark_streams.wire.named_errors import error_behind, login_error, login_refused, not_a_stream, remedy
+from spark_streams.wire.page_sizer import PageSizer
 from spark_streams.wire.redis_py import opened, socket_of
 
 RENEW_EVERY = 5.0  # seconds, at least: whether there are other credentials
@@ -29,8 +30,7 @@ _READ_SIZE = 1 << 20
 _log = logging.getLogger("spark_streams.wire")
 
 # A pipeline goes out in pieces, two of which are under way.
-_FIRST_PIECE, _LARGEST_PIECE, _GROWTH = 10, 2_000, 5  # commands; how large replies are is not known at first
-_PIECE_BYTES = 1 << 20  # of replies
+_FIRST_PIECE, _LARGEST_PIECE, _PIECE_BYTES = 10, 2_000, 1 << 20  # commands, commands, bytes of their replies
 
 T = TypeVar("T")
 Argument = str | bytes | int
@@ -214,17 +214,17 @@ class Connection:
     def _sent_in_turn(self, commands: Sequence[Sequence[Argument]]) -> Iterator[int]:
         """Send the commands a piece at a time; how many replies are to be read before the next piece goes out. The
         server always has one piece ahead, and pieces get smaller where replies are large."""
-        sent, read, size, before = 0, 0, _FIRST_PIECE, self._duplex.received
+        sent, read, before = 0, 0, self._duplex.received
+        sizer = PageSizer(_FIRST_PIECE, _LARGEST_PIECE, _PIECE_BYTES, growth=5)
         while sent < len(commands):
-            piece = commands[sent : sent + size]
+            piece = commands[sent : sent + sizer.size]
             self.send(b"".join([_pack(tuple(command)) for command in piece]))
             ahead = sent - read
             sent += len(piece)
             if ahead:
                 yield ahead
                 read += ahead
-                fitting = _PIECE_BYTES * read // max(1, self._duplex.received - before)
-                size = max(1, min(_LARGEST_PIECE, _GROWTH * size, fitting))
+                sizer.learn(read, self._duplex.received - before)
         if sent > read:
             yield sent - read
 

@@ -16,6 +16,7 @@ from spark_streams.source.group.entry_counts import held_above
 from spark_streams.wire.connection import pack
 from spark_streams.wire.entries.decode import EntryPage, decode_entries
 from spark_streams.wire.named_errors import while_reading
+from spark_streams.wire.page_sizer import PageSizer
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState, stream_states
 
@@ -98,10 +99,10 @@ def _has(server: Server, stream: str, entry: StreamId) -> bool:
 
 def _pages(server: Server, stream: str, after: StreamId, last: StreamId) -> Iterator[int]:
     """The lengths of the pages of a range."""
-    size = _FIRST_PAGE
+    sizer = PageSizer(_FIRST_PAGE, _LARGEST_PAGE, _PAGE_BYTES)
     there = server.of(stream)
     while after < last:
-        there.request(pack("XRANGE", stream, b"(" + bytes(after), bytes(last), "COUNT", size))
+        there.request(pack("XRANGE", stream, b"(" + bytes(after), bytes(last), "COUNT", sizer.size))
         reply = there.receive()
         try:
             page = decode_entries(reply)
@@ -110,10 +111,10 @@ def _pages(server: Server, stream: str, after: StreamId, last: StreamId) -> Iter
         entries = page.count + page.deleted
         if entries:
             yield entries
-        if entries < size or page.last_id is None:
+        if entries < sizer.size or page.last_id is None:
             return
         after = page.last_id
-        size = max(1, min(_LARGEST_PAGE, 10 * size, _PAGE_BYTES * entries // len(reply)))
+        sizer.learn(entries, len(reply))
 
 
 def nth_from(server: Server, stream: str, position: StreamId, entries: int) -> StreamId:
@@ -140,10 +141,10 @@ def ids_between(server: Server, stream: str, first: StreamId, last: StreamId) ->
 
 def _walk(server: Server, stream: str, bound: bytes, end: StreamId, most: int | None = None) -> Iterator[EntryPage]:
     """The pages of a range, so many entries at most: downwards where it ends at MIN_ID."""
-    command, size = "XREVRANGE" if end == MIN_ID else "XRANGE", _FIRST_PAGE
+    command, sizer = "XREVRANGE" if end == MIN_ID else "XRANGE", PageSizer(_FIRST_PAGE, _LARGEST_PAGE, _PAGE_BYTES)
     there = server.of(stream)
     while most is None or most > 0:
-        asked = size if most is None else min(size, most)
+        asked = sizer.size if most is None else min(sizer.size, most)
         there.request(pack(command, stream, bound, bytes(end), "COUNT", asked))
         reply = there.receive()
         try:
@@ -156,4 +157,4 @@ def _walk(server: Server, stream: str, bound: bytes, end: StreamId, most: int | 
             return
         bound = b"(" + bytes(page.last_id)
         most = None if most is None else most - page.count
-        size = max(1, min(_LARGEST_PAGE, 10 * size, _PAGE_BYTES * page.count // len(reply)))
+        sizer.learn(page.count, len(reply))

@@ -35,10 +35,8 @@ from spark_streams.wire.entries.decode import EntryPage, decode_entries, decode_
 from spark_streams.wire.entries.filtered_page import FilteredPage
 from spark_streams.wire.entries.pending_page import NOTHING_PENDING, PendingPage, arguments_of, decode_pending, texts_of
 from spark_streams.wire.named_errors import while_reading
+from spark_streams.wire.page_sizer import PageSizer
 from spark_streams.wire.session import Session
-
-_GROWTH = 10  # a page is at most so many times the one before
-_CUT = 100  # and this many times smaller than one that was too large
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class Fetch:
         self._deliveries = deliveries
         self._may_vanish = may_vanish
         self._limits = limits
-        self._size = limits.first_page
+        self._sizer = PageSizer(limits.first_page, limits.largest_page, limits.page_bytes)
         self._there: Connection | None = None  # the server that was asked for the page that is under way
 
     def pages(self) -> Iterator[Page]:
@@ -100,7 +98,7 @@ class Fetch:
                 asked = None
                 continue
             self._server.backoff.succeeded()
-            self._size = self._next_size(page.received, len(reply))
+            self._sizer.learn(page.received, len(reply))
             self._readings = [reading for reading in self._readings if not reading.ended]
             asked = None
             try:
@@ -111,18 +109,11 @@ class Fetch:
                 self._ask_for_less(None)
             yield page
 
-    def _next_size(self, received: int, reply_bytes: int) -> int:
-        """How many entries to ask for next, so that a page stays near its size in bytes."""
-        if received == 0:
-            return self._size
-        fitting = self._limits.page_bytes * received // reply_bytes
-        return max(1, min(self._limits.largest_page, _GROWTH * self._size, fitting))
-
     def _ask_for_less(self, asked: Asked | None) -> None:
         """The reply was too large, and the connection is given up with what is left of it. asked: None where it grew
         before all was asked."""
         self._server.close()
-        self._size = max(1, (self._size if asked is None else sum(asked.counts)) // _CUT)
+        self._sizer.too_large(None if asked is None else sum(asked.counts))
 
     # -- asking ------------------------------------------------------------------------------------------------
 
@@ -133,7 +124,7 @@ class Fetch:
         one server: in a cluster readings of other nodes wait for pages of their own.
         """
         asked = Asked([], [])
-        room = self._size
+        room = self._sizer.size
         streams = set()
         elsewhere = set()
         there: Connection | None = None
