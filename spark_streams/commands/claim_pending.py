@@ -2,51 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
-from spark_streams.commands.entry import parse_id
-from spark_streams.commands.hands import Told, hand_options, plural, standings_of
-from spark_streams.commands.shared import connect, milliseconds
-
-if TYPE_CHECKING:
-    from spark_streams.groups.choice import Choice
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def choice_options(command: F) -> F:
-    """The options that choose pending entries."""
-    options = (
-        click.option("--idle", metavar="TIME", callback=milliseconds, help="Only those pending for so long (30s, 5m)."),
-        click.option("--id", "ids", metavar="ID", multiple=True, help="Only this entry; repeatable."),
-        click.option("--first-id", "first", metavar="ID", help="From this entry on."),
-        click.option("--last-id", "last", metavar="ID", help="Up to this entry, and it, too."),
-        click.option("--limit", type=click.IntRange(1), help="So many entries at most, of all streams."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def choice_of(
-    consumers: tuple[str, ...],
-    idle: int | None,
-    ids: tuple[str, ...],
-    first: str | None,
-    last: str | None,
-    limit: int | None,
-    released: bool = False,
-) -> Choice:
-    """What these options mean."""
-    from spark_streams.groups.choice import Choice
-    from spark_streams.ids import MAX_ID, MIN_ID
-
-    low = MIN_ID if first is None else parse_id(first)[0]
-    high = MAX_ID if last is None else parse_id(last)[1]
-    return Choice(consumers, idle, low, high, tuple(parse_id(one)[0] for one in ids), limit, released)
+from spark_streams.commands.choice import choice_of, choice_options
+from spark_streams.commands.hands import Hand, Told, hand_options, plural, standings_of
+from spark_streams.commands.shared import connect
 
 
 @click.command(short_help="Hand pending entries to another consumer.")
@@ -58,21 +20,7 @@ def choice_of(
 @choice_options
 @hand_options
 def claim(
-    names: tuple[str, ...],
-    source: str | None,
-    released: bool,
-    to: str,
-    again: bool,
-    idle: int | None,
-    ids: tuple[str, ...],
-    first: str | None,
-    last: str | None,
-    limit: int | None,
-    group: str,
-    yes: bool,
-    even_active: bool,
-    url: str,
-    as_json: bool,
+    names: tuple[str, ...], source: str | None, released: bool, to: str, again: bool, hand: Hand, **chosen: Any
 ) -> None:
     """Hand what is pending for one consumer of a group to another one (XCLAIM). It counts as no delivery.
 
@@ -98,37 +46,39 @@ def claim(
     from spark_streams.groups.claim import claim as hand_over
     from spark_streams.groups.standing import Standing, query_of
 
-    if released and (source is not None or again or idle is not None):
+    has_idle = chosen["idle"] is not None
+    if released and (source is not None or again or has_idle):
         raise click.UsageError("--released goes without --from, --again and --idle")
-    if again and (source is not None or ids or idle is not None or first is None or last is None):
+    has_range = chosen["first"] is not None and chosen["last"] is not None
+    if again and (source is not None or chosen["ids"] or has_idle or not has_range):
         raise click.UsageError("--again goes with --first-id and --last-id, and without --from, --id and --idle")
     if not again and not released and source is None:
         raise click.UsageError("say whose entries: --from CONSUMER (or --released, or --again)")
     if source == to:
         raise click.UsageError("--from and --to are the same consumer")
-    told = Told(yes, as_json)
-    choice = choice_of(() if source is None else (source,), idle, ids, first, last, limit, released)
+    told, choice = Told(hand.yes, hand.as_json), choice_of(() if source is None else (source,), chosen, released)
 
     def work(one: Standing) -> Claimed:
-        left = choice.less(sum(report.entries for report in told.reports))
+        left = choice.less(told.entries)
         if again:
-            return (claim_again if yes else plan_claim_again)(server, one, to, left)
-        return hand_over(server, one, to, left, even_active) if yes else plan_claim(server, one, to, left)
+            return (claim_again if hand.yes else plan_claim_again)(server, one, to, left)
+        if hand.yes:
+            return hand_over(server, one, to, left, hand.even_active)
+        return plan_claim(server, one, to, left)
 
-    with connect(url) as server:
-        standings = standings_of(server, names, group)
+    with connect(hand.url) as server:
+        standings = standings_of(server, names, hand.group)
         touched = None if source is None else [source]
-        refused = [] if touched is None else [why for one in standings for why in one.in_use(touched, even_active)]
+        refused = [] if touched is None else [why for one in standings for why in one.in_use(touched, hand.even_active)]
         told.carry_out(standings, refused, work)
     if any(to in one.marks or to in one.holders for one in standings):
         told.then += after_handing(to)
     if source is not None and any(query_of(source) in one.marks for one in standings):
         told.then += after_taking([query_of(source)])
-    entries = sum(one.entries for one in told.reports)
     told.show(
         ("stream", "group", "from", "to", "entries", "gone", "stay"),
         lambda one: (one.stream, one.group, one.source or "-", one.to, one.entries, one.gone, one.above),
-        f"handed over {plural(entries, 'entry', 'entries')}",
+        f"handed over {plural(told.entries, 'entry', 'entries')}",
     )
 
 
@@ -140,20 +90,7 @@ def claim(
 @choice_options
 @hand_options
 def ack(
-    names: tuple[str, ...],
-    consumers: tuple[str, ...],
-    released: bool,
-    everything: bool,
-    idle: int | None,
-    ids: tuple[str, ...],
-    first: str | None,
-    last: str | None,
-    limit: int | None,
-    group: str,
-    yes: bool,
-    even_active: bool,
-    url: str,
-    as_json: bool,
+    names: tuple[str, ...], consumers: tuple[str, ...], released: bool, everything: bool, hand: Hand, **chosen: Any
 ) -> None:
     """Acknowledge pending entries of a group (XACK): nobody is given them again. All that is said of them must hold.
 
@@ -170,30 +107,32 @@ def ack(
     from spark_streams.groups.afterwards import after_taking
     from spark_streams.groups.standing import Standing, query_of
 
-    if everything == bool(consumers or released or ids or first or last or limit or idle is not None):
+    has_idle = chosen["idle"] is not None
+    if everything == bool(consumers or released or has_idle or any(chosen.values())):
         which = "--consumer, --released, --id, --first-id, --last-id, --idle, --limit"
         raise click.UsageError(f"say which entries ({which}), or --all")
-    if released and (consumers or idle is not None):
+    if released and (consumers or has_idle):
         raise click.UsageError("--released goes without --consumer and --idle")
-    told, choice = Told(yes, as_json), choice_of(consumers, idle, ids, first, last, limit, released)
+    told, choice = Told(hand.yes, hand.as_json), choice_of(consumers, chosen, released)
 
     def work(one: Standing) -> Acknowledged:
-        left = choice.less(sum(report.entries for report in told.reports))
-        return acknowledge(server, one, left, even_active) if yes else plan_acknowledge(server, one, left)
+        left = choice.less(told.entries)
+        if hand.yes:
+            return acknowledge(server, one, left, hand.even_active)
+        return plan_acknowledge(server, one, left)
 
-    with connect(url) as server:
-        standings = standings_of(server, names, group)
-        refused = [why for one in standings for why in one.in_use(consumers_of(one, choice), even_active)]
+    with connect(hand.url) as server:
+        standings = standings_of(server, names, hand.group)
+        refused = [why for one in standings for why in one.in_use(consumers_of(one, choice), hand.even_active)]
         told.carry_out(standings, refused, work)
     queries = {query for one in standings for query in one.marks}
     touched = {query_of(name) for report in told.reports for name in report.consumers}
     told.then += after_taking(sorted(touched & queries))
-    entries = sum(one.entries for one in told.reports)
     told.show(
         ("stream", "group", "entries", "of consumers"),
         lambda one: (
             *(one.stream, one.group, one.entries),
             ", ".join(f"{name}: {count:,}" for name, count in one.consumers.items()) or "-",
         ),
-        f"acknowledged {plural(entries, 'entry', 'entries')}",
+        f"acknowledged {plural(told.entries, 'entry', 'entries')}",
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.hands import Told, hand_options, plural, standings_of, streams_meant
+from spark_streams.commands.hands import Hand, Told, hand_options, plural, standings_of, streams_meant
 from spark_streams.commands.shared import connect
 
 if TYPE_CHECKING:
@@ -19,16 +19,7 @@ if TYPE_CHECKING:
 @click.option("--consumer", metavar="CONSUMER", help="Only this consumer, and those that it has made as a query.")
 @click.option("--forget-pending", is_flag=True, help="With --consumer: also where entries are pending for it.")
 @hand_options
-def delete(
-    names: tuple[str, ...],
-    consumer: str | None,
-    forget_pending: bool,
-    group: str,
-    yes: bool,
-    even_active: bool,
-    url: str,
-    as_json: bool,
-) -> None:
+def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, hand: Hand) -> None:
     """Delete a group of STREAM (XGROUP DESTROY), or one consumer of it (XGROUP DELCONSUMER), and what queries keep on
     the server for it. What was pending is forgotten: nobody is given it again.
 
@@ -45,12 +36,12 @@ def delete(
     """
     if forget_pending and consumer is None:
         raise click.UsageError("--forget-pending goes with --consumer")
-    told = Told(yes, as_json)
-    with connect(url) as server:
+    told = Told(hand.yes, hand.as_json)
+    with connect(hand.url) as server:
         if consumer is None:
-            _groups(server, names, group, even_active, told)
+            _groups(server, names, hand, told)
         else:
-            _consumers(server, names, group, consumer, forget_pending, even_active, told)
+            _consumers(server, names, hand, consumer, forget_pending, told)
     pending = sum(one.pending for one in told.reports)
     what = plural(len(told.reports), "group") if consumer is None else f"consumer {consumer}"
     told.show(
@@ -63,12 +54,13 @@ def delete(
     )
 
 
-def _groups(server: Server, names: Sequence[str], group: str, even_active: bool, told: Told) -> None:
+def _groups(server: Server, names: Sequence[str], hand: Hand, told: Told) -> None:
     from spark_streams.groups.afterwards import after_deleting_group, what_waits
     from spark_streams.groups.delete import delete_group, forget_kept, plan_delete_group, plan_forget
     from spark_streams.groups.kept_keys import entries_waiting, find_kept, kept_by_stream
     from spark_streams.wire.xinfo import group_named
 
+    group = hand.group
     streams = streams_meant(server, names, group)
     found = find_kept(server, group, streams)
     waiting = entries_waiting(server, found)
@@ -80,9 +72,9 @@ def _groups(server: Server, names: Sequence[str], group: str, even_active: bool,
     standings = standings_of(server, [one for one in streams if one in there or not kept[one]], group)
     told.carry_out(
         standings,
-        [why for one in standings for why in one.in_use(None, even_active)],
+        [why for one in standings for why in one.in_use(None, hand.even_active)],
         lambda one: (
-            delete_group(server, one, kept[one.stream], even_active)
+            delete_group(server, one, kept[one.stream], hand.even_active)
             if told.yes
             else plan_delete_group(one, kept[one.stream])
         ),
@@ -97,19 +89,14 @@ def _groups(server: Server, names: Sequence[str], group: str, even_active: bool,
 
 
 def _consumers(
-    server: Server,
-    names: Sequence[str],
-    group: str,
-    consumer: str,
-    forget_pending: bool,
-    even_active: bool,
-    told: Told,
+    server: Server, names: Sequence[str], hand: Hand, consumer: str, forget_pending: bool, told: Told
 ) -> None:
     from spark_streams.groups.afterwards import after_deleting_consumer
     from spark_streams.groups.delete import consumers_with, delete_consumer, kept_for, plan_delete_consumer
 
+    group = hand.group
     standings = standings_of(server, names, group)
-    refused = [why for one in standings for why in one.in_use(consumers_with(one, consumer), even_active)]
+    refused = [why for one in standings for why in one.in_use(consumers_with(one, consumer), hand.even_active)]
     for one in standings:
         held = sum(other.pending for other in one.of(consumers_with(one, consumer)))
         if held and not forget_pending and not told.yes:
@@ -122,7 +109,7 @@ def _consumers(
         standings,
         refused,
         lambda one: (
-            delete_consumer(server, one, consumer, forget_pending, even_active)
+            delete_consumer(server, one, consumer, forget_pending, hand.even_active)
             if told.yes
             else plan_delete_consumer(one, consumer, kept_for(server, one.stream, group, consumer))
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,18 +24,31 @@ F = TypeVar("F", bound=Callable[..., Any])
 Row = Sequence[object]
 
 
-def hand_options(command: F) -> F:
-    """Those of every hand: --group, --yes, --even-active, the server, --json."""
-    options = (
-        click.option("--group", required=True, help="The group."),
-        click.option("--yes", is_flag=True, help="Do it; else only what it would change is printed."),
-        click.option(
-            "--even-active", is_flag=True, help="Also where a consumer that is no query was active in the last minute."
-        ),
+@dataclass(frozen=True)
+class Hand:
+    """The options of every command that changes groups. yes: change, else only tell; even_active: also if a consumer
+    that is not a query was active in the last minute."""
+
+    group: str
+    yes: bool
+    even_active: bool
+    url: str
+    as_json: bool
+
+
+def hand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add --group, --yes, --even-active, the server and --json. The command gets them as `hand`, a Hand."""
+
+    @click.option("--group", required=True, help="The group.")
+    @click.option("--yes", is_flag=True, help="Do it; else only what it would change is printed.")
+    @click.option(
+        "--even-active", is_flag=True, help="Also where a consumer that is no query was active in the last minute."
     )
-    for option in reversed(options):
-        command = option(command)
-    return url_option(json_option(command))
+    @functools.wraps(command)
+    def with_hand(*, group: str, yes: bool, even_active: bool, url: str, as_json: bool, **others: Any) -> None:
+        command(hand=Hand(group, yes, even_active, url, as_json), **others)
+
+    return url_option(json_option(with_hand))
 
 
 def streams_meant(server: Server, names: Sequence[str], group: str | None) -> list[str]:
@@ -87,6 +101,11 @@ class Told:
     reports: list[Any] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     then: list[str] = field(default_factory=list)
+
+    @property
+    def entries(self) -> int:
+        """How many entries the reports tell of."""
+        return sum(report.entries for report in self.reports)
 
     def carry_out(self, standings: Sequence[Standing], refused: Sequence[str], work: Callable[[Standing], Any]) -> None:
         """The work of each stream, when none of them is refused. Raises GroupInUseError, and what the work raises: then

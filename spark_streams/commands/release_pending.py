@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from spark_streams.commands.claim_pending import choice_of, choice_options
-from spark_streams.commands.hands import Told, hand_options, plural, standings_of
+from spark_streams.commands.choice import choice_of, choice_options
+from spark_streams.commands.hands import Hand, Told, hand_options, plural, standings_of
 from spark_streams.commands.shared import connect
 
 
@@ -21,21 +23,7 @@ from spark_streams.commands.shared import connect
 )
 @choice_options
 @hand_options
-def release(
-    names: tuple[str, ...],
-    consumer: str,
-    mode: str,
-    idle: int | None,
-    ids: tuple[str, ...],
-    first: str | None,
-    last: str | None,
-    limit: int | None,
-    group: str,
-    yes: bool,
-    even_active: bool,
-    url: str,
-    as_json: bool,
-) -> None:
+def release(names: tuple[str, ...], consumer: str, mode: str, hand: Hand, **chosen: Any) -> None:
     """Give entries that are pending for a consumer back to its group (XNACK; Redis 8.8 or the bundled engine).
 
     Released entries are pending for no consumer. The next query of the group takes them at once, without `claimIdle`.
@@ -55,21 +43,22 @@ def release(
     from spark_streams.groups.release import release as give_back
     from spark_streams.groups.standing import Standing, query_of
 
-    told, choice = Told(yes, as_json), choice_of((consumer,), idle, ids, first, last, limit)
+    told, choice = Told(hand.yes, hand.as_json), choice_of((consumer,), chosen)
 
     def work(one: Standing) -> Released:
-        left = choice.less(sum(report.entries for report in told.reports))
-        return give_back(server, one, left, mode, even_active) if yes else plan_release(server, one, left, mode)
+        left = choice.less(told.entries)
+        if hand.yes:
+            return give_back(server, one, left, mode, hand.even_active)
+        return plan_release(server, one, left, mode)
 
-    with connect(url) as server:
-        standings = standings_of(server, names, group)
-        refused = [why for one in standings for why in one.in_use([consumer], even_active)]
+    with connect(hand.url) as server:
+        standings = standings_of(server, names, hand.group)
+        refused = [why for one in standings for why in one.in_use([consumer], hand.even_active)]
         told.carry_out(standings, refused, work)
     if any(query_of(consumer) in one.marks for one in standings):
         told.then += after_releasing(query_of(consumer))
-    entries = sum(one.entries for one in told.reports)
     told.show(
         ("stream", "group", "consumer", "entries", "mode"),
         lambda one: (one.stream, one.group, one.consumer, one.entries, one.mode),
-        f"released {plural(entries, 'entry', 'entries')}",
+        f"released {plural(told.entries, 'entry', 'entries')}",
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_streams.commands.hands import Told, hand_options, plural, server_time, standings_of, streams_meant
+from spark_streams.commands.hands import Hand, Told, hand_options, plural, server_time, standings_of, streams_meant
 from spark_streams.commands.shared import connect, json_option, url_option
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ def target_of(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
 @click.option("--to", "target", metavar="POSITION", required=True, callback=target_of, help="Where it is to stand.")
 @hand_options
-def seek(
-    names: tuple[str, ...], target: Target, group: str, yes: bool, even_active: bool, url: str, as_json: bool
-) -> None:
+def seek(names: tuple[str, ...], target: Target, hand: Hand) -> None:
     """Set a group of STREAM to another position (XGROUP SETID). What lies above it is yet to be given.
 
     \b
@@ -57,17 +55,19 @@ def seek(
     from spark_streams.groups.seek import plan_seek
     from spark_streams.groups.seek import seek as move
 
-    with connect(url) as server:
-        now, told = server_time(server), Told(yes, as_json)
-        standings = standings_of(server, names, group)
-        refused = [why for one in standings for why in one.in_use(None, even_active)]
+    with connect(hand.url) as server:
+        now, told = server_time(server), Told(hand.yes, hand.as_json)
+        standings = standings_of(server, names, hand.group)
+        refused = [why for one in standings for why in one.in_use(None, hand.even_active)]
         told.carry_out(
             standings,
             refused,
-            lambda one: move(server, one, target, now, even_active) if yes else plan_seek(server, one, target, now)[0],
+            lambda one: (
+                move(server, one, target, now, hand.even_active) if hand.yes else plan_seek(server, one, target, now)[0]
+            ),
         )
         for one, report in zip(standings, told.reports, strict=True):
-            told.then += after_seek(one.stream, group, one.marks, report.position_before, report.position)
+            told.then += after_seek(one.stream, hand.group, one.marks, report.position_before, report.position)
     again = sum(one.read_again for one in told.reports)
     skipped = sum(one.skipped for one in told.reports)
     told.show(
