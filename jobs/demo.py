@@ -31,7 +31,6 @@ from spark_streams.commands.shared import connect, url_option
 from spark_streams.errors import RStreamError
 from spark_streams.jobs.command import SETTINGS, run
 from spark_streams.monitor.groups import StreamView, view_streams
-from spark_streams.spark.quick_start import use_class_archive
 from spark_streams.wire.address import Address
 from spark_streams.wire.sentinel import master
 from spark_streams.wire.server import Server
@@ -126,7 +125,6 @@ def submit(job: str, url: str) -> dict[str, Any]:
     environment = {**os.environ, "RSTREAM_URL": url}
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    use_class_archive(environment)
     if console.is_terminal:  # spark-submit stands between the job and the terminal; rich asks these
         environment.update(TTY_COMPATIBLE="1", COLUMNS=str(console.width))
     finished = subprocess.run(command, env=environment, check=False)

@@ -237,33 +237,36 @@ make_venv() {
   rm -f "$venv/.setup.making" "$venv/.setup.log"
 }
 
-# ------------------------------------------------------------------------------------------------------------- quick Sparks
+# ------------------------------------------------------------------------------------------------------------- JVMs of tests
 
-# As `rstream quicken` does, in the environment itself: Java maps Spark's classes as they were after a first run, Spark's Python
-# processes find PySpark compiled. And Java compiles little, and collects garbage with one thread, as suits minutes of life. For
-# the environment that is active; without it the tests only take longer.
-quicken_spark() {
-  local options
-  # A dozen processes of Python a query import the package: where the environment forbids them to keep what they compile, too.
-  in_root python -m compileall -q spark_streams tests pyspark_rstream.py
-  if [ "${1-}" = few ]; then
-    in_root python -m spark_streams.spark.compiled_zips
-    return
-  fi
-  step "letting Spark start in half the time" quicken || return 0
-  options=$(quicken 2>/dev/null)
-  export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} $options -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# The JVMs of the tests map Spark's classes from an archive that a first Spark writes, instead of reading and checking them in each
+# start. They compile little and collect garbage with one thread, because they live for minutes. These are options of the JVM:
+# nothing in PySpark's installation changes. Without the archive, tests only take longer.
+share_classes() {
+  local archive made
+  compile_modules
+  archive=$VIRTUAL_ENV/cache/classes-$({ echo "$JAVA_HOME"; python -c 'import pyspark; print(pyspark.__file__, pyspark.__version__)'; } | cksum | cut -d' ' -f1).jsa
+  made=$archive.$$
+  # Spark's scripts split these options at blanks.
+  case $archive in *' '*) return 0 ;; esac
+  mkdir -p "$VIRTUAL_ENV/cache"
+  [ -f "$archive" ] || step "writing Spark's classes to an archive for the tests" with_jvm_options "-XX:ArchiveClassesAtExit=$made" python -m tests.warm_up
+  [ ! -f "$made" ] || mv "$made" "$archive"
+  [ -f "$archive" ] || return 0
+  export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} -XX:SharedArchiveFile=$archive $quiet_jvm -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 }
 
-# The same for programs that start Sparks by themselves: they find it in the environment's cache.
-start_quickly() {
-  export XDG_CACHE_HOME="$venv/cache"
-  [ -d "$XDG_CACHE_HOME/rstream" ] || step "letting Spark start in half the time" quicken || true
+# Java would print at each start why an archive does not fit.
+quiet_jvm='-Xlog:disable -Xlog:all=error:stderr'
+
+with_jvm_options() {
+  local options=$1
+  shift
+  in_root env SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} $options $quiet_jvm" "$@"
 }
 
-quicken() {
-  in_root env XDG_CACHE_HOME="$VIRTUAL_ENV/cache" python -m spark_streams.cli quicken
-}
+# A dozen Python processes per query import the package, also if the environment forbids them to write bytecode.
+compile_modules() { in_root python -m compileall -q spark_streams tests pyspark_rstream.py; }
 
 in_root() (cd "$root" && exec "$@")
 

@@ -18,7 +18,6 @@ from spark_streams.commands.groups import groups
 from spark_streams.commands.init import init
 from spark_streams.commands.lag import lag
 from spark_streams.commands.pending import pending
-from spark_streams.commands.quicken import quicken
 from spark_streams.commands.replay import replay
 from spark_streams.commands.report import report
 from spark_streams.commands.run import run
@@ -54,7 +53,6 @@ def main() -> None:
       rstream dead list                 what could not be processed
       rstream init etl --stream orders  a job's configuration to begin with
       rstream run etl --config etl.toml a job of Spark, without a program of your own
-      rstream quicken                   Spark starts in half the time from then on
       rstream doctor                    whether a server is fit for streams, and what to set
       rstream url                       where other clients find the bundled engine
       rstream COMMAND --help            more of these
@@ -63,7 +61,7 @@ def main() -> None:
 
 for _command in (
     *(streams, shards, show, tail, groups, replay, lag, pending, top, report, exporter, add, dead),
-    *(doctor, init, run, quicken, url, serve),
+    *(doctor, init, run, url, serve),
 ):
     main.add_command(_command)
 

@@ -27,8 +27,21 @@ _TYPED, _ENVIRONMENT = "rstream.typed", "rstream.environment"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+# Commands that are no more, and what to use instead.
+REMOVED = {
+    "quicken": "rstream quicken was removed: the package changes no installation of PySpark. For a driver that starts "
+    "faster pass a class archive to the JVM (docs/performance.md, The first row). What quicken changed is undone by "
+    "pip install --force-reinstall --no-deps pyspark==VERSION and by removing spark-*.jsa from ~/.cache/rstream",
+}
+
+
 class Group(click.Group):
     """Errors of ours become one line and exit code 1."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] in REMOVED:
+            ctx.fail(REMOVED[args[0]])
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.config import FREE, Config, value_at
-from spark_streams.spark.quick_start import use_class_archive
 
 # What [spark] holds: `master`, `submit`, and any key of Spark's, `spark.…`.
 SHAPE = FREE
@@ -62,7 +61,6 @@ def prepare(settings: SparkSettings) -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if settings.master.startswith("local"):  # elsewhere Pythons have places of their own
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    use_class_archive(os.environ)
 
 
 def has_java() -> bool:

