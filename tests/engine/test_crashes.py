@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_streams.engine import EngineStartError, LocalEngine
-from spark_streams.engine.persistence.aof_loader import CorruptFileError
+from spark_streams.engine.persistence.aof_loader import CorruptFileError, UnknownCommandError
 from spark_streams.engine.persistence.aof_writer import PersistenceError
 from tests.engine.state import Inside, state
 from tests.engine.test_against_redis import EXAMPLES
@@ -25,6 +25,7 @@ from tests.engine.wire import Wire, wire
 from tests.servers import Server
 
 FILE = "appendonly.aof"
+BEFORE = Path(__file__).parents[1] / "data" / "version_0.1"
 
 
 def sample(directory: Path) -> tuple[bytes, list[int]]:
@@ -112,6 +113,41 @@ def test_damage_is_refused_with_its_offset(tmp_path: Path, damage: tuple[bytes, 
         Inside(tmp_path)
     assert max(end for end in [0, 23, *ends] if end <= at) <= found.value.offset <= at + len(damage[1])
     assert (tmp_path / FILE).read_bytes() == broken
+
+
+@pytest.mark.parametrize("name", ["RPUSH", "RPOP", "MOVE"])
+def test_a_file_of_version_0_1_with_a_removed_command_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    """Also within a transaction. The file stays as it was, and the error says how it becomes loadable."""
+    data = (BEFORE / "lists.aof").read_bytes()
+    for other in {b"RPUSH": b"LPUSH", b"MOVE": b"EXPIRE", b"RPOP": b"LPOP"}.items():
+        if other[0] != name.encode():
+            data = data.replace(b"$%d\r\n%b" % (len(other[0]), other[0]), b"$%d\r\n%b" % (len(other[1]), other[1]))
+    (tmp_path / FILE).write_bytes(data)
+    at = data.index(b"*", data.index(name.encode()) - 8)
+    with pytest.raises(UnknownCommandError, match=f"holds {name} at offset {at}, .* BGREWRITEAOF .*redis-cli --pipe"):
+        Inside(tmp_path)
+    assert (tmp_path / FILE).read_bytes() == data
+
+
+def test_a_removed_command_behind_a_damaged_length_is_not_cut_off(tmp_path: Path) -> None:
+    data = (BEFORE / "lists.aof").read_bytes()
+    at = data.index(b"*4\r\n$5\r\nRPUSH")
+    broken = data[:at].replace(b"$1\r\na\r\n", b"$9000\r\na\r\n") + data[at : data.index(b"*2\r\n$4\r\nLPOP")]
+    (tmp_path / FILE).write_bytes(broken)
+    with pytest.raises(CorruptFileError, match="runs over the command at offset"):
+        Inside(tmp_path)
+    assert (tmp_path / FILE).read_bytes() == broken
+
+
+def test_a_file_that_version_0_1_has_rewritten_is_loaded(tmp_path: Path) -> None:
+    """With its list, and the key that was moved to another database."""
+    (tmp_path / FILE).write_bytes((BEFORE / "lists_rewritten.aof").read_bytes())
+    inside = Inside(tmp_path)
+    assert inside.call("XPENDING", "s", "g")[:1] == [1]
+    assert inside.call("XLEN", "s") == 2
+    assert inside.call("LRANGE", "l", 0, -1) == [b"b", b"c"]
+    assert [inside.call(*words) for words in (("SELECT", 1), ("GET", "k"))] == [b"OK", b"v"]
+    inside.stop()
 
 
 def test_an_engine_process_says_why_it_cannot_start(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from spark_streams.engine.persistence.dump import dump
+from spark_streams.engine.persistence.listpack import BadDataError
 from spark_streams.engine.persistence.rdb import STREAM_2, STREAM_4, STREAM_5
-from spark_streams.engine.persistence.rdb_encodings import BadDataError
 from spark_streams.engine.persistence.restore import load
 from spark_streams.engine.store.idempotence import message_of
 from spark_streams.engine.store.node_limits import NodeLimits

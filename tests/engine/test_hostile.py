@@ -59,7 +59,7 @@ def absurd(chance: random.Random) -> bytes:
         wanted = abs(spec.arity) - len(words) + (chance.randint(0, 6) if spec.arity < 0 else 0)
         words += [b"sgtk"[at : at + 1] if chance.random() < 0.3 else chance.choice(WORDS)
                   for at in (chance.randrange(4) for _ in range(max(wanted, 0)))]  # fmt: skip
-        if words[0] in (b"blpop", b"brpop", b"xread", b"xreadgroup") and chance.random() < 0.9:
+        if words[0] in (b"blpop", b"xread", b"xreadgroup") and chance.random() < 0.9:
             return command(b"MULTI") + command(*words) + command(b"EXEC")
         return command(*words)
 

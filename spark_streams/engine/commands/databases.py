@@ -1,4 +1,4 @@
-"""COPY MOVE SWAPDB TOUCH RANDOMKEY, OBJECT and MEMORY: keys between databases, and what is known about them."""
+"""COPY SWAPDB TOUCH RANDOMKEY, OBJECT and MEMORY: keys between databases, and what is known about them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,6 @@ def _database(engine: Engine, text: bytes, problem: str = "ERR value is not an i
     if not 0 <= number < len(engine.databases):
         raise CommandError("ERR DB index is out of range")
     return engine.databases[number]
-
-
-def _put(db: Database, key: bytes, value: Value, due: int | None) -> None:
-    db.remove(key, changes=0)
-    db.set(key, value)
-    if due is not None:
-        db.expires[key] = due
 
 
 def copy_of(value: Value) -> Value:
@@ -58,22 +51,11 @@ def copy(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     value = source.get(args[1])
     if value is None or (target.get(args[2]) is not None and not replace):
         return integer(0)
-    _put(target, args[2], copy_of(value), source.expires.get(args[1]))
-    return integer(1)
-
-
-@command("move", 3, "write fast", (1, 1, 1))
-def move(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """MOVE key database"""
-    source, target, key = client.db, _database(engine, args[2]), args[1]
-    if source is target:
-        raise CommandError("ERR source and destination objects are the same")
-    value = source.get(key)
-    if value is None or target.get(key) is not None:
-        return integer(0)
-    due = source.expires.get(key)
-    source.remove(key, changes=0)
-    _put(target, key, value, due)
+    due = source.expires.get(args[1])
+    target.remove(args[2], changes=0)
+    target.set(args[2], copy_of(value))
+    if due is not None:
+        target.expires[args[2]] = due
     return integer(1)
 
 

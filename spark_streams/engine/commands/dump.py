@@ -1,4 +1,4 @@
-"""DUMP and RESTORE: a key's value in Redis' own format, both ways."""
+"""DUMP and RESTORE: a stream in Redis' own format, both ways."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.core import Engine
 from spark_streams.engine.persistence import snapshot
 from spark_streams.engine.persistence.dump import dump as payload_of
-from spark_streams.engine.persistence.rdb_encodings import BadDataError, TooLargeError
-from spark_streams.engine.persistence.restore import WrongVersionError, load
+from spark_streams.engine.persistence.listpack import BadDataError, TooLargeError
+from spark_streams.engine.persistence.restore import OtherTypeError, WrongVersionError, load
 from spark_streams.engine.resp.replies import NIL, OK, CommandError, Reply, bulk
-from spark_streams.engine.store.keyspace import Value
 from spark_streams.engine.store.memory import size_of
+from spark_streams.engine.store.stream import Stream
 
 _USUAL_GROWTH = 8  # bytes in memory for a byte of a payload
 
 
 @command("dump", 2, "readonly", (1, 1, 1))
 def dump(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """DUMP key"""
+    """DUMP key: of a stream"""
     value = client.db.get(args[1])
-    return NIL if value is None else bulk(payload_of(value, engine.now))
+    if value is None:
+        return NIL
+    if not isinstance(value, Stream):
+        raise CommandError("ERR this engine dumps streams only")
+    return bulk(payload_of(value, engine.now))
 
 
 @command("restore", -4, "write denyoom effect", (1, 1, 1))
@@ -81,7 +85,7 @@ def _restore_options(args: list[bytes]) -> tuple[bool, bool]:
     return replace, absolute
 
 
-def _value_of(payload: bytes, engine: Engine) -> Value:
+def _value_of(payload: bytes, engine: Engine) -> Stream:
     """Raises CommandError if the payload cannot be read, or its value is larger than a small payload may become."""
     limit = engine.config.number("proto-max-bulk-len") + _USUAL_GROWTH * len(payload)
     room = engine.memory.room()
@@ -95,5 +99,7 @@ def _value_of(payload: bytes, engine: Engine) -> Value:
         ) from None
     except WrongVersionError:
         raise CommandError("ERR DUMP payload version or checksum are wrong") from None
+    except OtherTypeError:
+        raise CommandError("ERR this engine restores streams only, and the payload is of another type") from None
     except BadDataError:
         raise CommandError("ERR Bad data format") from None

@@ -9,6 +9,7 @@ What may be wrong, and what happens:
 
     the file ends within a command, or within MULTI … EXEC      a torn write: cut off there, or refused if so configured
     it ends in zeros                                            the same: a file system that had lost its power
+    a command of Redis that is not in this engine               UnknownCommandError, which names it; nothing is changed
     anything else                                               CorruptFileError with the offset; nothing is changed
 
 A damaged length can make the rest of a file look like one unfinished command. So what is left unfinished must not hold
@@ -28,7 +29,7 @@ from pathlib import Path
 import hiredis
 
 from spark_streams.engine.client import Client
-from spark_streams.engine.command_table import COMMANDS, find
+from spark_streams.engine.command_table import COMMANDS, REFUSED, find
 from spark_streams.engine.persistence.kept_engine import KeptEngine
 from spark_streams.engine.resp.replies import CommandError
 from spark_streams.engine.store import entryid
@@ -55,6 +56,20 @@ class CorruptFileError(Exception):
         )
 
 
+class UnknownCommandError(CorruptFileError):
+    """The append-only file is sound, and holds a command that this engine does not have."""
+
+    def __init__(self, path: Path, offset: int, name: str) -> None:
+        self.path, self.offset, self.reason = path, offset, REFUSED[name.lower().encode()].decode()
+        Exception.__init__(
+            self,
+            f"the append-only file {path} holds {name} at offset {offset}, which this engine does not have: "
+            f"{self.reason}. Nothing was changed. An engine of an earlier version rewrites the file without {name}: "
+            f"start it, send BGREWRITEAOF and stop it. A Redis server takes the file as it is: "
+            f"redis-cli --pipe < '{path}'",
+        )
+
+
 class TornFileError(CorruptFileError):
     """The file ends within a command: what a crash leaves behind."""
 
@@ -64,7 +79,11 @@ class LoadingStoppedError(Exception):
 
 
 class _RefusedError(Exception):
-    """The command behind so many sound ones cannot be taken."""
+    """The command behind so many sound ones cannot be taken. name: of a command of Redis that is not in this engine."""
+
+    def __init__(self, reason: str, name: str = "") -> None:
+        self.name = name
+        super().__init__(reason)
 
 
 class Loader:
@@ -109,6 +128,8 @@ class Loader:
             if self._is_zero(at):
                 start = at if self._queue is None else self._offset(self._before_multi)[0]
                 raise TornFileError(self._path, start, "the file ends in zeros") from None
+            if problem.name and not reason:
+                raise UnknownCommandError(self._path, at, problem.name) from None
             raise CorruptFileError(self._path, at, reason or str(problem)) from None
         if self._queue is not None:
             at, reason = self._offset(self._before_multi)
@@ -202,7 +223,8 @@ class Loader:
         try:
             spec = find(args)
         except CommandError as problem:
-            raise _RefusedError(problem.text[:200].decode("utf-8", "replace")) from None
+            name = args[0].decode().upper() if args[0].lower() in REFUSED else ""
+            raise _RefusedError(problem.text[:200].decode("utf-8", "replace"), name) from None
         if "write" not in spec.flags and spec.name != "select":
             raise _RefusedError(f"{args[0][:20]!r} is no command that changes anything")
         assert spec.handler is not None
@@ -219,7 +241,8 @@ class Loader:
             rest = file.read()
         for match in _BEGIN.finditer(rest):
             spec = COMMANDS.get(match[1].lower())
-            known = spec is not None and (not spec.flags or "write" in spec.flags)  # a container has no flags
+            # A container has no flags.
+            known = match[1].lower() in REFUSED if spec is None else not spec.flags or "write" in spec.flags
             if known and _runs_to_the_end(rest, match.start() + 2):
                 swallowed = f"a length runs over the command at offset {unfinished + match.start() + 2}"
                 raise CorruptFileError(self._path, unfinished, swallowed)

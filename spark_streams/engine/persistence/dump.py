@@ -1,60 +1,41 @@
-"""A value's payload, as DUMP gives it (rdb.py), for the oldest Redis that can hold all of it: 7.0, 8.6 or 8.8."""
+"""A stream's payload, as DUMP gives it (rdb.py), for the oldest Redis that can hold all of it: 7.0, 8.6 or 8.8."""
 
 from __future__ import annotations
 
 from itertools import dropwhile
 
 from spark_streams.engine.persistence.crc64 import crc64
+from spark_streams.engine.persistence.listpack import pack
 from spark_streams.engine.persistence.rdb import (
-    HASH,
-    LIST,
     SAME_FIELDS,
-    SET,
     STREAM_2,
     STREAM_3,
     STREAM_4,
     STREAM_5,
-    STRING,
     put_id,
     put_length,
     put_string,
 )
-from spark_streams.engine.persistence.rdb_encodings import pack
 from spark_streams.engine.store.entry import fields_of
 from spark_streams.engine.store.group import Group
 from spark_streams.engine.store.idempotence import Idempotence
-from spark_streams.engine.store.keyspace import Value
 from spark_streams.engine.store.node import Node
 from spark_streams.engine.store.pel_range import Consumer
 from spark_streams.engine.store.stream import Stream
 from spark_streams.ids import U64_MAX
 
 _VERSIONS = {STREAM_2: 10, STREAM_4: 13, STREAM_5: 14}  # of the format that brought a type of stream
-_VERSION = 10  # of all other types: Redis 7.0
 
 
-def dump(value: Value, now: int, newest: bool = False) -> bytes:
-    """The payload of a value at this time in Unix milliseconds.
+def dump(stream: Stream, now: int, newest: bool = False) -> bytes:
+    """The payload of a stream at this time in Unix milliseconds.
 
-    `newest`: a stream is written with all that the newest Redis has a place for, as when consumers were last active.
+    `newest`: with all that the newest Redis has a place for, as when consumers were last active.
     """
-    out = bytearray()
-    version = _VERSION
-    if isinstance(value, Stream):
-        kind = STREAM_5 if newest else _kind_of(value)
-        version = _VERSIONS[kind]
-        out.append(kind)
-        _put_stream(out, value, kind, now)
-    elif isinstance(value, bytes):
-        out.append(STRING)
-        put_string(out, value)
-    else:
-        items = [word for pair in value.items() for word in pair] if isinstance(value, dict) else list(value)
-        out.append(HASH if isinstance(value, dict) else SET if isinstance(value, set) else LIST)
-        put_length(out, len(value))
-        for item in items:
-            put_string(out, item)
-    out += version.to_bytes(2, "little")
+    kind = STREAM_5 if newest else _kind_of(stream)
+    out = bytearray([kind])
+    _put_stream(out, stream, kind, now)
+    out += _VERSIONS[kind].to_bytes(2, "little")
     out += crc64(bytes(out)).to_bytes(8, "little")
     return bytes(out)
 

@@ -1,4 +1,4 @@
-"""Values as bytes, in Redis' own format: what DUMP gives and RESTORE takes.
+"""A stream as bytes, in Redis' own format: what DUMP gives and RESTORE takes. Other types are refused.
 
     type 1 | value … | RDB version 2, little endian | CRC-64 of all before it 8, little endian
 
@@ -18,23 +18,18 @@ and in a node's listpack
     entries | deleted | fields n | field … | 0
     flags | ms | seq | [fields n | field value …  or, where the fields are the first entry's,  value …] | elements
 
-with ids as differences to the node's. Read is whatever Redis from 5.0 to 8.10 writes for the types that the engine has.
-Written is what Redis 7.0 reads; a stream that remembers messages (XADD IDMP) is written for 8.6, one of which XNACK has
-released entries for 8.8: what is older has no place for them. Sources: `rdb.c`, `t_stream.c`, `cluster.c`.
+with ids as differences to the node's. RESTORE reads the streams of Redis 5.0 to 8.10. DUMP writes what Redis 7.0 reads;
+a stream that remembers messages (XADD IDMP) is written for 8.6, one of which XNACK has released entries for 8.8. Older
+versions have no place for these. Sources: `rdb.c`, `t_stream.c`, `cluster.c`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from spark_streams.engine.persistence.rdb_encodings import PER_ELEMENT, BadDataError, TooLargeError
+from spark_streams.engine.persistence.listpack import PER_ELEMENT, BadDataError, TooLargeError, unpack
 from spark_streams.ids import U64_MAX
 
-# Types, by their names in `rdb.h`.
-STRING, LIST, SET, HASH = 0, 1, 2, 4
-HASH_ZIPMAP, LIST_ZIPLIST, SET_INTSET, HASH_ZIPLIST, LIST_QUICKLIST = 9, 10, 11, 13, 14
-STREAM, HASH_LISTPACK, LIST_QUICKLIST_2, STREAM_2, SET_LISTPACK, STREAM_3 = 15, 16, 18, 19, 20, 21
-STREAM_4, STREAM_5 = 26, 27
+# Types of streams, by their names in `rdb.h`.
+STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5 = 15, 19, 21, 26, 27
 DELETED, SAME_FIELDS = 1, 2  # flags of an entry in a node
 _MAX_RATIO = 90  # LZF cannot do better: 264 bytes from 3
 
@@ -90,15 +85,12 @@ class Source:
         if self.room < 0:
             raise TooLargeError
 
-    def unpacked(self, unpack: Callable[[bytes, int], list[bytes]], kept: bool = True) -> list[bytes]:
-        """The elements of a packed string. kept: they become part of the value as they are."""
+    def listpack(self) -> list[bytes]:
+        """The elements of a listpack. They take no room: the entries that are made of them do."""
         room = self.room
         packed = self.string()
         elements = unpack(packed, self.room // PER_ELEMENT)
-        if kept:
-            self.charge(len(elements) * PER_ELEMENT)
-        else:
-            self.room = room
+        self.room = room
         return elements
 
     def take(self, count: int) -> bytes:

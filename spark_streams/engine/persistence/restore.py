@@ -1,37 +1,25 @@
-"""The value of a payload (rdb.py), as RESTORE takes it: from any Redis of 5.0 to 8.10."""
+"""The stream of a payload (rdb.py), as RESTORE takes it: from any Redis of 5.0 to 8.10."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from itertools import groupby
 
 from spark_streams.engine.persistence.crc64 import crc64
+from spark_streams.engine.persistence.listpack import BadDataError
 from spark_streams.engine.persistence.rdb import (
     DELETED,
-    HASH,
-    HASH_LISTPACK,
-    HASH_ZIPLIST,
-    LIST,
-    LIST_QUICKLIST,
-    LIST_QUICKLIST_2,
-    LIST_ZIPLIST,
     SAME_FIELDS,
-    SET,
-    SET_INTSET,
-    SET_LISTPACK,
     STREAM,
     STREAM_2,
     STREAM_3,
     STREAM_4,
     STREAM_5,
-    STRING,
     Source,
 )
-from spark_streams.engine.persistence.rdb_encodings import BadDataError, unpack, unpack_intset, unpack_ziplist
 from spark_streams.engine.store.entry import entry_wire, fields_wire
 from spark_streams.engine.store.group import Group, distance
 from spark_streams.engine.store.idempotence import MAX_DURATION, MAX_SIZE, Idempotence
-from spark_streams.engine.store.keyspace import Value
 from spark_streams.engine.store.node_limits import NodeLimits
 from spark_streams.engine.store.pel_range import Consumer, PelRange
 from spark_streams.engine.store.stream import Stream
@@ -46,10 +34,14 @@ class WrongVersionError(ValueError):
     """The payload is of a newer version than this, or its checksum does not fit."""
 
 
-def load(payload: bytes, limits: NodeLimits, now: int, room: int = 1 << 62) -> Value:
-    """The value of a payload, of `room` bytes in memory at the most.
+class OtherTypeError(Exception):
+    """The payload is sound and holds no stream."""
 
-    Raises WrongVersionError, BadDataError, TooLargeError.
+
+def load(payload: bytes, limits: NodeLimits, now: int, room: int = 1 << 62) -> Stream:
+    """The stream of a payload, of `room` bytes in memory at the most.
+
+    Raises WrongVersionError, OtherTypeError, BadDataError, TooLargeError.
     """
     if len(payload) < 10 or int.from_bytes(payload[-10:-8], "little") > READ_VERSION:
         raise WrongVersionError
@@ -59,57 +51,16 @@ def load(payload: bytes, limits: NodeLimits, now: int, room: int = 1 << 62) -> V
     source = Source(payload[:-10], room)
     try:
         kind = source.take(1)[0]
-        read = _READERS.get(kind)
-        value = _stream(source, kind, limits, now) if kind in _STREAM_KINDS else read(source) if read else None
+        if kind not in _STREAM_KINDS and kind <= max(_STREAM_KINDS):
+            raise OtherTypeError
+        value = _stream(source, kind, limits, now) if kind in _STREAM_KINDS else None
     except (IndexError, ValueError, OverflowError) as problem:
         raise BadDataError(str(problem)) from None
-    if value is None or source.at != len(source.data) or not (isinstance(value, bytes | Stream) or value):
-        raise BadDataError("not a value of a type that this engine has")
+    if value is None or source.at != len(source.data):
+        raise BadDataError("not a stream")
     return value
 
 
-def _strings(source: Source) -> list[bytes]:
-    return [source.string() for _ in range(source.count())]
-
-
-def _distinct(found: list[bytes]) -> set[bytes]:
-    if len(set(found)) != len(found):
-        raise BadDataError("a member stands there twice")
-    return set(found)
-
-
-def _pairs(found: list[bytes]) -> dict[bytes, bytes]:
-    value = dict(zip(found[::2], found[1::2], strict=True))
-    if len(value) * 2 != len(found):
-        raise BadDataError("a field stands there twice")
-    return value
-
-
-def _hash(source: Source) -> dict[bytes, bytes]:
-    return _pairs([source.string() for _ in range(2 * source.count(2))])
-
-
-def _quicklist(source: Source, packed: bool) -> list[bytes]:
-    elements: list[bytes] = []
-    for _ in range(source.count()):
-        plain = packed and source.length() == 1
-        elements += [source.string()] if plain else source.unpacked(unpack if packed else unpack_ziplist)
-    return elements
-
-
-_READERS: dict[int, Callable[[Source], Value]] = {
-    STRING: Source.string,
-    LIST: _strings,
-    SET: lambda source: _distinct(_strings(source)),
-    HASH: _hash,
-    LIST_ZIPLIST: lambda source: source.unpacked(unpack_ziplist),
-    SET_INTSET: lambda source: _distinct(source.unpacked(unpack_intset)),
-    HASH_ZIPLIST: lambda source: _pairs(source.unpacked(unpack_ziplist)),
-    LIST_QUICKLIST: lambda source: _quicklist(source, packed=False),
-    HASH_LISTPACK: lambda source: _pairs(source.unpacked(unpack)),
-    LIST_QUICKLIST_2: lambda source: _quicklist(source, packed=True),
-    SET_LISTPACK: lambda source: _distinct(source.unpacked(unpack)),
-}
 _STREAM_KINDS = (STREAM, STREAM_2, STREAM_3, STREAM_4, STREAM_5)
 
 
@@ -119,7 +70,7 @@ def _stream(source: Source, kind: int, limits: NodeLimits, now: int) -> Stream:
         first = source.string()
         if len(first) != 16:
             raise BadDataError("a node without an id")
-        elements = source.unpacked(unpack, kept=False)
+        elements = source.listpack()
         for entry_id, pairs in _entries(int.from_bytes(first, "big"), elements):
             if entry_id <= stream.last_id:
                 raise BadDataError("ids out of order")

@@ -225,8 +225,8 @@ class Stream(NodeList):
     def memory(self) -> int:
         """About how many bytes the stream takes in this process, groups included."""
         entries = sum(node.memory for node in self.nodes)
-        pending = sum(len(group.pending.index.ranges) * 200 + 500 for group in self.groups.values())
-        return 500 + entries + pending
+        groups = sum(len(name) + _memory_of(group) for name, group in self.groups.items())
+        return 500 + entries + groups
 
     def set_last_id(self, last_id: int) -> None:
         """Where the next id must be above (XSETID); not below the newest live entry.
@@ -286,3 +286,8 @@ class Stream(NodeList):
             self.next_slot -= node.slots
             if at == len(self.nodes):
                 self.nodes[-1].unseal()
+
+
+def _memory_of(group: Group) -> int:
+    names = sum(map(len, group.consumers))
+    return 500 + 200 * len(group.pending.index.ranges) + 300 * len(group.consumers) + names

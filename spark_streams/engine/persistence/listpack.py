@@ -1,4 +1,4 @@
-"""Redis' packed encodings, as they stand in dumps: listpack (written and read), ziplist and intset (read).
+"""Redis' listpack: how the entries of a stream's node are packed in a dump.
 
     listpack   total bytes 4 | elements 2 | element … | ff            little endian
     element    encoding and data | its length, backwards
@@ -7,7 +7,7 @@
     110xxxxx +1  13-bit number         f0 +4  longer string                  f1 f2 f3 f4  number of 2, 3, 4, 8 bytes
 
 Numbers come out as their decimal text: to Redis, too, an element is a string that may be stored shorter.
-Sources: `listpack.c`, `ziplist.c`, `intset.c`.
+Source: `listpack.c`.
 """
 
 from __future__ import annotations
@@ -131,50 +131,3 @@ def unpack(data: bytes, most: int = 1 << 62) -> list[bytes]:
     if count not in (0xFFFF, len(elements)):
         raise BadDataError("a listpack counts wrongly")
     return elements
-
-
-def unpack_ziplist(data: bytes, most: int = 1 << 62) -> list[bytes]:
-    """The elements of a ziplist: what Redis before 7.0 packed with. Raises as `unpack`."""
-    if len(data) < 11 or int.from_bytes(data[:4], "little") != len(data) or data[-1] != 0xFF:
-        raise BadDataError("not a ziplist")
-    elements: list[bytes] = []
-    at, end = 10, len(data) - 1
-    while at < end:
-        at += 5 if data[at] == 0xFE else 1
-        if at >= end:
-            raise BadDataError("an element runs over the ziplist")
-        code = data[at]
-        kind = code >> 6
-        if kind < 3:
-            if kind == 0:
-                length, at = code & 63, at + 1
-            elif kind == 1:
-                length, at = (code & 63) << 8 | data[at + 1], at + 2
-            else:
-                length, at = int.from_bytes(data[at + 1 : at + 5], "big"), at + 5
-            elements.append(data[at : at + length])
-            at += length
-        elif 0xF1 <= code <= 0xFD:
-            elements.append(b"%d" % ((code & 15) - 1))
-            at += 1
-        else:
-            size = {0xC0: 2, 0xD0: 4, 0xE0: 8, 0xF0: 3, 0xFE: 1}.get(code)
-            if size is None:
-                raise BadDataError("not an element of a ziplist")
-            elements.append(b"%d" % int.from_bytes(data[at + 1 : at + 1 + size], "little", signed=True))
-            at += 1 + size
-        if at > end:
-            raise BadDataError("an element runs over the ziplist")
-        if len(elements) > most:
-            raise TooLargeError
-    return elements
-
-
-def unpack_intset(data: bytes, most: int = 1 << 62) -> list[bytes]:
-    """The numbers of an intset. Raises as `unpack`."""
-    size, count = int.from_bytes(data[:4], "little"), int.from_bytes(data[4:8], "little")
-    if size not in (2, 4, 8) or len(data) != 8 + size * count:
-        raise BadDataError("not an intset")
-    if count > most:
-        raise TooLargeError
-    return [b"%d" % int.from_bytes(data[at : at + size], "little", signed=True) for at in range(8, len(data), size)]
