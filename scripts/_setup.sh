@@ -237,36 +237,37 @@ make_venv() {
   rm -f "$venv/.setup.making" "$venv/.setup.log"
 }
 
-# ------------------------------------------------------------------------------------------------------------- JVMs of tests
+# ------------------------------------------------------------------------------------------------------------ Spark in tests
 
-# The JVMs of the tests map Spark's classes from an archive that a first Spark writes, instead of reading and checking them in each
-# start. They compile little and collect garbage with one thread, because they live for minutes. These are options of the JVM:
-# nothing in PySpark's installation changes. Without the archive, tests only take longer.
+# The tests start dozens of JVMs and hundreds of Python processes. The JVMs map Spark's classes from an archive that a first Spark
+# writes, compile little and collect garbage with one thread: options of the JVM. Nothing in PySpark's installation changes, and
+# without the archive tests only take longer.
 share_classes() {
-  local archive made
-  compile_modules
-  archive=$VIRTUAL_ENV/cache/classes-$({ echo "$JAVA_HOME"; python -c 'import pyspark; print(pyspark.__file__, pyspark.__version__)'; } | cksum | cut -d' ' -f1).jsa
-  made=$archive.$$
+  local archive quiet='-Xlog:disable -Xlog:all=error:stderr' # Java would print at each start why an archive does not fit
+  import_compiled
+  archive=$VIRTUAL_ENV/cache/classes-$({ echo "$JAVA_HOME" && python -c 'import pyspark; print(pyspark.__file__, pyspark.__version__)'; } | cksum | cut -d' ' -f1).jsa
   # Spark's scripts split these options at blanks.
   case $archive in *' '*) return 0 ;; esac
-  mkdir -p "$VIRTUAL_ENV/cache"
-  [ -f "$archive" ] || step "writing Spark's classes to an archive for the tests" with_jvm_options "-XX:ArchiveClassesAtExit=$made" python -m tests.warm_up
-  [ ! -f "$made" ] || mv "$made" "$archive"
-  [ -f "$archive" ] || return 0
-  export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} -XX:SharedArchiveFile=$archive $quiet_jvm -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+  [ -f "$archive" ] || step "writing Spark's classes to an archive for the tests" write_archive "$archive" "$quiet" || return 0
+  export SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} -XX:SharedArchiveFile=$archive $quiet -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 }
 
-# Java would print at each start why an archive does not fit.
-quiet_jvm='-Xlog:disable -Xlog:all=error:stderr'
-
-with_jvm_options() {
-  local options=$1
-  shift
-  in_root env SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} $options $quiet_jvm" "$@"
+# write_archive FILE OPTIONS: the JVM writes it as it ends, after Python; `cat` ends with the JVM.
+write_archive() {
+  mkdir -p "${1%/*}"
+  in_root env SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS-} -XX:ArchiveClassesAtExit=$1.$$ $2" python -m tests.warm_up 2>&1 | cat &&
+    mv "$1.$$" "$1"
 }
 
-# A dozen Python processes per query import the package, also if the environment forbids them to write bytecode.
-compile_modules() { in_root python -m compileall -q spark_streams tests pyspark_rstream.py; }
+# Spark's Python processes import PySpark from pyspark.zip, out of which Python keeps nothing that it compiles. In this environment
+# they import the same modules from where pip has installed them (S78); and ours, also if the environment forbids to write bytecode.
+import_compiled() {
+  in_root python -m compileall -q spark_streams tests pyspark_rstream.py
+  python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' | (
+    read -r packages
+    printf 'import sys; sys.path[:] = [one for one in sys.path if not one.endswith(("/pyspark.zip", "-src.zip"))]\n' >"$packages/installed_pyspark.pth"
+  )
+}
 
 in_root() (cd "$root" && exec "$@")
 

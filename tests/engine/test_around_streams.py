@@ -32,6 +32,7 @@ XREADGROUP GROUP g c2 STREAMS t > | XINFO GROUPS s | XTRIM s MAXLEN 0 | XRANGE t
 SELECT 0 | SWAPDB 0 1 | XLEN t | EXISTS n | SWAPDB 1 0 | EXISTS n | SWAPDB 0 99 | SWAPDB x 0 | SWAPDB 0 x | SWAPDB 2 2
 TOUCH n b none | EXPIRE n 100 | EXPIREAT n 33177117420 | EXPIRETIME n | PEXPIRETIME n | EXPIRETIME none | EXPIRETIME b
 OBJECT REFCOUNT none | OBJECT IDLETIME none | OBJECT FREQ none | OBJECT FREQ n | OBJECT ENCODING none
+SCAN 18446744073709551616 | HSCAN h 18446744073709551615 | HSCAN h 99999999999999999999
 HSETNX h a 1 | HSETNX h a 2 | HSTRLEN h a | HSTRLEN h b | HSETNX h | SADD t2 a b | SMISMEMBER t2 a x b
 CLIENT PAUSE x | CLIENT PAUSE -1 | CLIENT PAUSE 1 BAD | CLIENT UNPAUSE | CLIENT GETREDIR | CLIENT TRACKING OFF
 CLIENT KILL ID 0 | CLIENT KILL ID x | CLIENT KILL TYPE bad | CLIENT KILL USER nobody | CLIENT KILL 1.2.3.4:5
@@ -53,6 +54,14 @@ def test_the_same_bytes_as_redis(engine_server: Server, redis_server: Server) ->
         for line in SAME.strip().replace("\n", " | ").split(" | "):
             words = line.split()
             assert engine.raw(*words) == redis.raw(*words), line
+
+
+def test_a_cursor_behind_everything_is_the_end(engine_server: Server) -> None:
+    with wire(engine_server) as client:
+        client.call("HSET", "h", "a", 1)
+        for words in (("SCAN",), ("HSCAN", "h")):
+            assert client.call(*words, 2**64 - 1) == [b"0", []]
+            assert client.call(*words, 2**64) == "ERR invalid cursor"
 
 
 REFUSED = [

@@ -21,6 +21,13 @@ def syntax_error() -> CommandError:
     return CommandError(SYNTAX)
 
 
+def cursor_of(text: bytes) -> int:
+    """The cursor of SCAN and HSCAN: an unsigned 64-bit integer. Raises CommandError."""
+    if not text.isdigit() or len(text) > 20 or int(text) > U64_MAX:
+        raise CommandError("ERR invalid cursor")
+    return int(text)
+
+
 def integer_of(text: bytes, problem: str = NOT_INTEGER) -> int:
     """A signed 64-bit integer in canonical form (`string2ll`). Raises CommandError(problem)."""
     if _INTEGER.fullmatch(text):

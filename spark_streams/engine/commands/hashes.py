@@ -6,7 +6,7 @@ import itertools
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
-from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.arguments import cursor_of, integer_of, syntax_error
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import NIL, OK, Array, CommandError, Map, Reply, bulk, bulks, integer
 from spark_streams.redis_pattern import compiled
@@ -71,9 +71,7 @@ def hgetall(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("hscan", -3, "readonly", (1, 1, 1))
 def hscan(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """HSCAN key cursor [MATCH pattern] [COUNT n] [NOVALUES]: the cursor counts fields in order of insertion."""
-    if not args[2].isdigit():
-        raise CommandError("ERR invalid cursor")
-    cursor, count, pattern, with_values = int(args[2]), 10, b"*", True
+    cursor, count, pattern, with_values = cursor_of(args[2]), 10, b"*", True
     options = iter(args[3:])
     for option in options:
         match option.lower():
@@ -94,7 +92,8 @@ def hscan(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             raise syntax_error()
     fields = _hash(client, args[1])
     matches = compiled(pattern).fullmatch
-    page = list(itertools.islice(fields.items(), cursor, cursor + count))
+    cursor = min(cursor, len(fields))
+    page = list(itertools.islice(fields.items(), cursor, min(cursor + count, len(fields))))
     following = cursor + count if cursor + count < len(fields) else 0
     shown = [part for name, value in page if matches(name) for part in ((name, value) if with_values else (name,))]
     return Array([bulk(b"%d" % following), Array(bulks(shown))])

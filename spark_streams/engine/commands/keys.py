@@ -6,7 +6,7 @@ import re
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
-from spark_streams.engine.commands.arguments import integer_of, syntax_error
+from spark_streams.engine.commands.arguments import cursor_of, integer_of, syntax_error
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import OK, Array, CommandError, Reply, bulk, bulks, integer, simple
 from spark_streams.engine.store.keyspace import TYPE_NAMES, Value, existing
@@ -58,9 +58,7 @@ def keys(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 @command("scan", -2, "readonly")
 def scan(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]: the cursor counts keys in order of insertion."""
-    if not args[1].isdigit():
-        raise CommandError("ERR invalid cursor")
-    cursor, count, pattern, kind = int(args[1]), 10, b"*", b""
+    cursor, count, pattern, kind = cursor_of(args[1]), 10, b"*", b""
     if len(args) % 2:
         raise syntax_error()
     for option, value in zip(args[2::2], args[3::2], strict=True):

@@ -31,8 +31,8 @@ _REASONS = {
     "it moves no keys between servers": "migrate",
     "it keeps no sorted sets": "zadd zrange zrangebyscore zrem zcard zscore zincrby zpopmin zpopmax bzpopmin bzpopmax "
     "geoadd geosearch",
-    "of lists it has LPUSH, LPOP, BLPOP and LRANGE": "rpush lpushx rpushx rpop brpop llen lindex lset linsert lrem "
-    "ltrim lpos lmove blmove lmpop blmpop rpoplpush brpoplpush",
+    "it has no list commands but LPUSH, LPOP, BLPOP, LRANGE": "rpush lpushx rpushx rpop brpop llen lindex lset linsert "
+    "lrem ltrim lpos lmove blmove lmpop blmpop rpoplpush brpoplpush",
     "it moves no keys between databases": "move",
     "it has no bit operations": "setbit getbit bitcount bitop bitpos bitfield bitfield_ro",
     "it has no HyperLogLogs": "pfadd pfcount pfmerge",
