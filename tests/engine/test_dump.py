@@ -116,6 +116,16 @@ def test_other_types_are_refused_by_name(redis: Wire) -> None:
     assert inside.call("EXISTS", "new") == 0
 
 
+def test_a_reload_keeps_keys_of_all_types() -> None:
+    """DEBUG RELOAD packs and unpacks the streams, and leaves the other values alone."""
+    inside = Inside()
+    for line in ("SET t v", "HSET h a 1", "SADD s a", "LPUSH l a", "XADD x 1-1 f v"):
+        inside.call(*line.split())
+    before = state(inside.call)
+    assert inside.call("DEBUG", "RELOAD") == b"OK"
+    assert (state(inside.call), len(before)) == (before, 5)
+
+
 def test_a_big_stream_goes_both_ways(redis: Wire) -> None:
     """Long enough for compressed nodes, for lanes of the checksum and for wide numbers of entries."""
     inside = Inside()

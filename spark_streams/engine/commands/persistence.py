@@ -15,6 +15,7 @@ from spark_streams.engine.persistence.aof_writer import PersistenceError
 from spark_streams.engine.persistence.dump import dump
 from spark_streams.engine.persistence.restore import load
 from spark_streams.engine.resp.replies import OK, CommandError, Reply, integer, simple
+from spark_streams.engine.store.stream import Stream
 
 _NO_FILE = "ERR this engine keeps everything in memory: start it with --appendonly yes, or CONFIG SET appendonly yes"
 
@@ -73,10 +74,11 @@ def lastsave(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 @command("debug|reload", -2)
 def debug_reload(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """DEBUG RELOAD [NOSAVE] …: every value goes through the form that DUMP gives, and comes back from it."""
+    """DEBUG RELOAD [NOSAVE] …: every stream is packed as DUMP packs it, and unpacked again."""
     for db in engine.databases:
         for key, value in db.values.items():
-            db.values[key] = load(dump(value, engine.now, newest=True), engine.node_limits, engine.now)
+            if isinstance(value, Stream):
+                db.values[key] = load(dump(value, engine.now, newest=True), engine.node_limits, engine.now)
     return OK
 
 
