@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ Config = dict[str, Any]
 # A key's shape: a type (str, int, bool, list), a choice of types, FREE for a table of any keys, or a table of shapes.
 Shape = Mapping[str, Any]
 FREE = object()
+
+
+@dataclass(frozen=True)
+class Removed:
+    """The shape of a key that earlier versions had. instead: what to do."""
+
+    instead: str
 
 
 def load(path: str | None, overrides: Iterable[str], shape: Shape, required: Iterable[str]) -> Config:
@@ -102,9 +110,12 @@ def check_keys(config: Mapping[str, Any], shape: Shape, prefix: str, where: str)
     for key, value in config.items():
         if key not in shape:
             near = difflib.get_close_matches(key, shape, n=1)
-            hint = f"did you mean {prefix}{near[0]}?" if near else f"known here: {', '.join(shape)}"
+            known = [name for name, kind in shape.items() if not isinstance(kind, Removed)]
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"known here: {', '.join(known)}"
             raise ConfigError(f"{where}: unknown key {prefix}{key}; {hint}")
         expected = shape[key]
+        if isinstance(expected, Removed):
+            raise ConfigError(f"{where}: {prefix}{key} was removed: {expected.instead}")
         if expected is FREE or isinstance(expected, Mapping):
             if not isinstance(value, dict):
                 raise ConfigError(f"{where}: {prefix}{key} must be a table, not {value!r}")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,13 +15,12 @@ from spark_streams import watch
 from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.job import Job, access_of
+from spark_streams.jobs.micro_batches import Ran, run_batches, trigger_of
 from spark_streams.monitor.groups import StreamView, view_streams
-from spark_streams.monitor.terminal.progress_bar import Bar
 from spark_streams.monitor.watch.listener import Watch
 from spark_streams.option_values import duration
 from spark_streams.options import Options
 from spark_streams.running.ending import end_between_batches
-from spark_streams.running.to_the_end import to_the_end
 from spark_streams.shards.names import Shard
 from spark_streams.source.shard_sets import names_of
 from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
@@ -41,14 +39,6 @@ SHAPE = {
     "metrics_port": int,
     "metrics_file": str,
 }
-_INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
-
-
-class Ran(NamedTuple):
-    """entries: that were read; rate: how many a second."""
-
-    entries: int
-    rate: float
 
 
 class Query:
@@ -59,7 +49,7 @@ class Query:
         self._job = job
         self._source = source
         self._watching: Watch | None = None
-        self.trigger = _trigger(job)
+        trigger_of(job)
         try:
             self._patience = duration(job.get("job.stop_within", "30s")) / 1000
         except ValueError as error:
@@ -131,29 +121,17 @@ class Query:
 
     def _run(self, writer: DataStreamWriter, look: Callable[[], None]) -> Ran:
         job = self._job
-        name = job.get("job.name") or self._source["group"]
-        writer = writer.queryName(name).option("checkpointLocation", job.get("job.checkpoint"))
-        seen = -1
-        total = 0
-        with Bar(job.console, job.name, self.waiting or None) as bar:
-            writer = writer.trigger(**self.trigger)
 
-            def count(query: StreamingQuery) -> None:
-                nonlocal seen, total
-                for progress in query.recentProgress:
-                    if progress.batchId > seen and progress.numInputRows:
-                        seen, total = progress.batchId, total + progress.numInputRows
-                bar.at(total)
+        def done(ran: Ran) -> int:
+            look()
+            return ran.entries
 
-            def both(query: StreamingQuery) -> None:
-                count(query)
-                look()
-
-            query, has_ended = to_the_end(writer.start(), writer.start, job.stop, both)
-            if not has_ended and not end_between_batches(query, self._patience, job.stop):
+        def end(query: StreamingQuery) -> None:
+            if not end_between_batches(query, self._patience, job.stop):
                 job.say(cut=True)
-            count(query)
-        return Ran(total, bar.rate)
+
+        writer = writer.queryName(job.get("job.name") or self._source["group"])
+        return run_batches(job, writer, end, self.waiting or None, done, Ran())
 
 
 def _inputs(server: Server, source: Options) -> list[str]:
@@ -174,19 +152,3 @@ def added(address: Address, stream: str | None) -> int:
     with connect(address) as server:
         views = view_streams(server, [stream])
     return 0 if not views else views[0].length if views[0].added is None else views[0].added
-
-
-def _trigger(job: Job) -> Mapping[str, Any]:
-    """`job.trigger`: "available-now" (the default; "once" is another word for it), or an interval: "10s", or as Spark
-    has it, "10 seconds". Raises ConfigError."""
-    wanted = str(job.get("job.trigger", "available-now"))
-    if wanted in ("available-now", "once"):
-        return {"availableNow": True}
-    if _INTERVAL.match(wanted):
-        return {"processingTime": wanted}
-    try:
-        return {"processingTime": f"{duration(wanted)} milliseconds"}
-    except ValueError:
-        raise ConfigError(
-            f'job.trigger must be "available-now", "once" or an interval such as "10s", not {wanted!r}'
-        ) from None

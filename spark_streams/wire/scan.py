@@ -59,29 +59,34 @@ def streams_if_few(server: Server) -> list[str] | None:
     return sorted(name.decode("utf-8", "replace") for name in names)
 
 
-def _scan(server: Server, *condition: Argument) -> set[bytes]:
-    """SCAN … TYPE stream on every node, until the cursor is at its beginning again; more than once where there are
+def matching_hashes(server: Server, pattern: str) -> list[bytes]:
+    """The keys of hashes that match a Redis pattern, sorted."""
+    return sorted(_scan(server, "MATCH", pattern, kind="hash"))
+
+
+def _scan(server: Server, *condition: Argument, kind: str = "stream") -> set[bytes]:
+    """SCAN … TYPE on every node, until the cursor is at its beginning again; more than once where there are
     several nodes, until that finds no more."""
     nodes = server.nodes()
-    names = set().union(*[_scan_node(node, *condition) for node in nodes])
+    names = set().union(*[_scan_node(node, *condition, kind=kind) for node in nodes])
     while len(nodes) > 1:
         nodes = server.nodes()
-        again = set().union(*[_scan_node(node, *condition) for node in nodes])
+        again = set().union(*[_scan_node(node, *condition, kind=kind) for node in nodes])
         if again <= names:
             break
         names |= again
     return names
 
 
-def _scan_node(node: Connection, *condition: Argument) -> set[bytes]:
+def _scan_node(node: Connection, *condition: Argument, kind: str) -> set[bytes]:
     names: set[bytes] = set()
     cursor = b"0"
     while True:
-        cursor, page = node.execute(*_page(cursor, *condition))
+        cursor, page = node.execute(*_page(cursor, *condition, kind=kind))
         names.update(page)
         if cursor == b"0":
             return names
 
 
-def _page(cursor: bytes, *condition: Argument) -> tuple[Argument, ...]:
-    return ("SCAN", cursor, *condition, "COUNT", _SCAN_COUNT, "TYPE", "stream")
+def _page(cursor: bytes, *condition: Argument, kind: str = "stream") -> tuple[Argument, ...]:
+    return ("SCAN", cursor, *condition, "COUNT", _SCAN_COUNT, "TYPE", kind)

@@ -14,11 +14,14 @@ from spark_streams.cli import main
 from spark_streams.deadletter.post import outbox_key
 from spark_streams.errors import NotPermittedError
 from spark_streams.groups import prune, standing
+from spark_streams.jobs.earlier_counts import require_uncounted
 from spark_streams.keys import retry_stream
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.batch_commit import pass_over
 from spark_streams.sink.runs import begin_job, begin_run
+from spark_streams.sink.written import rows_written
 from spark_streams.source.group.commit_marks import committed_key
+from spark_streams.wire.connect import connect
 from tests.identity.documented_rights import as_user, besides, documented, rights
 from tests.servers import Server
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
@@ -102,6 +105,10 @@ def test_a_reader_of_one_group_reaches_no_other_and_no_other_stream(empty: Serve
 
 
 def test_a_writer(empty: Server) -> None:
+    """Also one that is told what an earlier version of job `load` has loaded."""
+    with empty.client() as admin:
+        admin.hset("rstream:load:{out}:x", "file:/a.csv", "1 1")
+        admin.hset("rstream:load:{s}:x", "file:/b.csv", "1 1")
     limited = as_user(empty, *rights("writer"))
     given = (
         {"maxlen": "100000", "trim": "acked"}, {"retention": "1h"}, {"minId": "5-0"}, {"retentionBytes": "64mb"},
@@ -115,6 +122,9 @@ def test_a_writer(empty: Server) -> None:
         with empty.client() as admin:
             admin.delete(*admin.scan_iter("rstream:sink:*"))
     assert sum(numbers(empty).values()) == 1000
+    with connect(options(limited.url).address) as server:
+        assert rows_written(server, "out", "q", 0) == 0
+        require_uncounted(server, "out", {"file:/b.csv"})
     assert set(refusals(empty)) <= {("command", "info")}
     elsewhere = options(limited.url, stream="s")
     with pytest.raises(NotPermittedError):

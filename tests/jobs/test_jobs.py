@@ -64,7 +64,7 @@ def _live(work: Work, seed: int) -> History:
         assert not run.ended(run.jobs - 1), run.said.read_text()[-3000:]
         run.kill()
 
-    run = work.start(work.arguments("load", "load.rate=200"))
+    run = work.start(work.arguments("load", "sink.rowsPerSecond=200"))
     run.wait_until(lambda: client.xlen("flights") >= 100)
     run.kill()
     # What the job had sent may still be in the server's input: a server sees the end of a connection after that.
@@ -99,7 +99,7 @@ def _live(work: Work, seed: int) -> History:
     last = [
         work.arguments("archive", *SMALL, *TRIM),
         *[work.arguments(job, *SMALL, GOES_ON) for job in stopped[:3]],
-        work.arguments("load", "load.rate=20", "load.name=again", "sink.stream=again"),
+        work.arguments("load", "sink.rowsPerSecond=20", f"job.checkpoint={work.folder}/again", "sink.stream=again"),
     ]
     run = work.start(*last)
     for number, job in enumerate(stopped, start=1):

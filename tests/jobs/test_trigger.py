@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from spark_streams.errors import ConfigError
-from spark_streams.jobs.query import _trigger
+from spark_streams.jobs.micro_batches import trigger_of
 
 
 def of(text: str | None) -> Mapping[str, Any]:
     job: Any = SimpleNamespace(get=lambda key, default=None: default if text is None else text)
-    return _trigger(job)
+    return trigger_of(job)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ class Work:
         """A job's name and its arguments. Its summary goes to <folder>/<job>.json."""
         checkpoint = f"job.checkpoint={self.folder}/checkpoints/{job}"
         places = {
-            "load": [f"input.path={SAMPLE}"],
+            "load": [f"input.path={SAMPLE}", checkpoint],
             "etl": [f"parquet.path={self.folder}/flights", checkpoint],
             "aggregate": [checkpoint],
             "archive": [f"parquet.path={self.folder}/archive", checkpoint],

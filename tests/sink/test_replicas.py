@@ -11,9 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from spark_streams.errors import LedgerError, RStreamError
-from spark_streams.sink.counts import Load
-from spark_streams.sink.loading import append_in_order
+from spark_streams.errors import LedgerError
 from spark_streams.sink.write import Task, append
 from spark_streams.wire.connection import Connection
 from tests.proxy import Proxy
@@ -159,18 +157,3 @@ def test_replicas_are_waited_for_every_few_chunks(masters: tuple[Server, Server]
         append([frame(ROWS)], options(old.url, chunkSize="2", waitReplicas="1"), task)
         assert client.info("commandstats")["cmdstat_wait"]["calls"] == 4
     assert numbers(old) == ONCE
-
-
-def test_a_load_that_loses_its_master_says_so_and_goes_on_from_there(
-    masters: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load(url: str) -> None:
-        append_in_order([frame(ROWS)], options(url, chunkSize="10", waitReplicas="1"), Load("name", "file"))
-
-    append_in_order([frame(ROWS[:30])], options(masters[0].url, chunkSize="10"), Load("name", "file"))
-    copy(*masters)
-    with failing_over(masters, monkeypatch) as proxy:
-        with pytest.raises(RStreamError, match="60 rows of file .* the server counts 30: .* load it again"):
-            load(proxy.url)
-        load(proxy.url)
-    assert numbers(masters[1]) == ONCE
