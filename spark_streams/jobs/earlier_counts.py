@@ -23,8 +23,8 @@ def require_uncounted(server: Server, stream: str, files: Container[str]) -> Non
         return
     prefix = key_beside(stream, "load") + b":"
     for key in matching_hashes(server, "rstream:load:*"):
-        if not key.startswith(prefix):
-            continue
+        if not key.startswith(prefix) or b":" in key.removeprefix(prefix):
+            continue  # of another stream, whose key has its name behind the hash tag
         flat = server.execute("HGETALL", key)
         counts = {plain(name.decode()): value for name, value in zip(flat[0::2], flat[1::2], strict=True)}
         known = sorted(file for file in counts if file in files)
