@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.ledger import HEAD_FIELDS, Head, Keys, Part, number_in
+from spark_streams.sink.ledger import HEAD_FIELDS, Head, Keys, Part, rows_in
 from spark_streams.wire.server import Server
 
 
@@ -14,6 +14,7 @@ def rows_written(server: Server, stream: str, query: str, number: int) -> int:
     head = Head.read(fields)
     if head.done == number:
         return head.rows
+    if head.batch != number:
+        return 0
     parts = [Part.read(name) for name in names]
-    counts = [keys.named(part.name) for part in parts if part.batch == number and part.what == "written"]
-    return sum(number_in(count or b"0") for count in server.execute_all([("GET", key) for key in counts]))
+    return rows_in(server.execute_all(head.counts(keys, parts)))
