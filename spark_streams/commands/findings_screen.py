@@ -1,4 +1,4 @@
-"""What `rstream doctor` has found, for people."""
+"""Print what `rstream doctor` has found."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _NODES = 4  # that are named
 
 
 def show(facts: ServerFacts, found: Sequence[Finding]) -> None:
-    """Of one server."""
+    """Print the findings of one server."""
     head = f"{facts.kind} {facts.version}".strip() + f" at {facts.address}"
     database = [f"database {facts.database}"] if facts.database else []
     _screen(head, [facts.mode, facts.role or "", *database, *_of_all([facts])], found, {})
 
 
 def show_cluster(facts: ClusterFacts, found: Sequence[Finding]) -> None:
-    """Of all nodes of a cluster."""
+    """Print the findings of a cluster."""
     said = list(facts.reached.values())
     versions = sorted({f"{one.kind} {one.version}".strip() for one in said})
     known = [f"{len(facts.members)} nodes, which the url names"]
@@ -42,7 +42,7 @@ def show_cluster(facts: ClusterFacts, found: Sequence[Finding]) -> None:
 
 
 def _groups(facts: ClusterFacts) -> dict[frozenset[str], str]:
-    """What some nodes together are called; of those that are the same nodes the last name counts."""
+    """Return the names of sets of nodes. If two sets are the same nodes, the later name is used."""
     replicas = [one.name for one in facts.members if one.master is not None]
     together = {
         "that are reached": [one.name for one in facts.reached],
@@ -62,7 +62,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _of_all(said: Sequence[ServerFacts]) -> list[str]:
-    """The user, and the memory of all, and how long the youngest is up."""
+    """Return the users, the sum of the memory, and the shortest uptime."""
     from spark_streams.doctor.server_facts import size
 
     users = sorted({one.user for one in said if one.user})
@@ -74,7 +74,7 @@ def _of_all(said: Sequence[ServerFacts]) -> list[str]:
 
 
 def _screen(head: str, known: Iterable[str], found: Sequence[Finding], groups: dict[frozenset[str], str]) -> None:
-    """groups: what some nodes together are called."""
+    """groups: names of sets of nodes."""
     from rich.table import Table
     from rich.text import Text
 
@@ -102,7 +102,7 @@ def _screen(head: str, known: Iterable[str], found: Sequence[Finding], groups: d
 
 
 def _where(one: Finding, groups: dict[frozenset[str], str]) -> str:
-    """The nodes that it holds for; nothing where that are all of them, and it is well."""
+    """Return the nodes of a finding; nothing if it is OK for all nodes."""
     from spark_streams.doctor.finding import Level
 
     if not one.nodes:

@@ -43,7 +43,7 @@ class Command:
 
 
 COMMANDS: dict[bytes, Command] = {}
-REFUSED: dict[bytes, bytes] = {}  # commands of Redis that are not here, and why
+REFUSED: dict[bytes, bytes] = {}  # commands of Redis that this engine does not have: the reason
 
 
 def every_command() -> Iterable[Command]:

@@ -1,7 +1,7 @@
-"""What this engine refuses by name, and the few answers around it that clients lean on: ACL SCRIPT FUNCTION SLOWLOG …
+"""Commands that this engine refuses by name, and the answers that clients expect of ACL, SCRIPT, FUNCTION, SLOWLOG …
 
-A command of Redis that is not here is an unknown command, as it would be in an older Redis; the error says why.
-FLUSH of scripts and functions is OK, because there are none left after it.
+A command of Redis that this engine does not have is an unknown command, as in an older Redis; the error gives the reason.
+FLUSH of scripts and functions is OK, because there are none.
 """
 
 from __future__ import annotations
