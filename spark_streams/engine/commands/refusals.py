@@ -1,7 +1,7 @@
 """Commands that this engine refuses by name, and the answers that clients expect of ACL, SCRIPT, FUNCTION, SLOWLOG …
 
-A command of Redis that this engine does not have is an unknown command, as in an older Redis; the error gives the reason.
-FLUSH of scripts and functions is OK, because there are none.
+A command of Redis that this engine does not have is an unknown command, as in an older Redis. The error
+gives the reason. FLUSH of scripts and functions is OK, because there are none.
 """
 
 from __future__ import annotations
