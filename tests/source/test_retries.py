@@ -160,6 +160,32 @@ def test_an_entry_comes_back_no_sooner_than_its_time_and_a_trigger_without_it_is
     assert [row["n"] for row in found] == ["bad 0"]
 
 
+def test_as_long_as_nothing_fails_one_command_looks_for_all_retry_streams_of_a_stream(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of those that another query of the group makes later; then their lengths are asked for."""
+    one = reader(server, **LETTERS, retryDelay="1h, 2h")
+    at = one.initialOffset()
+    assert one.latestOffset(at, ALL) == at
+    asked: list[tuple[Any, ...]] = []
+    honest = Connection.pipeline
+
+    def recording(self: Connection, commands: Any) -> Any:
+        asked.extend(command for command in commands if "rstream:retry" in str(command))
+        return honest(self, commands)
+
+    monkeypatch.setattr(Connection, "pipeline", recording)
+    assert one.latestOffset(at, ALL) == at
+    assert [command[0] for command in asked] == ["EXISTS"]
+    client.xadd(retry_stream("s", "g", 7), {"n": 1})
+    asked.clear()
+    assert one.latestOffset(at, ALL) == at
+    assert one.reportLatestOffset()["waiting"]["s"]["entries"] == 1
+    asked.clear()
+    assert one.latestOffset(at, ALL) == at
+    assert [command[0] for command in asked] == ["EXISTS", "XLEN"]
+
+
 def test_fewer_delays_strand_nothing(server: Server, client: redis.Redis) -> None:
     some(client, bad=1, good=0)
     one = reader(server, **{**LETTERS, "retryDelay": "1ms,1h"})

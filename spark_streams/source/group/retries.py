@@ -36,11 +36,12 @@ _log = logging.getLogger("spark_streams.source")
 
 @dataclass
 class _Waiting:
-    """One retry stream. length: entries; first: the first one's id, None where it is not known; due: when that comes
-    back, by the server's clock."""
+    """One retry stream. exists: it was met on the server; length: entries; first: the first one's id, None where it is
+    not known; due: when that comes back, by the server's clock."""
 
     name: str
     delay: int
+    exists: bool = False
     length: int = 0
     first: StreamId | None = None
 
@@ -72,19 +73,41 @@ class Retries:
         next look. The streams to read beside these: what has come back stands there. begin: the checkpoint; what it
         knows of must be there. Raises ServerError and kin."""
         self._meet(server, [stream for stream in dict.fromkeys(streams) if stream not in self._waiting])
-        places = [(stream, one) for stream, some in self._waiting.items() for one in some]
-        lengths = server.execute_all([("XLEN", one.name) for _, one in places])
-        for (stream, one), length in zip(places, lengths, strict=True):
-            one.length = length
-            if length:
-                self._look_at(server, stream, one, most)
+        self._ask(server)
+        for stream, some in self._waiting.items():
+            for one in some:
+                if one.length:
+                    self._look_at(server, stream, one, most)
         positions = {} if begin is None else begin.positions
-        unknown = [name for name in self._names.values() if name not in self._back] if self._delays else []
-        found = server.execute_all([("EXISTS", name) for name in unknown])
-        self._back |= {name for name, there in zip(unknown, found, strict=True) if there}
         if self._lists:
             self._enter(server, self._back - self._entered - positions.keys())
         return [name for name in self._names.values() if self._lists and (name in self._back or name in positions)]
+
+    def _ask(self, server: Server) -> None:
+        """Ask how many entries wait, and what has come back. Retry streams that are not there are one question per
+        stream: most queries never have an entry that fails."""
+        absent = [
+            some for some in ([o for o in all_of_it if not o.exists] for all_of_it in self._waiting.values()) if some
+        ]
+        known = [one for some in self._waiting.values() for one in some if one.exists]
+        back = [name for name in self._names.values() if name not in self._back] if self._delays else []
+        replies = server.execute_all([
+            *[("EXISTS", *[one.name for one in some]) for some in absent],
+            *[("EXISTS", name) for name in back],
+            *[("XLEN", one.name) for one in known],
+        ])  # fmt: skip
+        found = replies[len(absent) : len(absent) + len(back)]
+        self._back |= {name for name, there in zip(back, found, strict=True) if there}
+        lengths = dict(zip([one.name for one in known], replies[len(absent) + len(back) :], strict=True))
+        met = [one for some, there in zip(absent, replies, strict=False) if there for one in some]
+        if met:
+            questions = [(command, one.name) for one in met for command in ("EXISTS", "XLEN")]
+            answers = server.execute_all(questions)
+            for one, exists, length in zip(met, answers[0::2], answers[1::2], strict=True):
+                one.exists, lengths[one.name] = bool(exists), length
+        for some in self._waiting.values():
+            for one in some:
+                one.length = lengths.get(one.name, 0)
 
     @property
     def returned(self) -> set[str]:
@@ -183,5 +206,8 @@ class Retries:
             return
         back = self._names[stream]
         due = StreamId(clock - one.delay, U64_MAX)
-        one.length -= bring_back(server, one.name, back, self._group, due, most, self._limits.dead_letters)
+        moved = bring_back(server, one.name, back, self._group, due, most, self._limits.dead_letters)
+        one.length -= moved
         one.first = None
+        if moved:
+            self._back.add(back)
