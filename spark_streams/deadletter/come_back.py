@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_streams.deadletter.ids_left import question, require_room
+from spark_streams.deadletter.ids_left import watch_with_room
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.page_reader import PageSize
 from spark_streams.errors import ServerReplyError
@@ -43,7 +43,9 @@ def bring_back(
     """
     there, size, moved, tries = server.of(waiting), PageSize(limits, _FIRST_PAGE), 0, 0
     while most is None or moved < most:
-        page = _watched_page(there, waiting, returned, due, size.next())
+        count = size.next()
+        ask = ("XRANGE", waiting, "-", bytes(due), "COUNT", count)
+        [page] = watch_with_room(there, [waiting, returned], returned, count, ask)
         if not page:
             there.execute("UNWATCH")
             break
@@ -55,27 +57,6 @@ def bring_back(
         if tries == _TRIES:
             raise ServerReplyError(f"stream {waiting!r} at {server.address} changes too often to be emptied")
     return moved
-
-
-def _watched_page(
-    there: Connection, waiting: str, returned: str, due: StreamId, count: int
-) -> list[tuple[bytes, list[bytes]]]:
-    """The first entries that are due; both streams are watched, unless it raises."""
-    asked: list[tuple[Argument, ...]] = [
-        ("WATCH", waiting, returned),
-        question(returned),
-        ("XRANGE", waiting, "-", bytes(due), "COUNT", count),
-    ]
-    watched, told, page = there.pipeline(asked)
-    try:
-        for command, reply in ((asked[0], watched), (asked[2], page)):
-            if isinstance(reply, ReplyError):
-                raise there.error_of(reply, command)
-        require_room(there, returned, told, count)
-    except Exception:
-        there.execute("UNWATCH")
-        raise
-    return [(entry, fields) for entry, fields in page]
 
 
 def _moved(

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spark_streams.deadletter.destination_room import questions, require_streams
 from spark_streams.deadletter.envelope import raw
+from spark_streams.deadletter.ids_left import questions, require_streams
 from spark_streams.deadletter.other_slots import announce, append, finish, forget
 from spark_streams.deadletter.page_plan import PagePlan, Part
 from spark_streams.deadletter.redrive_run import Command, RedriveRun

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from spark_streams.deadletter.destination_room import questions, require_streams
 from spark_streams.deadletter.envelope import raw, text
+from spark_streams.deadletter.ids_left import questions, require_streams
 from spark_streams.deadletter.page_plan import Part
 from spark_streams.deadletter.redrive_run import RedriveRun, require_unchanged
 from spark_streams.errors import RStreamError

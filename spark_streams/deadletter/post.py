@@ -23,11 +23,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_streams.deadletter.failed_entry import Command, FailedEntry, acknowledgement, of_notes
-from spark_streams.deadletter.ids_left import question, require_room
+from spark_streams.deadletter.ids_left import watch_with_room
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnreachableError
 from spark_streams.keys import key_beside
-from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.limits import beyond
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.replies import errors_among
@@ -113,18 +113,11 @@ class _Portion:
     def _watch(self, there: Connection, outbox: bytes | None) -> set[bytes]:
         """Watch the dead-letter stream and return the ids in the outbox. Raises if the stream cannot take so many dead
         letters; then nothing is watched."""
-        beside: list[Command] = [] if outbox is None else [("HGETALL", outbox)]
-        keys: list[Argument] = [self.to, *([] if outbox is None else [outbox])]
-        watched, told, *noted = there.pipeline([("WATCH", *keys), question(self.to), *beside])
-        try:
-            for reply in (watched, *noted):
-                if isinstance(reply, ReplyError):
-                    raise there.error_of(reply, ("XADD", self.to))
-            require_room(there, self.to, told, len(self.entries))
-        except Exception:
-            there.execute("UNWATCH")
-            raise
-        return {one for flat in noted for one in flat[0::2]}
+        if outbox is None:
+            watch_with_room(there, [self.to], self.to, len(self.entries))
+            return set()
+        [flat] = watch_with_room(there, [self.to, outbox], self.to, len(self.entries), ("HGETALL", outbox))
+        return set(flat[0::2])
 
     def _due(self, there: Connection, home: Connection) -> list[FailedEntry]:
         try:
