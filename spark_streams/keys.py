@@ -102,6 +102,23 @@ def delays_key(stream: str, group: str) -> bytes:
     return key_beside(stream, "delays", group)
 
 
+# Kinds of keys beside a stream, for a group and a consumer of it. Earlier versions wrote `claims`.
+_OF_A_CONSUMER = ("lease", "committed", "first", "start", "notes", "claims", "attempts", "tried", "failure")
+
+
+def keys_of_consumer(stream: str, group: str, consumer: str) -> list[tuple[str, bytes]]:
+    """All that there may be of a consumer of a group beside a stream: kind and key of each."""
+    return [(kind, key_beside(stream, kind, group, consumer)) for kind in _OF_A_CONSUMER]
+
+
+def keys_of_group(stream: str, group: str, most_attempts: int) -> list[tuple[str, bytes]]:
+    """All that there may be of the group as a whole beside a stream: kind and key of each. most_attempts: how often an
+    entry may have failed that waits for another try."""
+    retries = [(_RETRY, retry_stream(stream, group, n).encode()) for n in range(1, most_attempts + 1)]
+    others = [("archive", key_beside(stream, "archive", group)), ("delays", delays_key(stream, group))]
+    return [*others, *retries, (_RETURNED, returned_stream(stream, group).encode())]
+
+
 def is_own(name: str) -> bool:
     """Whether a key's name is one of the product's."""
     return name.startswith(PREFIX)

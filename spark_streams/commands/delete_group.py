@@ -25,8 +25,9 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, h
 
     It is a dry run unless --yes. A group or a consumer in which a query lives is refused, and so is a consumer that
     holds entries, without --forget-pending: rstream groups claim hands them to another one. Keys that are left of a
-    group which is gone are deleted, too. Entries that wait for another try (retryDelay) stay, and it says where. What a
-    sink has written down of its rows belongs to no group, and stays.
+    group which is gone are deleted, too. If they belong to a consumer that is gone and is not `spark`, name it with
+    --consumer. Entries that wait for another try (retryDelay) stay, and it says where. What a sink has written down of
+    its rows belongs to no group, and stays.
 
     \b
     Examples:
@@ -62,7 +63,7 @@ def _groups(server: Server, names: Sequence[str], hand: Hand, told: Told) -> Non
 
     group = hand.group
     streams = streams_meant(server, names, group)
-    found = find_kept(server, group, streams)
+    found = find_kept(server, {group: streams})[group]
     waiting = entries_waiting(server, found)
     found = [one for one in found if one.key not in waiting]
     kept = kept_by_stream(found, streams)
@@ -92,10 +93,27 @@ def _consumers(
     server: Server, names: Sequence[str], hand: Hand, consumer: str, forget_pending: bool, told: Told
 ) -> None:
     from spark_streams.groups.afterwards import after_deleting_consumer
-    from spark_streams.groups.delete import consumers_with, delete_consumer, kept_for, plan_delete_consumer
+    from spark_streams.groups.delete import (
+        consumers_of,
+        consumers_with,
+        delete_consumer,
+        forget_kept,
+        kept_for,
+        plan_delete_consumer,
+        plan_forget,
+    )
+    from spark_streams.groups.kept_keys import Kept
 
     group = hand.group
-    standings = standings_of(server, names, group)
+    streams = streams_meant(server, names, group)
+    there = {stream for stream in streams if consumers_of(server, stream, group, consumer)}
+    left = {
+        stream: [Kept(key, "", consumer, stream) for key in kept_for(server, stream, group, consumer)]
+        for stream in streams
+        if stream not in there
+    }
+    # Of a consumer that is gone there may be keys.
+    standings = standings_of(server, [one for one in streams if not left.get(one)], group)
     refused = [why for one in standings for why in one.in_use(consumers_with(one, consumer), hand.even_active)]
     for one in standings:
         held = sum(other.pending for other in one.of(consumers_with(one, consumer)))
@@ -117,3 +135,7 @@ def _consumers(
     for one, report in zip(standings, told.reports, strict=True):
         if consumer in one.marks:
             told.then += after_deleting_consumer(consumer, report.pending)
+    for stream, kept in left.items():
+        if kept:
+            forget = forget_kept(server, stream, group, kept) if told.yes else plan_forget(stream, group, kept)
+            told.reports.append(forget)

@@ -40,7 +40,7 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
     """
     from spark_streams.groups import prune as pruning
     from spark_streams.groups.afterwards import after_deleting_group, what_waits
-    from spark_streams.groups.kept_keys import entries_waiting, find_kept_of, kept_by_stream
+    from spark_streams.groups.kept_keys import entries_waiting, find_kept, kept_by_stream
     from spark_streams.monitor.terminal.units import duration
 
     if idle < pruning.SHORTEST_MS:
@@ -52,7 +52,7 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
         abandoned = told.found.abandoned
         groups = dict.fromkeys(one.group for one in abandoned)
         streams_of = {group: [one.stream for one in abandoned if one.group == group] for group in groups}
-        found = find_kept_of(server, streams_of) if abandoned else {}
+        found = find_kept(server, streams_of) if abandoned else {}
         waiting = entries_waiting(server, [one for some in found.values() for one in some])
         kept = {
             group: kept_by_stream([one for one in found[group] if one.key not in waiting], of)

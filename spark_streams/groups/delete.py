@@ -1,7 +1,7 @@
 """Deleting a group (XGROUP DESTROY) or one consumer of it (XGROUP DELCONSUMER), and all that is kept for it.
 
-What stands in the stream's slot goes in the transaction of the group itself. What is elsewhere (`begun`, `outbox`)
-goes before that: whoever is killed between the two finds the group still there, and deletes it again.
+What stands in the stream's slot goes in the transaction of the group itself. What is elsewhere (`begun`) goes before
+that: whoever is killed between the two finds the group still there, and deletes it again.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from spark_streams.errors import StreamStateError
 from spark_streams.groups.guard import change, require_free
-from spark_streams.groups.kept_keys import Kept, keys_of_consumer
+from spark_streams.groups.kept_keys import Kept
 from spark_streams.groups.standing import DEFAULT_QUERY, Standing, queries_among, query_of
-from spark_streams.wire.connection import Argument
+from spark_streams.keys import keys_of_consumer
+from spark_streams.wire.connection import Argument, ReplyError
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import consumers_in, group_named
 
@@ -45,6 +46,13 @@ def consumers_with(standing: Standing, consumer: str) -> list[str]:
     return found
 
 
+def consumers_of(server: Server, stream: str, group: str, consumer: str) -> list[str]:
+    """The same, empty if there is none, no group or no stream."""
+    [reply] = server.pipeline([("XINFO", "CONSUMERS", stream, group)])
+    names = [] if isinstance(reply, ReplyError) else [one.text for one in consumers_in(reply)]
+    return [name for name in names if consumer in (name, query_of(name))]
+
+
 def plan_delete_group(standing: Standing, kept: Sequence[Kept]) -> Deleted:
     """What deleting the group would forget."""
     marks = {name: str(mark.up_to) for name, mark in standing.marks.items()}
@@ -66,7 +74,8 @@ def delete_group(server: Server, standing: Standing, kept: Sequence[Kept], even_
     require_free(standing, None, even_active)
     stream, group = standing.stream, standing.group
     here, away = _by_place(kept)
-    keys = dict.fromkeys([*here, *[key for name in standing.queries for key in keys_of_consumer(stream, group, name)]])
+    known = [key for name in standing.queries for _, key in keys_of_consumer(stream, group, name)]
+    keys = dict.fromkeys([*here, *known])
     queries = list(dict.fromkeys([*standing.queries, *queries_among([one.consumer for one in kept if one.consumer])]))
     asked: list[Sequence[Argument]] = [("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, group)]
     if away:
@@ -110,7 +119,7 @@ def kept_for(server: Server, stream: str, group: str, consumer: str) -> list[byt
     """Which keys are kept for a consumer beside a stream; none for one that a query has made."""
     if not queries_among([consumer]) or query_of(consumer) != consumer:
         return []
-    keys = keys_of_consumer(stream, group, consumer)
+    keys = [key for _, key in keys_of_consumer(stream, group, consumer)]
     there = server.execute_all([("EXISTS", key) for key in keys])
     return [key for key, count in zip(keys, there, strict=True) if count]
 
@@ -143,7 +152,7 @@ def delete_consumer(
 
 def _by_place(kept: Sequence[Kept]) -> tuple[list[bytes], list[bytes]]:
     """Keys in the stream's slot, and those that may be in another one."""
-    away = [one.key for one in kept if one.kind in ("begun", "outbox")]
+    away = [one.key for one in kept if one.kind == "begun"]
     return [one.key for one in kept if one.key not in away], away
 
 

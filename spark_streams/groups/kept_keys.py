@@ -1,29 +1,28 @@
-"""Keys that queries keep beside a stream for a group (docs/keys.md): found by their names, as no group knows them."""
+"""Keys that queries keep beside a stream for a group: computed from the table in keys, and asked for by name.
+
+They are the keys of queries whose consumers are in the group, and of a query with the default consumer. Of a group that
+is gone only the latter are known.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote_to_bytes
 
-from spark_streams.keys import delays_key, key_beside, read_retry_stream
-from spark_streams.wire.connection import Connection
+from spark_streams.groups.standing import DEFAULT_QUERY, queries_among
+from spark_streams.keys import key_beside, key_of_query, keys_of_consumer, keys_of_group
+from spark_streams.option_values import MOST_DELAYS
+from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.reply_errors import is_no_group, is_no_such_key
+from spark_streams.wire.scan import matching_streams
 from spark_streams.wire.server import Server
-
-# Kinds of keys beside a stream, for a group and a consumer of it. Earlier versions wrote `claims`.
-OF_A_CONSUMER = ("lease", "committed", "first", "start", "notes", "claims", "attempts", "tried", "failure")
-_COUNT = 10_000  # keys a round trip
-# Names are quoted: no colon stands in those of groups, consumers and an outbox's streams.
-_BEGUN = re.compile(rb"rstream:begun:([^:]*):([^:]*)")
-_OUTBOX = re.compile(rb"rstream:outbox:\{.*:([^:]*):([^:]*)", re.DOTALL)
-_BESIDE = re.compile(rb"rstream:(%b):(\{.*):([^:]*):([^:]*)" % "|".join(OF_A_CONSUMER).encode(), re.DOTALL)
+from spark_streams.wire.xinfo import consumers_in
 
 
 @dataclass(frozen=True)
 class Kept:
     """One key. kind: lease, committed …; consumer: whose, empty where it is the whole group's; stream: beside which it
-    stands, or of which it speaks; empty: none."""
+    stands, empty: none."""
 
     key: bytes
     kind: str
@@ -31,62 +30,45 @@ class Kept:
     stream: str = ""
 
 
-def keys_of_consumer(stream: str, group: str, consumer: str) -> list[bytes]:
-    """All that there may be of a consumer beside a stream."""
-    return [key_beside(stream, kind, group, consumer) for kind in OF_A_CONSUMER]
+def find_kept(server: Server, streams_of: Mapping[str, Iterable[str]]) -> dict[str, list[Kept]]:
+    """What is kept for groups on these streams, and `begun`, unless other streams need it. Raises ServerError."""
+    pairs = [(group, stream) for group, streams in streams_of.items() for stream in streams]
+    asked = [("XINFO", "CONSUMERS", stream, group) for group, stream in pairs]
+    possible: dict[str, dict[bytes, Kept]] = {group: {} for group in streams_of}
+    for (group, stream), command, reply in zip(pairs, asked, server.pipeline(asked), strict=True):
+        if isinstance(reply, ReplyError) and not (is_no_group(reply) or is_no_such_key(reply)):
+            raise server.error_of(reply, command)
+        consumers = [] if isinstance(reply, ReplyError) else [one.text for one in consumers_in(reply)]
+        of_group = [Kept(key, kind, stream=stream) for kind, key in keys_of_group(stream, group, MOST_DELAYS)]
+        for query in queries_among(consumers, DEFAULT_QUERY):
+            of_group += [Kept(key, kind, query, stream) for kind, key in keys_of_consumer(stream, group, query)]
+            of_group.append(Kept(key_of_query("begun", group, query), "begun", query))
+        possible[group] |= {one.key: one for one in of_group}
+    keys = [key for some in possible.values() for key in some]
+    there = {key for key, n in zip(keys, server.execute_all([("EXISTS", key) for key in keys]), strict=True) if n}
+    return {
+        group: [
+            one
+            for one in some.values()
+            if one.key in there and not (one.kind == "begun" and _is_needed(server, one, group, streams_of[group]))
+        ]
+        for group, some in possible.items()
+    }
 
 
-def find_kept(server: Server, group: str, streams: Iterable[str]) -> list[Kept]:
-    """What is kept for a group: `find_kept_of` for one."""
-    return find_kept_of(server, {group: streams})[group]
-
-
-def find_kept_of(server: Server, streams_of: Mapping[str, Iterable[str]]) -> dict[str, list[Kept]]:
-    """What is kept for groups, looked for once among all keys of the server.
-
-    That is: keys beside these streams of each group; what goes with a group on any stream (`begun`); dead letters that
-    were under way for these streams (`outbox`); streams in which entries wait for another try (`retry`, `returned`);
-    and `first` of other streams, because it tells that `begun` is needed. Raises ServerReplyError and kin,
-    NotPermittedError without +scan.
-    """
-    wanted = {group: set(streams) for group, streams in streams_of.items()}
-    both = [(stream, group) for group, streams in wanted.items() for stream in streams]
-    delays = {delays_key(stream, group): (stream, group) for stream, group in both}
-    archives = {key_beside(stream, "archive", group): (stream, group) for stream, group in both}
-    places = {key_beside(stream, "x"): stream for stream, _ in both}
-    found: dict[str, list[Kept]] = {group: [] for group in wanted}
-    for key in dict.fromkeys(key for node in server.nodes() for key in _scan(node)):
-        if key in archives:
-            stream, group = archives[key]
-            found[group].append(Kept(key, "archive", stream=stream))
-        elif key in delays:
-            stream, group = delays[key]
-            found[group].append(Kept(key, "delays", stream=stream))
-        elif (retry := read_retry_stream(_as_text(key))) is not None:
-            if retry.stream in wanted.get(retry.group, ()):
-                kind = "returned" if retry.attempts is None else "retry"
-                found[retry.group].append(Kept(key, kind, stream=retry.stream))
-        elif match := _BEGUN.fullmatch(key):
-            if (group := _text(match[1])) in wanted:
-                found[group].append(Kept(key, "begun", _text(match[2])))
-        elif match := _OUTBOX.fullmatch(key):
-            group, stream = _text(match[1]), _text(match[2])
-            if stream in wanted.get(group, ()):
-                found[group].append(Kept(key, "outbox", stream=stream))
-        elif (match := _BESIDE.fullmatch(key)) and (group := _text(match[3])) in wanted:
-            stream = places.get(b"rstream:x:" + match[2], "")
-            stream = stream if stream in wanted[group] else ""
-            if stream or match[1] == b"first":
-                found[group].append(Kept(key, match[1].decode(), _text(match[4]), stream))
-    return found
+def _is_needed(server: Server, begun: Kept, group: str, streams: Iterable[str]) -> bool:
+    """Whether a query over a pattern, which has no checkpoint yet, has kept its first position on other streams of the
+    pattern. `begun` holds the pattern."""
+    pattern = server.execute("GET", begun.key) or b""
+    others = matching_streams(server, pattern.decode("utf-8", "surrogateescape"), streams)
+    firsts = [("EXISTS", key_beside(stream, "first", group, begun.consumer)) for stream in others]
+    return any(server.execute_all(firsts))
 
 
 def kept_by_stream(kept: Sequence[Kept], streams: Sequence[str]) -> dict[str, list[Kept]]:
-    """What goes with a group on each of these streams. `begun` goes with the last one, unless a query over a pattern
-    still needs it on other streams. Pure."""
+    """What goes with a group on each of these streams. `begun` goes with the last one. Pure."""
     found = {stream: [one for one in kept if one.stream == stream] for stream in streams}
-    firsts = {one.consumer for one in kept if one.kind == "first" and not one.stream}
-    found[streams[-1]] += [one for one in kept if one.kind == "begun" and one.consumer not in firsts]
+    found[streams[-1]] += [one for one in kept if one.kind == "begun"]
     return found
 
 
@@ -95,20 +77,3 @@ def entries_waiting(server: Server, kept: Iterable[Kept]) -> dict[bytes, int]:
     streams = [one.key for one in kept if one.kind in ("retry", "returned")]
     lengths = zip(streams, server.execute_all([("XLEN", key) for key in streams]), strict=True)
     return {key: length for key, length in lengths if length}
-
-
-def _scan(node: Connection) -> Iterator[bytes]:
-    cursor = b"0"
-    while True:
-        cursor, page = node.execute("SCAN", cursor, "MATCH", "rstream:*", "COUNT", _COUNT)
-        yield from page
-        if cursor == b"0":
-            return
-
-
-def _text(name: bytes) -> str:
-    return _as_text(unquote_to_bytes(name))
-
-
-def _as_text(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")

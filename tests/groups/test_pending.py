@@ -11,6 +11,7 @@ import redis
 from spark_streams.errors import ServerUnreachableError
 from spark_streams.groups import guard
 from spark_streams.keys import delays_key, retry_stream, returned_stream
+from spark_streams.wire.connection import Connection
 from tests.groups.conftest import Rstream, Said
 from tests.servers import counts_entries
 
@@ -135,32 +136,56 @@ def test_entries_again_are_those_that_nobody_holds(client: redis.Redis, orders: 
 
 def test_delete_of_a_group(client: redis.Redis, orders: list[str], said: Said) -> None:
     client.set("rstream:committed:{orders}:g:spark", "1003-1")
+    client.set("rstream:attempts:{orders}:g:ann", "{}")
     client.set("rstream:attempts:{orders}:g:gone", "{}")
     client.hset("rstream:claims:{orders}:g:bob", "bob~claim~x", "3")
     client.set("rstream:begun:g:spark", "a*")
-    client.hset("rstream:outbox:{orders:dead}:g:orders", "1-1", "")
     stay = ["rstream:committed:{orders}:h:spark", "rstream:committed:{orders2}:g:spark", "rstream:begun:h:spark"]
     for key in stay:
         client.set(key, "1-1")
     client.set("rstream:sink:{orders}:q", "1")
     [one] = twice(said, "delete", "orders", "--group", "g", "--even-active")
     assert (one["pending"], one["consumers"]) == (25, {"ann": 10, "bob": 15})
-    assert len(one["keys"]) == 5
+    assert len(one["keys"]) == 4
     assert client.xinfo_groups("orders") == []
-    assert sorted(client.keys("rstream:*")) == sorted([*stay, "rstream:sink:{orders}:q"])
+    left = [*stay, "rstream:sink:{orders}:q"]
+    assert sorted(client.keys("rstream:*")) == sorted([*left, "rstream:attempts:{orders}:g:gone"])
+    [one] = twice(said, "delete", "orders", "--group", "g", "--consumer", "gone")
+    assert one["keys"] == ["rstream:attempts:{orders}:g:gone"]
+    assert sorted(client.keys("rstream:*")) == sorted(left)
 
 
 def test_what_is_left_of_a_group_that_is_gone_is_deleted(
     client: redis.Redis, orders: list[str], said: Said, rstream: Rstream
 ) -> None:
     client.xgroup_destroy("orders", "g")
-    client.set("rstream:committed:{orders}:g:a b", "1003-1")
+    client.set("rstream:committed:{orders}:g:spark", "1003-1")
     client.set("rstream:committed:{orders}:g:a%20b", "1003-1")
     [one] = twice(said, "delete", "orders", "--group", "g")
-    assert (one["pending"], len(one["keys"])) == (0, 2)
+    assert (one["pending"], one["keys"]) == (0, ["rstream:committed:{orders}:g:spark"])
+    [one] = twice(said, "delete", "orders", "--group", "g", "--consumer", "a b")
+    assert (one["pending"], one["keys"]) == (0, ["rstream:committed:{orders}:g:a%20b"])
     assert client.keys("rstream:*") == []
-    ran = rstream("groups", "delete", "orders", "--group", "g", "--yes")
-    assert (ran.exit_code, "no group 'g' of stream 'orders'" in ran.stderr) == (1, True)
+    for words in ([], ["--consumer", "a b"]):
+        ran = rstream("groups", "delete", "orders", "--group", "g", *words, "--yes")
+        assert (ran.exit_code, "no group 'g' of stream 'orders'" in ran.stderr) == (1, True)
+
+
+def test_keys_of_a_group_are_not_searched_for(
+    client: redis.Redis, orders: list[str], rstream: Rstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may have millions of keys of others."""
+    client.set("rstream:committed:{orders}:g:spark", "1003-1")
+    honest, sent = Connection.execute, list[object]()
+
+    def recording(self: Connection, *arguments: object) -> object:
+        sent.append(arguments[0])
+        return honest(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Connection, "execute", recording)
+    assert rstream("groups", "delete", "orders", "--group", "g", "--even-active", "--yes").exit_code == 0
+    assert "SCAN" not in sent
+    assert client.keys("rstream:*") == []
 
 
 def test_entries_that_wait_for_another_try_stay_when_their_group_is_deleted(
@@ -182,6 +207,7 @@ def test_begun_stays_while_other_streams_of_its_pattern_need_it(
     client: redis.Redis, orders: list[str], said: Said
 ) -> None:
     client.set("rstream:begun:g:spark", "*")
+    client.xadd("other", {"n": 1})
     client.set("rstream:first:{other}:g:spark", "1-1")
     client.set("rstream:first:{orders}:g:spark", "1-1")
     said("groups", "delete", "orders", *G, "--yes")

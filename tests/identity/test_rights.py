@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
-from spark_streams.deadletter.post import outbox_key
 from spark_streams.errors import NotPermittedError
 from spark_streams.groups import prune, standing
 from spark_streams.jobs.earlier_counts import require_uncounted
@@ -218,7 +217,6 @@ def test_an_operator_deletes_a_group_with_what_queries_keep_for_it(
     monkeypatch.setattr(prune, "SHORTEST_MS", 1)
     monkeypatch.setattr(standing, "ACTIVE_MS", 1)
     with letters.client(decode_responses=True) as admin:
-        admin.hset(outbox_key("dead", "g", "s"), "1-1", "")
         admin.xadd(retry_stream("s", "g", 1), {"n": 1})  # waits for another try, and stays
         assert admin.exists(committed_key("s", "g", "spark"))
     time.sleep(0.06)
