@@ -71,6 +71,13 @@ def another_reader(
     return _running[-1]
 
 
+def begin(one: StreamReader) -> dict[str, Any]:
+    """Where a query begins, once its first trigger has made its groups. It has read nothing."""
+    start = one.initialOffset()
+    assert one.latestOffset(start, ReadMaxRows(0)) == start
+    return start
+
+
 def stop_all() -> None:
     """End all readers."""
     for one in _running:

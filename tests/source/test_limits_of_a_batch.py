@@ -21,6 +21,7 @@ from tests.source.driving import (
     SMALL,
     add,
     another_reader,
+    begin,
     drain,
     forget_all,
     pending_count,
@@ -282,7 +283,7 @@ def test_in_a_group_that_others_read_from_bytes_are_those_of_our_entries(server:
     with server.client() as client:
         wide(client, [1_000] * 40)
         one = reader(server, WIDE, limits=NEVER_AHEAD, maxBytesPerTrigger="10000")
-        at = one.initialOffset()
+        at = begin(one)
         client.xreadgroup("g", "bob", {"s": ">"}, count=5)
         end = one.latestOffset(at, ALL)
         assert [row["n"] for row in rows(one, at, end)] == list(range(105, 115))

@@ -33,10 +33,9 @@ class ExpectedStreams:
         """Remember which of these do not exist, before groups make them. Raises WrongKeyTypeError."""
         self._absent |= {stream for stream, state in stream_states(server, streams).items() if not state.exists}
 
-    @property
-    def may_be_refused(self) -> bool:
-        """Whether the query may end with its first trigger, so that no group is to be made before."""
-        return bool(self._absent) and not self._options["createStreams"]
+    def was_absent(self, stream: str) -> bool:
+        """Whether a stream did not exist when the query started."""
+        return stream in self._absent
 
     def check(self, server: Server, unknown: Sequence[str]) -> None:
         """Once a run, with its first trigger. unknown: streams that the checkpoint does not know. Raises

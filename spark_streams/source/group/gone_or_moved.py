@@ -37,6 +37,8 @@ def is_another(head: StreamState, position: StreamId, known: Count | None) -> bo
     the group stood."""
     if head.length and head.first is not None and head.first <= position <= head.last:
         return False
+    if known is not None and head.last < position and not known.ahead and (head.added or 0) >= known.added:
+        return True
     added, read = (0, 0) if known is None else (known.added, known.read)
     return not head.exists or head.added is None or head.added < added or (read > 0 and head.added == head.length)
 
@@ -89,10 +91,11 @@ class Mender:
         return Start(begin[stream], None if known is None else known.read)
 
     def _gone(self, mended: Mended, stream: str, head: StreamState, logged: StreamId) -> None:
+        is_new = is_another(head, logged, self.counts.of.get(stream))
         if not self.losses.allowed:
-            raise missing(self.server, self.member, stream, not head.exists, logged)
+            raise missing(self.server, self.member, stream, not head.exists or is_new, logged)
         start = self._start(mended.begin, stream)
-        if is_another(head, logged, self.counts.of.get(stream)):
+        if is_new:
             vanished(self.losses, stream, self.counts.forget(stream))
             start = Start(logged) if head.exists and head.last >= logged else Start(MIN_ID, 0)
             mended.begin = mended.begin.at(stream, start.position)

@@ -11,7 +11,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.reply_errors import is_busy_group, is_key_required, is_no_such_key
 from spark_streams.wire.server import Server
-from spark_streams.wire.xinfo import consumers_in, group_named
+from spark_streams.wire.xinfo import group_named
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,6 @@ def streams_without_group(server: Server, member: Membership, streams: Sequence[
         if group_named(member.group, reply) is None:
             without.append(stream)
     return without
-
-
-def is_in_some_group(server: Server, member: Membership, streams: Sequence[str]) -> bool:
-    """Whether our consumer is known to the group of one of these streams, which have it."""
-    replies = server.pipeline([("XINFO", "CONSUMERS", stream, member.group) for stream in streams])
-    known = [reply for reply in replies if not isinstance(reply, ReplyError)]  # a group that vanished meanwhile
-    return any(info.name == member.consumer.encode() for reply in known for info in consumers_in(reply))
 
 
 def create_groups_at(

@@ -16,11 +16,10 @@ from spark_streams.source.group.expected_streams import ExpectedStreams
 from spark_streams.source.group.group_admin import (
     Start,
     create_groups_at,
-    is_in_some_group,
     set_groups_to,
     streams_without_group,
 )
-from spark_streams.source.group.group_state import fetch_state
+from spark_streams.source.group.group_state import fetch_state, missing
 from spark_streams.source.group.initial_position import (
     FIRST,
     InitialPositionKeys,
@@ -67,10 +66,17 @@ class Subscription:
         return self._options["streamsPattern"] is not None
 
     def join(self, server: Server) -> None:
-        """Have the group on every stream that is there. Raises ConsumerTakenError, WrongKeyTypeError, ServerError."""
+        """Find out which streams do not have the group, and where it is to begin. It is made with the first trigger,
+        on streams that the checkpoint does not know: a group that is missing on others is a loss.
+
+        Raises ConsumerTakenError, WrongKeyTypeError, ServerError.
+        """
         if not self.by_pattern:
             self.hold(server, self.member.streams)
-            self._join_named(server)
+            without = streams_without_group(server, self.member, self.member.streams)
+            self._expected.look(server, without)
+            # Spark may ask twice before the first trigger: the query begins where it was told first.
+            self.late = {**resolve(server, without, self._options["startingOffsets"]), **self.late}
             return
         matching, without = self._look_for_streams(server)
         starts = resolve(server, without, FIRST)
@@ -84,29 +90,34 @@ class Subscription:
         for stream, saved in saved_initial_positions(server, self._firsts, without).items():
             if saved != starts[stream].position:
                 starts[stream] = Start(saved)
-        self._create(server, starts, matching, without)
+        self.late = starts
+        self.member = replace(self.member, streams=tuple(matching))
 
-    def _join_named(self, server: Server) -> None:
-        without = streams_without_group(server, self.member, self.member.streams)
-        self._expected.look(server, without)
-        starts = resolve(server, without, self._options["startingOffsets"])
-        others = [stream for stream in self.member.streams if stream not in starts]
-        self.late = {}
-        if self._expected.may_be_refused or (starts and is_in_some_group(server, self.member, others)):
-            # Nothing may be made where one is refused. Or the query has begun already: either it was given these
-            # streams since, or they are lost, which the checkpoint tells. Spark shows it with the first trigger.
-            self.late = starts
-        else:
-            create_groups_at(server, self.member, starts)
-            self.made |= starts
+    def _find(self, server: Server, begin: Offset) -> None:
+        """Look for the pattern's streams, and join those that are new at their first entry: the query runs."""
+        matching, without = self._look_for_streams(server)
+        new = [stream for stream in without if not begin.token or stream not in begin.positions]
+        self.member = replace(self.member, streams=tuple(matching))
+        self._create(server, resolve(server, new, FIRST))
 
-    def find(self, server: Server) -> None:
-        """Look for the pattern's streams, if there is one, and join those that are new at their first entry: the query
-        runs. Raises as `join` does."""
-        if self.by_pattern:
-            matching, without = self._look_for_streams(server)
-            starts = resolve(server, without, FIRST)
-            self._create(server, starts, matching, without)
+    def _create(self, server: Server, starts: Mapping[str, Start]) -> None:
+        """Make groups, and streams that did not exist when the query started. One that has vanished since is read no
+        more under a pattern. Raises DataLossError if it is one of `streams`."""
+        absent = {stream: start for stream, start in starts.items() if self._expected.was_absent(stream)}
+        others = {stream: start for stream, start in starts.items() if stream not in absent}
+        made = {*create_groups_at(server, self.member, absent), *create_groups_at(server, self.member, others, False)}
+        self.made |= {stream: starts[stream] for stream in made}
+        for stream in starts.keys() - made if not self.by_pattern else ():
+            raise missing(server, self.member, stream, stream_too=True)
+        if starts.keys() - made:
+            self.member = replace(
+                self.member, streams=tuple(s for s in self.member.streams if s in made or s not in starts)
+            )
+
+    def _create_late(self, server: Server, begin: Offset) -> None:
+        """Make the groups that were missing when the query started, on streams that the checkpoint does not know."""
+        late, self.late = self.late, {}
+        self._create(server, {s: start for s, start in late.items() if not begin.token or s not in begin.positions})
 
     def of(self, server: Server, begin: Offset, look: bool, at_once: bool) -> tuple[str, ...]:
         """The streams of a trigger, and the lease on them: those of the options, or of the pattern and the checkpoint.
@@ -115,8 +126,9 @@ class Subscription:
         StreamMissingError.
         """
         if self.by_pattern:
+            self._create_late(server, begin)
             if look and (at_once or self._now() - self._last_look >= self._limits.look_every):
-                self.find(server)
+                self._find(server, begin)
             if at_once and begin.token:
                 self._begin_at_first(server, [s for s in self.member.streams if s not in begin.positions])
             streams = tuple(sorted({*self.member.streams, *filterfalse(is_returned, begin.streams)}))
@@ -125,10 +137,7 @@ class Subscription:
             # Streams that the query was given since; the others' groups must be there, or something is lost.
             streams = self.member.streams
             self._check_expected(server, [s for s in streams if not begin.token or s not in begin.positions])
-            due = {s: start for s, start in self.late.items() if not begin.token or s not in begin.positions}
-            create_groups_at(server, self.member, due)
-            self.made |= due
-            self.late = {}
+            self._create_late(server, begin)
             new = [stream for stream in streams if stream not in begin.positions]
             self.made |= create_groups(server, self.member, new, self._options["startingOffsets"])
         self._tell_where_it_begins(server, begin)
@@ -200,13 +209,6 @@ class Subscription:
         """The streams that the pattern matches, without dead letters."""
         but = own_dead_letter_streams(self._options["deadLetterStream"])
         return self._inputs.among(server, matching_streams(server, self._options["streamsPattern"], but))
-
-    def _create(
-        self, server: Server, starts: Mapping[str, Start], matching: Sequence[str], without: Sequence[str]
-    ) -> None:
-        made = create_groups_at(server, self.member, starts, make_streams=False)
-        self.made |= starts
-        self.member = replace(self.member, streams=tuple(sorted({*made, *matching} - ({*without} - {*made}))))
 
     def _begin_at_first(self, server: Server, streams: Sequence[str]) -> None:
         """Spark asks a query that has a checkpoint, too, where it would begin (S2). If no stream had the group then,

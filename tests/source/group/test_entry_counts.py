@@ -19,7 +19,7 @@ from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server, skip_where_nothing_is_counted
-from tests.source.driving import ALL, NEVER_AHEAD, add, drain, read, reader
+from tests.source.driving import ALL, NEVER_AHEAD, add, begin, drain, read, reader
 
 LENIENT = {"failOnDataLoss": "false"}
 
@@ -66,15 +66,15 @@ def test_a_group_that_begins_at_an_id_notices_what_is_trimmed_at_once(server: Se
 
 def test_a_group_that_begins_at_an_id_knows_its_lag(server: Server, client: redis.Redis) -> None:
     ids = add(client, 3000)
-    reader(server, startingOffsets=ids[9]).initialOffset()
+    begin(reader(server, startingOffsets=ids[9]))
     assert client.xinfo_groups("s")[0]["lag"] == 2990
     client.xgroup_destroy("s", "g")
-    reader(server, startingOffsets=ids[2990]).initialOffset()
+    begin(reader(server, startingOffsets=ids[2990]))
     assert client.xinfo_groups("s")[0]["lag"] == 9
     client.xgroup_destroy("s", "g")
     client.xdel("s", *ids[:5])
     trim(client, ids, 20)
-    reader(server, startingOffsets="earliest").initialOffset()
+    begin(reader(server, startingOffsets="earliest"))
     assert (client.xinfo_groups("s")[0]["entries-read"], client.xinfo_groups("s")[0]["lag"]) == (20, 2980)
 
 
@@ -259,7 +259,7 @@ def test_others_in_the_group_and_what_they_read_is_no_loss(server: Server, clien
     """Also where the server has lost count, and where they come and go."""
     ids = add(client, 60)
     one = reader(server)
-    at = one.initialOffset()
+    at = begin(one)
     found: list[int] = []
     for step in range(6):
         if step == 2:
@@ -274,7 +274,7 @@ def test_others_in_the_group_and_what_they_read_is_no_loss(server: Server, clien
 def test_trimming_is_noticed_in_a_group_that_others_read_from(server: Server, client: redis.Redis) -> None:
     ids = add(client, 60)
     one = reader(server)
-    at = one.initialOffset()
+    at = begin(one)
     client.xreadgroup("g", "other", {"s": ">"}, count=10)
     end = one.latestOffset(at, ReadMaxRows(10))
     assert read(one, at, end) == list(range(10, 20))

@@ -20,7 +20,18 @@ from spark_streams.errors import (
 from spark_streams.source.microbatch import prefetch
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.servers import Server, skip_where_nothing_is_counted
-from tests.source.driving import ALL, NEVER_AHEAD, SMALL, add, drain, others_read_first, pending_count, read, reader
+from tests.source.driving import (
+    ALL,
+    NEVER_AHEAD,
+    SMALL,
+    add,
+    begin,
+    drain,
+    others_read_first,
+    pending_count,
+    read,
+    reader,
+)
 
 
 def test_a_batch_is_read_and_settled_when_the_next_one_is_asked_for(server: Server, client: redis.Redis) -> None:
@@ -130,7 +141,7 @@ def test_another_consumer_of_the_group_takes_its_own_entries(server: Server, cli
     """R4: a range that others also read from is read through our own pending list."""
     add(client, 300)
     one = reader(server)
-    start = one.initialOffset()
+    start = begin(one)
     theirs: list[int] = []
 
     def take(count: int) -> None:

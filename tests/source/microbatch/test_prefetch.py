@@ -12,7 +12,7 @@ from spark_streams.source.microbatch import prefetch
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.servers import Server
-from tests.source.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, drain, pending_count, read, reader
+from tests.source.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, begin, drain, pending_count, read, reader
 
 TEN = ReadMaxRows(10)
 
@@ -86,7 +86,7 @@ def test_where_more_must_be_known_first_nothing_is(
 def test_a_group_that_others_read_from_is_not_read_ahead_of_time(server: Server, client: redis.Redis) -> None:
     add(client, 40)
     one = reader(server)
-    start = one.initialOffset()
+    start = begin(one)
     client.xreadgroup("g", "bob", {"s": ">"}, count=5)
     first = one.latestOffset(start, TEN)
     assert reserved(one) == 0

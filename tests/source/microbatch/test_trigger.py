@@ -9,7 +9,7 @@ from spark_streams.source.offset import Offset
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
-from tests.source.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, drain, pending_count, read, reader
+from tests.source.driving import ALL, LOOK_EACH_TIME, NEVER_AHEAD, add, begin, drain, pending_count, read, reader
 
 
 class Clock:
@@ -132,7 +132,7 @@ def test_at_most_once_reads_its_own_share_of_a_range(
 ) -> None:
     add(client, 200)
     one = reader(server, delivery="at-most-once", entriesPerPartition="500")
-    start = one.initialOffset()
+    start = begin(one)
 
     def take(*, count: int) -> None:
         client.xreadgroup("g", "bob", {"s": ">"}, count=count)
@@ -183,6 +183,7 @@ def test_no_ack_leaves_nothing_pending_and_the_checkpoint_protects(server: Serve
 
 def test_no_ack_is_refused_where_others_read_from_the_group(server: Server, client: redis.Redis) -> None:
     add(client, 10)
+    client.xgroup_create("s", "g", 0)
     one = reader(server, noAck="true")
     start = one.initialOffset()
     client.xreadgroup("g", "bob", {"s": ">"}, count=3)

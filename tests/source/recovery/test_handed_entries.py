@@ -17,6 +17,7 @@ from tests.source.driving import (
     NEVER_AHEAD,
     add,
     another_reader,
+    begin,
     drain,
     others_read_first,
     pending_count,
@@ -165,7 +166,7 @@ def test_a_logged_batch_of_a_shared_group_is_read_again_from_the_pending_list_by
 def test_a_query_that_shares_its_group_reads_them(server: Server, client: redis.Redis, options: dict[str, str]) -> None:
     ids = add(client, 30)
     one = reader(server, limits=NEVER_AHEAD, **options)
-    at = one.initialOffset()
+    at = begin(one)
     client.xreadgroup("g", "bob", {"s": ">"}, count=5)
     end = one.latestOffset(at, TEN)
     found = read(one, at, end)
