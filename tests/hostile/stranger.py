@@ -145,7 +145,8 @@ _STRIKES = {
     "something like a shard": (lambda one: [b"XADD", one.shard_name(), b"*", *one.fields()], 1),
     "group": (_group, 2),
     "consumer of the query's group": (lambda one: [b"XGROUP", b"CREATECONSUMER", b"s", b"g", b"x" + one.text()], 1),
-    "key of another type": (lambda one: [b"SET", b"x" + one.name(), one.text()], 1),
+    # NX: who may remove a stream that is read may stop its query.
+    "key of another type": (lambda one: [b"SET", b"x" + one.name(), one.text(), b"NX"], 1),
     "delays": (
         lambda one: [
             b"SET",
