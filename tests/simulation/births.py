@@ -13,6 +13,7 @@ class Births:
         self._world = world
         self._begun = False
         self.passed: set[int] = set()  # numbers of entries that a late group may have begun behind
+        self._first: set[str] = set()  # streams that were there when the query was told where it starts
         self._at_id: set[str] = set()  # streams that are read from an id on, which may lie ahead of them
 
     def look(self, begun: bool = False) -> None:
@@ -30,11 +31,13 @@ class Births:
                 continue
             model.stream(name).born = self._begun = True
             before = [one for one in model.of(name) if one.key <= _key(seen.position)]
-            if not late:
+            if not late or name in self._first:
                 model.excuse(before, "before the start")
                 self._at_id.add(name)
             elif options["startingOffsets"] == "latest":
                 self.passed |= {one.n for one in before}
+        if begun and not self._begun:
+            self._first = {name for name in self._world.names() if self._world.see(name).ids}
         self._begun |= begun
 
     def changed(self, name: str, by_hand: bool = False) -> None:

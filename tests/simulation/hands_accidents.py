@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.chaos.history import id_key
+from tests.key_copies import Command, copies, make_again
 from tests.simulation.model import EARLY
 from tests.simulation.once import OUT
 from tests.simulation.step import Step, part, pick
@@ -15,10 +16,10 @@ _LOST = "lost with the server's last writes"
 
 @dataclass(frozen=True)
 class Backup:
-    """The server at one moment: each key's DUMP and how long it lives; the entries that streams held; last: the number
-    of the last entry that had been added."""
+    """The server at one moment: the commands that make its keys; the entries that streams held; last: the number of
+    the last entry that had been added."""
 
-    keys: dict[bytes, tuple[bytes, int]]
+    keys: list[Command]
     alive: frozenset[int]
     last: int
 
@@ -49,11 +50,7 @@ def flush(world: World, step: Step) -> None:
 
 def backup(world: World, step: Step) -> None:
     """The server's state is kept."""
-    keys = {}
-    for key in world.raw.scan_iter(count=1000):
-        dump, left = world.raw.dump(key), world.raw.pttl(key)
-        if dump is not None:
-            keys[key] = (dump, max(left, 0))
+    keys = copies(world.raw, world.raw.scan_iter(count=1000))
     alive = frozenset(one.n for one in world.model.entries.values() if not one.gone)
     world.backup = Backup(keys, alive, len(world.model.entries))
 
@@ -64,10 +61,7 @@ def restore(world: World, step: Step) -> None:
         return
     written = _in_sink(world)
     world.client.flushall()
-    pipe = world.raw.pipeline(transaction=False)
-    for key, (dump, left) in world.backup.keys.items():
-        pipe.restore(key, left, dump)
-    pipe.execute()
+    make_again(world.raw, world.backup.keys)
     _lost_by_the_sink(world, written)
     for one in world.model.entries.values():
         if one.n in world.backup.alive:

@@ -145,7 +145,7 @@ class Query:
             last[one.stream] = max(one.key, last.get(one.stream, one.key))
         for name, end in last.items():
             begin = id_key(self.logged(name))
-            some = [one for one in model.of(name) if begin < one.key and (one.key <= end or one.gone == "deleted")]
+            some = [one for one in model.of(name) if begin < one.key and (one.key <= end or one.gone in ("deleted", "trimmed"))]
             model.excuse(some, "at-most-once")
         self.given_up.clear()
 

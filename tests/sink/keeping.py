@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.key_copies import copies, make_again
 from tests.servers import Server
 
 
@@ -11,12 +12,11 @@ class Copy:
     def __init__(self, server: Server, only: bytes = b"") -> None:
         self._server, self._only = server, only
         with server.client() as client:
-            self._keys = {key: client.dump(key) for key in client.keys("*") if only in key}
+            self._keys = copies(client, [key for key in client.keys("*") if only in key])
 
     def bring_back(self) -> None:
         with self._server.client() as client:
             for key in client.keys("*"):
                 if self._only in key:
                     client.delete(key)
-            for key, value in self._keys.items():
-                client.restore(key, 0, value)
+            make_again(client, self._keys)
