@@ -145,7 +145,8 @@ class Query:
             last[one.stream] = max(one.key, last.get(one.stream, one.key))
         for name, end in last.items():
             begin = id_key(self.logged(name))
-            some = [one for one in model.of(name) if begin < one.key and (one.key <= end or one.gone in ("deleted", "trimmed"))]
+            above = [one for one in model.of(name) if begin < one.key]
+            some = [one for one in above if one.key <= end or one.gone in ("deleted", "trimmed")]
             model.excuse(some, "at-most-once")
         self.given_up.clear()
 
