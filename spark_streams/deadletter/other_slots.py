@@ -38,6 +38,7 @@ def redriven_key(to: str, stream: str) -> bytes:
 
 def announce(run: RedriveRun, to: Sequence[bytes]) -> None:
     """Write which streams the page goes to. The state is watched."""
+    _watch_alone(run)
     run.write(replace(run.next(), to=tuple(map(text, to))))
 
 
@@ -72,6 +73,7 @@ def finish(run: RedriveRun) -> None:
         there, key = run.session.of(raw(to)), redriven_key(to, run.stream)
         _, flat = there.execute_all([("HSET", key, _FENCE, run.state.run), ("HGETALL", key)])
         ids += [entry for entry in flat[0::2] if entry != _FENCE]
+    _watch_alone(run)
     found = run.home.execute_all([("XRANGE", run.stream, entry, entry) for entry in ids])
     left = [entry for entry, entries in zip(ids, found, strict=True) if entries]
     if left:
@@ -88,3 +90,9 @@ def forget(run: RedriveRun) -> None:
         require_unchanged(run, transact(there, [("DEL", key)]))
     run.watch()
     run.write(replace(run.state, to=()))
+
+
+def _watch_alone(run: RedriveRun) -> None:
+    """Watch the state and no stream: one that is written to all the time would break each transaction."""
+    run.home.execute("UNWATCH")
+    run.watch()

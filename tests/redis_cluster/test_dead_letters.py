@@ -238,3 +238,16 @@ def test_an_outbox_that_an_earlier_version_left_keeps_the_entry_from_a_second_de
         assert server.execute("XLEN", DEAD) == 2
         assert server.execute("XPENDING", "s", "g")[0] == 0
         assert server.execute("EXISTS", b"rstream:outbox:{dead}:g:s") == 0
+
+
+def test_a_stream_of_dead_letters_that_is_written_to_all_the_time_is_redriven_to_another_slot(
+    cluster: RedisCluster,
+) -> None:
+    fill(cluster.server, COUNT)
+    with mock.patch("spark_streams.lease.Lease._take"):
+        with contextlib.suppress(KilledError), before_sending(b"XDEL", act=killed):  # a page is on its way
+            redrive(cluster.server)
+        with before_sending(b"SET", redrive_key(DEAD), act=lambda *_: fill(cluster.server, 1, first=-1)) as busy:
+            assert redrive(cluster.server).moved == COUNT
+    assert len(busy) > 5
+    assert numbers(cluster.server) == list(range(COUNT))
