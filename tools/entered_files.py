@@ -51,7 +51,7 @@ class Tracer:
             yield
         finally:
             sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
 
     def entered(self) -> list[str]:
         """Their names within the package, sorted."""
