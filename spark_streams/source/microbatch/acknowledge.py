@@ -148,12 +148,19 @@ class Acknowledging:
         )
         for stream in notes.deleted:
             self._losses.add(stream, 1, "the notes on them were deleted. Their number is not known, and 1 is counted")
-        self._losses.noted(notes.lost, "trimmed or deleted while they were pending")
+        if not self._is_committed(up_to):
+            self._losses.noted(notes.lost, "trimmed or deleted while they were pending")
         self._losses.at_the_end.clear()
         self._counters.dead.update(notes.letters)
         self._counters.retried.update(notes.retried)
         self._take_columns(notes.columns, up_to)
         self.knows_fields = self.knows_fields or not is_first
+
+    def _is_committed(self, up_to: Offset) -> bool:
+        """Whether an earlier run has taken this batch's notes: what there is now comes from tasks that went on after
+        their batch, and may have found its entries removed."""
+        marks = self.marks.of
+        return bool(up_to.shares) and all(s in marks and marks[s].up_to >= up_to[s] for s in up_to.shares)
 
     def _take_columns(self, reports: Sequence[ColumnReport], up_to: Offset) -> None:
         report = ColumnReport.of_batch(reports)

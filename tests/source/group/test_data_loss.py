@@ -221,6 +221,20 @@ def test_a_stream_that_vanishes_at_any_round_trip_takes_only_itself(
     assert pending_count(client, "a") == 0
 
 
+def test_a_task_that_goes_on_after_its_batch_is_committed_counts_nothing(server: Server, client: redis.Redis) -> None:
+    """A second attempt that stood still finds the batch's entries removed, and notes them as lost."""
+    add(client, 5)
+    one = reader(server, **LENIENT)
+    end = one.latestOffset(one.initialOffset(), ALL)
+    one.commit(end)
+    client.xtrim("s", maxlen=0, approximate=False)
+    client.hset("rstream:notes:{s}:g:spark", f"{end['token']} lost 0-0/", 5)
+    again = reader(server, **LENIENT)
+    assert drain(again, at=end) == []
+    assert again.reportLatestOffset().get("lost", {}) == {}
+    assert not client.exists("rstream:notes:{s}:g:spark")
+
+
 def test_losses_of_a_batch_that_is_read_again_in_other_runs_are_counted_once(
     server: Server, client: redis.Redis
 ) -> None:
