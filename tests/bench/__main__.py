@@ -1,4 +1,4 @@
-"""`scripts/bench [engine|latency|memory|source|sink|shards|start|hops|scale] [--json] [--rounds N]`."""
+"""`scripts/bench [engine|latency|memory|source|sink|shards|start|hops|idle|scale] [--json] [--rounds N]`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ GROUPS = {
     "shards": "Eight shards beside one stream",
     "start": "What a person waits for",
     "hops": "Latency from stream to stream",
+    "idle": "A query without new entries",
     "scale": "Scale of the source",
 }
 

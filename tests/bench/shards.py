@@ -1,4 +1,4 @@
-"""P26, P27: eight shards by key beside one stream, written and read in order, on one server and on three masters."""
+"""P28, P29: eight shards by key beside one stream, written and read in order, on one server and on three masters."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
     found = []
     for place, where in (("one server", one_server), ("three masters", masters)):
         found += [
-            Row("P26", f"eight shards, written, {place}", f"df.write of {ROWS:,} rows of 2 columns, as many keys, "
+            Row("P28", f"eight shards, written, {place}", f"df.write of {ROWS:,} rows of 2 columns, as many keys, "
                 f"local[2], exactly once, maxlen ~ {_KEEP:,}; the same to one stream", "/s", 0.8,
                 sink(where, "s", **_SHARDED), sink(where, "one"), "one stream"),
-            Row("P27", f"eight shards, read in order, {place}", f"ordered, local[2], noop, {_STEADY:,} entries in "
+            Row("P29", f"eight shards, read in order, {place}", f"ordered, local[2], noop, {_STEADY:,} entries in "
                 f"batches of {_BATCH:,}, after a first one; the same of one stream", "/s", 1.0,
                 source(where, "in-shards"), source(where, "in"), "one stream"),
         ]  # fmt: skip
