@@ -143,16 +143,15 @@ def collect(
     keys = {stream: notes_key(stream, member) for stream in streams}
     asked = [("HGET", key, _BATCH) if stream in opened else ("EXISTS", key) for stream, key in keys.items()]
     replies = dict(zip(keys, server.execute_all(asked), strict=True))
-    taken = Collected([stream for stream in keys if stream in opened and replies[stream] != token.encode()])
+    # If the field names another batch, that one was read later: these notes were taken, and the checkpoint is set back.
+    taken = Collected([stream for stream in keys if stream in opened and replies[stream] is None])
     if taken.deleted and not may_miss:
         raise _notes_are_deleted(server, member, taken.deleted[0])
     there = [stream for stream, reply in replies.items() if reply or stream in opened]
     for stream in there:
         for page in _pages(server, keys[stream], limits.note_page):
             _take(server, member, stream, token, Destination(letters_to, retries), page, taken, limits)
-    # The field `batch` stays: if a reply is lost, the same notes are asked for again.
-    server.execute_all([("DEL", keys[stream]) for stream in there if stream not in opened])
-    return taken
+    return taken  # each page was removed; the field `batch` stays, for whoever asks for the same notes again
 
 
 def _take(

@@ -121,6 +121,29 @@ def test_notes_are_not_missed_when_their_batch_is_planned_or_committed_again(
     assert reader(server, noAck="true", **LETTERS).latestOffset(last, ALL) == last
 
 
+def test_a_checkpoint_that_is_set_back_misses_no_notes(server: Server, client: redis.Redis) -> None:
+    """Notes of that batch were taken when it was committed. Batches after it have read the stream, or another one."""
+    some_bad(client, 9)
+    one = reader(server, streams="s,t", **LETTERS)
+    start = one.initialOffset()
+    first = one.latestOffset(start, ALL)
+    read(one, start, first)
+    add(client, 5, "t")
+    second = one.latestOffset(first, ALL)
+    read(one, first, second)
+    add(client, 5)
+    third = one.latestOffset(second, ALL)
+    read(one, second, third)
+    assert one.latestOffset(third, ALL) == third
+    assert client.xlen("dead") == 3
+    client.xgroup_setid("s", "g", first["streams"]["s"])
+    client.xgroup_setid("t", "g", "0")
+    client.delete("rstream:committed:{s}:g:spark", "rstream:committed:{t}:g:spark")
+    again = reader(server, streams="s,t", **LETTERS)
+    assert [n for batch in drain(again, at=first) for n in batch] == [0, 1, 2, 3, 4] * 2
+    assert client.xlen("dead") == 3
+
+
 def test_receipts_of_an_earlier_version_are_deleted(server: Server, client: redis.Redis) -> None:
     """It entered a consumer for each group of notes, and wrote a field beside them. The batch's notes count."""
     some_bad(client, 9)
