@@ -50,16 +50,17 @@ class Entry:
 class Stream:
     """One name on the server.
 
-    born: the group has been seen on it, under this checkpoint; appeared: the moment when its first entry came; causes:
-    what has happened to it that the query may stop for, since it was last seen to be at peace; ever: all of these;
-    counted: entries that the log has said to be lost, and nobody has held against the model yet (a run that is killed
-    may say them again); remembered: how many the checkpoint had counted when the query was last at peace;
-    moved_at_first: an operator has moved its group before there was a checkpoint, and nobody knows what it has had by
-    then.
+    born: the group has been seen on it, under this checkpoint; known: an offset of the checkpoint names it;
+    appeared: the moment when its first entry came; causes: what has happened to it that the query may stop for,
+    since it was last seen to be at peace; ever: all of these; counted: entries that the log has said to be lost,
+    and nobody has held against the model yet (a run that is killed may say them again); remembered: how many the
+    checkpoint had counted when the query was last at peace; moved_at_first: an operator has moved its group before
+    there was a checkpoint, and nobody knows what it has had by then.
     """
 
     name: str
     born: bool = False
+    known: bool = False
     appeared: int = 0
     causes: set[str] = field(default_factory=set)
     ever: set[str] = field(default_factory=set)
@@ -122,7 +123,7 @@ class Model:
         for one in taken:
             one.gone = one.gone or cause
             stream = self.stream(one.stream)
-            if not stream.born:
+            if not (stream.born and stream.known):
                 one.excuses.add(EARLY)
                 if self.begun:
                     stream.suffers(cause)

@@ -203,6 +203,7 @@ class Query:
             return False
         self.world.tell(f"   offsets/{len(self.offsets)}: {_shown(end)}")
         self.offsets.append(end)
+        self._tell_what_is_known()
         self.world.tick()
         if len(self.offsets) > 1:
             self._reader.commit(self.offsets[-2])
@@ -235,6 +236,7 @@ class Query:
         """The logs have only so many files left."""
         self.die()
         self.offsets = self.offsets[:offsets]
+        self._tell_what_is_known()
         self.committed = min(committed, offsets - 1)
         self.tasks.forget_after(self.committed)
         for name, stream in self.world.model.streams.items():
@@ -256,6 +258,7 @@ class Query:
         """A new checkpoint."""
         self.die()
         self.offsets, self.committed, self.newest = [], -1, None
+        self._tell_what_is_known()
         self.epoch += 1
         for stream in self.world.model.streams.values():
             stream.remembered = 0
@@ -265,7 +268,13 @@ class Query:
         assert self.newest is not None
         self.die()
         self.offsets, self.committed = self.newest
+        self._tell_what_is_known()
         self.newest = None
+
+    def _tell_what_is_known(self) -> None:
+        """What is removed from streams that no offset names is not always noticed (a row under Limits)."""
+        for name, stream in self.world.model.streams.items():
+            stream.known = any(name in offset["streams"] for offset in self.offsets)
 
 
 def _through_json(offset: Json) -> Json:

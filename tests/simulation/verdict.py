@@ -86,8 +86,6 @@ def _hold_names(world: World, name: str, missing: list[Entry]) -> None:
     silent = [one for one in missing if not one.named and not _may_pass(world, one)]
     if world.model.streams[name].moved_at_first:
         silent = [one for one in silent if one.gone not in ("trimmed", "deleted")]
-    if not any(name in one["streams"] for one in world.query.offsets):
-        silent = [one for one in silent if not one.gone]  # a row under Limits: the query has nothing to compare with
     if world.query.was_lenient:  # since it was last at peace: what it has passed over then, it has counted
         silent = [one for one in silent if one.gone not in _WITH_ALL][world.model.streams[name].counted :]
     if silent:
