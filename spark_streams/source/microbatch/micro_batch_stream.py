@@ -25,7 +25,7 @@ from spark_streams.source.group.counting_server import refuse_where_nothing_is_c
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.eviction_policy import refuse_where_keys_are_needed
 from spark_streams.source.group.group_reconciler import GroupReconciler
-from spark_streams.source.group.group_state import fetch_state
+from spark_streams.source.group.group_state import fetch_state, missing
 from spark_streams.source.group.initial_position import first_positions
 from spark_streams.source.group.kept_positions import KeptPositions
 from spark_streams.source.group.loss_account import LossAccount
@@ -175,13 +175,17 @@ class MicroBatchStream:
         batch = self._current
         if batch is None or batch.end != end:
             batch = self._current = CurrentBatch(end)
-        if not batch.is_counted and not (batch.is_new and self._options["maxDeliveries"] is None):
-            # Once a run: Spark plans a batch again for each action on it. One of an earlier run may have been cut by
-            # that run, whatever maxDeliveries is now.
-            batch.is_cut = self._server.run(lambda server: self._count_attempt(server, begin, end))
-            batch.is_counted = True
-        if batch.ranges is None:
-            batch.ranges = self._ranges_after_a_restart(batch)
+        try:
+            if not batch.is_counted and not (batch.is_new and self._options["maxDeliveries"] is None):
+                # Once a run: Spark plans a batch again for each action on it. One of an earlier run may have been cut
+                # by that run, whatever maxDeliveries is now.
+                batch.is_cut = self._server.run(lambda server: self._count_attempt(server, begin, end))
+                batch.is_counted = True
+            if batch.ranges is None:
+                batch.ranges = self._ranges_after_a_restart(batch)
+        except GroupMissingError:
+            self._server.run(lambda server: self._require_groups(server, begin, end))
+            raise
         if end.notes and not batch.is_opened:  # once a run: it would hide that they were deleted
             self._server.run(lambda server: open_notes(server, self.member, end.taken_from, end.token))
             batch.is_opened = True
@@ -265,6 +269,14 @@ class MicroBatchStream:
         if self._memory.wait_for_worker() is not None:
             self._begin_afresh()  # what was reserved ahead stays pending, and is found as what a crash has left
         self._acknowledging.now(server, end)
+
+    def _require_groups(self, server: Server, begin: Offset, end: Offset) -> None:
+        """Raises GroupMissingError or DataLossError for the first group of a batch that is gone; the message names the
+        command that makes it where the batch begins."""
+        heads, states = fetch_state(server, self.member, end.streams)
+        for stream, state in states.items():
+            if state is None:
+                raise missing(server, self.member, stream, not heads[stream].exists, begin[stream])
 
     def _count_attempt(self, server: Server, begin: Offset, end: Offset) -> bool:
         """Count this run's attempt at a batch; where too many have died of it, it is set aside. Whether it is cut."""

@@ -10,8 +10,9 @@ import redis
 from spark_streams.errors import DataLossError, GroupMissingError, WrongKeyTypeError
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection import Connection
+from tests.remedies import carry_out
 from tests.servers import Server
-from tests.source.driving import ALL, add, drain, pending_count, read, reader
+from tests.source.driving import ALL, add, drain, pending_count, read, reader, stop_all
 
 LENIENT = {"failOnDataLoss": "false"}
 
@@ -29,6 +30,31 @@ def test_a_destroyed_group_is_made_again_at_the_checkpoint(
     with caplog.at_level(logging.WARNING, "spark_streams.source"):
         assert drain(reader(server, **LENIENT), at=end) == [list(range(8, 20))]
     assert "group 'g' is gone and is made again at" in caplog.text
+    assert pending_count(client) == 0
+
+
+def test_a_group_that_is_gone_amid_a_batch_is_made_by_the_command_that_the_error_names(
+    server: Server, client: redis.Redis
+) -> None:
+    """The query must ask the group what has killed the batch."""
+    options = {"maxDeliveries": "1", "deadLetterStream": "dead"}
+    add(client, 20)
+    one = reader(server, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(8))
+    one.partitions(start, end)  # its run dies of it
+    client.xgroup_destroy("s", "g")
+    again = reader(server, **options)
+    again.initialOffset()
+    with pytest.raises(GroupMissingError, match="has no group 'g' any more.* --start 0-0") as raised:
+        again.partitions(start, end)
+    stop_all()
+    carry_out(server, str(raised.value))
+    last = reader(server, **options)
+    found = read(last, start, end)
+    found += [n for batch in drain(last, at=end) for n in batch]
+    found += [int(fields["n"]) for _, fields in client.xrange("dead")]
+    assert sorted(found) == list(range(20))
     assert pending_count(client) == 0
 
 
