@@ -72,6 +72,11 @@ def per_second(server: Running, streams: int, count: Callable[[], float]) -> flo
         return (count() - before) / (time.monotonic() - begun)
 
 
+def processor(server: Running, streams: int) -> float:
+    """Percent of a core that the source's Python processes on the driver take."""
+    return 100 * per_second(server, streams, processor_seconds)
+
+
 def first_entry(server: Running) -> list[float]:
     """Milliseconds from XADD to the entry in the next stream, each after ten seconds of idleness."""
     found = []
@@ -107,7 +112,7 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
         for count in STREAMS
     ] + [
         Row("P26", f"idle: processor, {count:,} streams", "the source's Python processes on the driver", "%", 1.0,
-            lambda count=count: 100 * per_second(server, count, processor_seconds), at_least=False, rounds=1)
+            functools.partial(processor, server, count), at_least=False, rounds=1)
         for count in STREAMS
     ]  # fmt: skip
     ran = f"from XADD to the entry in the next stream, {SAMPLES} times after {SECONDS:g} s of idleness"

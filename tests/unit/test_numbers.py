@@ -24,6 +24,7 @@ ALLOWED = {
     "option_values.py": OPTIONS,
     "installation.py": OPTIONS,
     "jobs/schema/avro.py": OPTIONS,
+    "jobs/file_log.py": "what Spark has written into its checkpoint",
     "wire/server_url.py": OPTIONS,
     "wire/address.py": OPTIONS,
     "commands/tail.py": OPTIONS,
@@ -47,7 +48,8 @@ ALLOWED = {
 }
 for _path in (
     *("source/task/ownership.py", "source/weigh.py", "source/rows/columns.py", "source/rows/malformed.py"),
-    *("source/rows/returned_page.py", "shards/of_keys.py", "deadletter/kind_counts.py", "deadletter/page_reader.py"),
+    *("source/rows/returned_page.py", "shards/of_keys.py", "deadletter/kind_counts.py", "deadletter/mover.py"),
+    *("deadletter/page_reader.py",),
     *("deadletter/redrive_plan.py", "monitor/report/svg.py", "monitor/terminal/units.py", "monitor/group_metrics.py"),
     *("monitor/watch/prometheus.py", "wire/entries/encode.py", "wire/entries/lines.py", "wire/entries/pending_page.py"),
     *("wire/entries/vector_page.py", "wire/entries/walk.py"),
