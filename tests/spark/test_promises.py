@@ -126,8 +126,7 @@ def test_a_trigger_that_says_nothing_of_commits_is_refused(
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "once"))
     with pytest.raises(StreamingQueryException, match=r"RSTREAM_UNSUPPORTED.*use trigger\(availableNow=True\)"):
         writer.trigger(once=True).start().awaitTermination()
-    assert client.xpending("s", "g")["pending"] == 0
-    assert client.xinfo_groups("s")[0]["last-delivered-id"] == "0-0"
+    assert client.xinfo_groups("s") == []
     without = read_stream(spark, server, "n INT", streams="s", group="h", noAck="true")
     writer = without.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "noack"))
     query = writer.trigger(once=True).start()
