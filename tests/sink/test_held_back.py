@@ -18,7 +18,7 @@ from spark_streams.wire.connection import Connection
 from tests.remedies import carry_out
 from tests.servers import Server
 from tests.sink.writing import frame, numbers, options
-from tests.source.driving import ALL, LOOK_EACH_TIME, another_reader, drain, forget_all, read, reader
+from tests.source.driving import ALL, LOOK_EACH_TIME, another_reader, begin, drain, forget_all, read, reader
 
 EXACTLY = Trimming("acked", None, None, None, False, None)
 
@@ -264,7 +264,7 @@ def test_entries_that_were_handed_to_an_at_most_once_query_stay_until_its_tasks_
             pipe.xadd("out", {"n": n})
         ids = pipe.execute()
         one = reader(server, streams="out", delivery="at-most-once")
-        start = one.initialOffset()
+        start = begin(one)
         client.xreadgroup("g", "bob", {"out": ">"}, count=100)
         end = one.latestOffset(start, ALL)
         assert read(one, start, end) == list(range(100, 300))

@@ -185,7 +185,7 @@ def test_what_a_query_says_whose_stream_expires(
     server: Server, client: redis.Redis, lenient: bool, all_read: bool
 ) -> None:
     """It cannot tell whether something came after its last look; a lenient one goes on, and counts what it knows of."""
-    checked = options(server.url, streamTtl="200ms")
+    checked = options(server.url, streamTtl="2s")
     try:
         append([frame([1, 2, 3])], checked, None)
         given = {"streams": "out", "failOnDataLoss": str(not lenient).lower()}
