@@ -9,7 +9,7 @@ import redis
 Command = tuple[object, ...]
 
 
-def copies(client: redis.Redis, keys: Iterable[bytes]) -> list[Command]:
+def copies(client: redis.Redis, keys: Iterable[str | bytes]) -> list[Command]:
     """The commands that make these keys again, as they are now. client: without decode_responses."""
     made: list[Command] = []
     for key in keys:

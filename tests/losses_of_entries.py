@@ -11,7 +11,7 @@ from spark_streams.errors import DataLossError, StreamStateError
 from spark_streams.operator_commands import seek_command
 from spark_streams.source.stream_reader import StreamReader
 from tests.lagging import Lagging, ask
-from tests.source.driving import ALL, NEVER_AHEAD, drain, read, reader, stop_all
+from tests.source.driving import ALL, NEVER_AHEAD, begin, drain, read, reader, stop_all
 
 LENIENT = {"failOnDataLoss": "false"}
 RUNS = pytest.mark.parametrize("restarted", [False, True], ids=["going on", "restarted"])
@@ -51,7 +51,7 @@ class LossesOfEntries:
     def test_acknowledgements_are_made_again(self, lagging: Lagging, restarted: bool) -> None:
         add(lagging, 20)
         one = reader(lagging.server)
-        end, _ = batch(one, one.initialOffset())
+        end, _ = batch(one, begin(one))
         lagging.cut_off("s")
         assert one.latestOffset(end, ALL) == end
         assert pending(lagging) == 0
@@ -65,7 +65,7 @@ class LossesOfEntries:
         """Nobody but the replica knows of them any more: they are pending for the dead consumer."""
         add(lagging, 20)
         one = reader(lagging.server)
-        start = one.initialOffset()
+        start = begin(one)
         ask(lagging, ("XREADGROUP", "GROUP", "g", "bob", "COUNT", 5, "STREAMS", "s", ">"))
         before, _ = batch(one, start)
         assert one.latestOffset(before, ALL) == before
@@ -82,7 +82,7 @@ class LossesOfEntries:
     def test_a_batch_whose_deliveries_are_lost_is_read_again(self, lagging: Lagging, restarted: bool) -> None:
         add(lagging, 20)
         one = reader(lagging.server)
-        start = one.initialOffset()
+        start = begin(one)
         lagging.cut_off("s")
         end = one.latestOffset(start, ALL)
         lagging.promote()
@@ -101,7 +101,7 @@ class LossesOfEntries:
         """The checkpoint knows that they were read, and the stream has them: nothing is lost."""
         add(lagging, 30)
         one = reader(lagging.server, limits=NEVER_AHEAD, **options)
-        before, _ = batch(one, one.initialOffset())
+        before, _ = batch(one, begin(one))
         assert one.latestOffset(before, ALL) == before
         add(lagging, 20, 30)
         lagging.cut_off("s")
@@ -117,7 +117,7 @@ class LossesOfEntries:
     def test_in_the_first_batch_too(self, lagging: Lagging) -> None:
         add(lagging, 30)
         one = reader(lagging.server, limits=NEVER_AHEAD)
-        start = one.initialOffset()
+        start = begin(one)
         lagging.cut_off("s")
         end, _ = batch(one, start)
         assert one.latestOffset(end, ALL) == end
@@ -132,7 +132,7 @@ class LossesOfEntries:
     ) -> None:
         add(lagging, 30)
         one = reader(lagging.server, limits=NEVER_AHEAD, **options)
-        start = one.initialOffset()
+        start = begin(one)
         ask(lagging, ("XGROUP", "CREATECONSUMER", "s", "g", "bob"))
         lagging.cut_off("s")
         end, _ = batch(one, start)
@@ -153,7 +153,7 @@ class LossesOfEntries:
         """Redis 7.0 does not tell its replicas (R90)."""
         add(lagging, 30)
         one = reader(lagging.server, limits=NEVER_AHEAD)
-        start = one.initialOffset()
+        start = begin(one)
         ask(lagging, ("XREADGROUP", "GROUP", "g", "bob", "COUNT", 5, "STREAMS", "s", ">"))
         end, first = batch(one, start)
         assert first == list(range(5, 30))
@@ -175,7 +175,7 @@ class LossesOfEntries:
     ) -> None:
         add(lagging, 10)
         one = reader(lagging.server, limits=NEVER_AHEAD)
-        before, _ = batch(one, one.initialOffset())
+        before, _ = batch(one, begin(one))
         lagging.cut_off("s")
         add(lagging, 20, 10)
         end, _ = batch(one, before)
@@ -197,7 +197,7 @@ class LossesOfEntries:
     def test_lost_entries_that_were_not_read_are_seen_by_nobody(self, lagging: Lagging) -> None:
         add(lagging, 10)
         one = reader(lagging.server, limits=NEVER_AHEAD)
-        end, _ = batch(one, one.initialOffset())
+        end, _ = batch(one, begin(one))
         assert one.latestOffset(end, ALL) == end
         lagging.cut_off("s")
         add(lagging, 20, 10)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from spark_streams.keys import key_beside
 from spark_streams.source.limits import LIMITS
 from tests.chaos.checker import Report, check
 from tests.chaos.gather import gather, pending
@@ -82,8 +83,7 @@ def run(
     with Job(folder, [case.query for case in cases.values()], f"local[{4 + standing}]") as job:
         for case in cases.values():
             if case.query.options["startingOffsets"] == "latest":
-                # The group is what says where the query begins.
-                job.wait_for(partial(_group_is_made, case), f"the group of {case.query.name}")
+                job.wait_for(partial(_begin_is_kept, case), f"the server to keep where {case.query.name} begins")
                 if case.query.fault and case.query.fault.stage != "started":
                     _add(case, random_)
                     case.query.sign("go").touch()
@@ -188,9 +188,12 @@ def _places(added: Iterable[Added]) -> set[Place]:
     return {one.place for one in added if one.place is not None}
 
 
-def _group_is_made(case: Killed) -> bool:
+def _begin_is_kept(case: Killed) -> bool:
+    """By a key until the first trigger, then by the group."""
+    query, client = case.query, case.producer.client
     return all(
-        any(group["name"] == case.query.group for group in case.producer.client.xinfo_groups(stream))
+        client.exists(key_beside(stream, "first", query.group, "spark"))
+        or any(group["name"] == query.group for group in client.xinfo_groups(stream))
         for stream in case.streams
     )
 

@@ -20,6 +20,7 @@ from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from spark_streams.wire.scan import list_streams
 from tests.identity.documented_rights import rights
+from tests.key_copies import copies
 from tests.servers import Server
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.source.limited_user import read_in_all_ways
@@ -53,9 +54,9 @@ def test_who_may_do_everything_lacks_nothing_and_nothing_is_done(server: Server)
         client.xadd("orders", {"a": 1})
         client.xgroup_create("orders", "g", id="0")
         client.set(OWN, "somebody's")
-        before = [client.execute_command("DUMP", key) for key in ("orders", OWN)]
+        before = copies(client, ("orders", OWN))
         assert set(lacking(server, "orders", "payments").values()) == {()}
-        assert [client.execute_command("DUMP", key) for key in ("orders", OWN)] == before
+        assert copies(client, ("orders", OWN)) == before
         assert sorted(client.scan_iter()) == [b"orders", OWN.encode()]
 
 

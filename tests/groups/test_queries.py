@@ -19,7 +19,7 @@ from spark_streams.spark.read_limits import ReadMaxRows
 from tests.groups.conftest import Rstream, Said
 from tests.remedies import carry_out
 from tests.servers import Server, skip_where_nothing_is_counted
-from tests.source.driving import NEVER_AHEAD, add, drain, pending_count, read, reader, stop_all
+from tests.source.driving import NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
 
 TEN = ReadMaxRows(10)
 LENIENT = {"failOnDataLoss": "false"}
@@ -334,7 +334,7 @@ def test_after_entries_were_taken_of_a_batch_whose_range_others_shared(
     skip_where_nothing_is_counted(client)
     add(client, 50)
     one = reader(server, limits=NEVER_AHEAD)
-    log = [one.initialOffset()]
+    log = [begin(one)]
     client.xgroup_createconsumer("s", "g", "bob")
     log.append(one.latestOffset(log[-1], TEN))
     read(one, log[0], log[1])

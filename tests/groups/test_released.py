@@ -11,7 +11,7 @@ from tests.groups.conftest import Rstream, Said
 from tests.groups.test_pending import G, held, twice
 from tests.groups.test_queries import made
 from tests.servers import Server, skip_without_xnack
-from tests.source.driving import add, another_reader, drain, reader
+from tests.source.driving import add, another_reader, begin, drain, reader
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_ack_of_released_entries_is_refused_while_a_query_of_the_group_lives(
     skip_without_xnack(client)
     ids = add(client, 10)
     one = another_reader(server)
-    one.initialOffset()
+    begin(one)
     client.xreadgroup("g", "bob", {"s": ">"}, count=4)
     client.execute_command("XNACK", "s", "g", "FATAL", "IDS", 2, *ids[:2])
     words = ("groups", "ack", "s", *G, "--released")

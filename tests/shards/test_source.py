@@ -21,7 +21,7 @@ from spark_streams.wire.connect import connect
 from tests.servers import Server
 from tests.shards.making import by_key, frame, sequence, sharded, shards_there
 from tests.sink.writing import batch_of, came_before, close, options, write
-from tests.source.driving import ALL, drain, forget_all, reader, rows, stop_all
+from tests.source.driving import ALL, begin, drain, forget_all, reader, rows, stop_all
 
 KEY = shards_key("orders").decode()
 NAMES = shards_of("orders", 4)
@@ -86,7 +86,7 @@ def test_a_query_may_begin_before_the_sink(server: Server, client: redis.Redis) 
 def test_a_sink_after_a_query_that_waits_for_a_plain_stream_is_refused(server: Server, client: redis.Redis) -> None:
     """The error says what to do; doing it, nothing is lost."""
     one = reader(server, streams="orders")
-    one.initialOffset()
+    begin(one)
     refused_sink(server, "without entries, as a query makes one .*redis-cli DEL orders", shards="4", shardBy="key")
     assert not client.exists(KEY)
     stop_all()

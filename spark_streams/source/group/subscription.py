@@ -9,6 +9,7 @@ from itertools import filterfalse
 
 from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
 from spark_streams.errors import StreamMissingError
+from spark_streams.ids import StreamId
 from spark_streams.keys import is_returned, key_of_query, origin_of, returned_stream
 from spark_streams.options import Options
 from spark_streams.source.group.consumer_lease import Lease
@@ -75,23 +76,24 @@ class Subscription:
             self.hold(server, self.member.streams)
             without = streams_without_group(server, self.member, self.member.streams)
             self._expected.look(server, without)
-            # Spark may ask twice before the first trigger: the query begins where it was told first.
-            self.late = {**resolve(server, without, self._options["startingOffsets"]), **self.late}
+            self._begin_late(server, resolve(server, without, self._options["startingOffsets"]))
             return
         matching, without = self._look_for_streams(server)
         starts = resolve(server, without, FIRST)
         if len(without) == len(matching) and not server.execute("EXISTS", self._begun):
             # None has the group, so the query begins. The mark is set once all first positions are kept: streams that
             # appear after that are read from their first entry, whatever dies meanwhile.
-            begin = resolve(server, without, self._options["startingOffsets"])
-            save_initial_positions(server, self._firsts, {stream: start.position for stream, start in begin.items()})
+            self._begin_late(server, resolve(server, without, self._options["startingOffsets"]))
             server.execute("SET", self._begun, self._options["streamsPattern"])
-            starts.update(begin)
-        for stream, saved in saved_initial_positions(server, self._firsts, without).items():
-            if saved != starts[stream].position:
-                starts[stream] = Start(saved)
-        self.late = starts
+        else:
+            self.late = _at(starts, saved_initial_positions(server, self._firsts, without))
         self.member = replace(self.member, streams=tuple(matching))
+
+    def _begin_late(self, server: Server, starts: Mapping[str, Start]) -> None:
+        """Begin on these streams with the first trigger. Where is kept on the server, so that a query that asks again,
+        or is killed before its first trigger, begins at the same place."""
+        firsts = {stream: start.position for stream, start in starts.items()}
+        self.late = _at(starts, save_initial_positions(server, self._firsts, firsts))
 
     def _find(self, server: Server, begin: Offset) -> None:
         """Look for the pattern's streams, and join those that are new at their first entry: the query runs."""
@@ -185,7 +187,8 @@ class Subscription:
         try:
             self._expected.check(server, unknown)
         except StreamMissingError:
-            forget_initial_positions(server, InitialPositionKeys("start", self.member), list(self.late))
+            for keys in (InitialPositionKeys("start", self.member), self._firsts):
+                forget_initial_positions(server, keys, list(self.late))
             raise
 
     def without_dropped(self, server: Server, begin: Offset, at_once: bool) -> Offset:
@@ -221,8 +224,8 @@ class Subscription:
 
     def has_checkpoint(self, server: Server, begin: Offset) -> None:
         """First positions and the mark that the query has begun are of no more use."""
+        forget_initial_positions(server, self._firsts, begin.streams)
         if self.by_pattern:
-            forget_initial_positions(server, self._firsts, begin.streams)
             server.execute("DEL", self._begun)
 
     @property
@@ -245,3 +248,11 @@ class Subscription:
     def release(self) -> None:
         """Give the lease back."""
         self._lease.release()
+
+
+def _at(starts: Mapping[str, Start], positions: Mapping[str, StreamId]) -> dict[str, Start]:
+    """The starts, at these positions of those streams that have one."""
+    return {
+        stream: start if positions.get(stream, start.position) == start.position else Start(positions[stream])
+        for stream, start in starts.items()
+    }

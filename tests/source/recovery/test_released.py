@@ -22,6 +22,7 @@ from tests.source.driving import (
     SMALL,
     add,
     another_reader,
+    begin,
     drain,
     pending_count,
     read,
@@ -98,7 +99,7 @@ def test_a_batch_with_released_entries_is_the_same_after_a_crash(
 def test_what_was_taken_and_not_logged_is_the_next_batch(server: Server, client: redis.Redis, ids: list[str]) -> None:
     release(client, *ids[:4])
     crashed = reader(server)
-    start = crashed.initialOffset()
+    start = begin(crashed)
     crashed.latestOffset(start, ReadMaxRows(4))
     assert drain(reader(server), at=start) == [[*range(4, 10), *range(4)]]
     assert pending_count(client) == 0
@@ -181,7 +182,7 @@ def test_a_fatal_entry_without_a_dead_letter_stream_stays_pending_and_is_named_o
     release(client, ids[2])
     with caplog.at_level(logging.WARNING, "spark_streams.source"):
         one = reader(server, limits=replace(SMALL, claim_page=1))
-        at = one.initialOffset()
+        at = begin(one)
         for expected in ([*range(4, 10), 2], []):
             end = one.latestOffset(at, ALL)
             assert read(one, at, end) == expected
@@ -221,7 +222,7 @@ def test_a_query_without_a_pending_list_refuses_a_group_with_released_entries(
     client.xgroup_delconsumer("s", "g", "bob")
     one = reader(server, noAck="true")
     with pytest.raises(GroupSharedError, match="4 entries of group 'g' were released .* Run it without noAck once"):
-        one.latestOffset(one.initialOffset(), ALL)
+        one.latestOffset(begin(one), ALL)
     assert drain(reader(server)) == [[*range(4, 10), *range(4)]]
     assert drain(reader(server, noAck="true")) == []
 
@@ -232,7 +233,7 @@ def test_released_entries_that_were_deleted_are_an_error_once_or_counted(
     release(client, *ids[:4])
     client.xdel("s", ids[0])
     strict = reader(server)
-    at = strict.initialOffset()
+    at = begin(strict)
     with pytest.raises(DataLossError, match="1 entries that other consumers of group 'g' had left pending or released"):
         strict.latestOffset(at, ALL)
     assert drain(reader(server), at=at) == [[*range(4, 10), 1, 2, 3]]
