@@ -120,6 +120,8 @@ class Subscription:
         """Make the groups that were missing when the query started, on streams that the checkpoint does not know."""
         late, self.late = self.late, {}
         self._create(server, {s: start for s, start in late.items() if not begin.token or s not in begin.positions})
+        if late and not self.by_pattern:
+            forget_initial_positions(server, self._firsts, list(late))  # the group says it from now on
 
     def of(self, server: Server, begin: Offset, look: bool, at_once: bool) -> tuple[str, ...]:
         """The streams of a trigger, and the lease on them: those of the options, or of the pattern and the checkpoint.
@@ -224,8 +226,8 @@ class Subscription:
 
     def has_checkpoint(self, server: Server, begin: Offset) -> None:
         """First positions and the mark that the query has begun are of no more use."""
-        forget_initial_positions(server, self._firsts, begin.streams)
         if self.by_pattern:
+            forget_initial_positions(server, self._firsts, begin.streams)
             server.execute("DEL", self._begun)
 
     @property
