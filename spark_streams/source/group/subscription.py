@@ -116,12 +116,17 @@ class Subscription:
                 self.member, streams=tuple(s for s in self.member.streams if s in made or s not in starts)
             )
 
-    def _create_late(self, server: Server, begin: Offset) -> None:
-        """Make the groups that were missing when the query started, on streams that the checkpoint does not know."""
-        late, self.late = self.late, {}
-        self._create(server, {s: start for s, start in late.items() if not begin.token or s not in begin.positions})
-        if late and not self.by_pattern:
-            forget_initial_positions(server, self._firsts, list(late))  # the group says it from now on
+    def _create_late(self, server: Server, begin: Offset, at_once: bool) -> None:
+        """Make the groups that were missing when the query started, on streams that the checkpoint does not know. A
+        query that has none yet begins where it was told, whichever run asked for that."""
+        late = {s: start for s, start in self.late.items() if not begin.token or s not in begin.positions}
+        if at_once and not begin.token:
+            told = [stream for stream in self.member.streams if stream in begin.positions and stream not in late]
+            late |= {stream: Start(begin[stream]) for stream in streams_without_group(server, self.member, told)}
+        self._create(server, late)
+        if self.late and not self.by_pattern:
+            forget_initial_positions(server, self._firsts, list(self.late))  # the group says it from now on
+        self.late = {}
 
     def of(self, server: Server, begin: Offset, look: bool, at_once: bool) -> tuple[str, ...]:
         """The streams of a trigger, and the lease on them: those of the options, or of the pattern and the checkpoint.
@@ -130,7 +135,7 @@ class Subscription:
         StreamMissingError.
         """
         if self.by_pattern:
-            self._create_late(server, begin)
+            self._create_late(server, begin, at_once)
             if look and (at_once or self._now() - self._last_look >= self._limits.look_every):
                 self._find(server, begin)
             if at_once and begin.token:
@@ -141,7 +146,7 @@ class Subscription:
             # Streams that the query was given since; the others' groups must be there, or something is lost.
             streams = self.member.streams
             self._check_expected(server, [s for s in streams if not begin.token or s not in begin.positions])
-            self._create_late(server, begin)
+            self._create_late(server, begin, at_once)
             new = [stream for stream in streams if stream not in begin.positions]
             self.made |= create_groups(server, self.member, new, self._options["startingOffsets"])
         self._tell_where_it_begins(server, begin)
