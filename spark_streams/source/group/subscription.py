@@ -104,17 +104,19 @@ class Subscription:
 
     def _create(self, server: Server, starts: Mapping[str, Start]) -> None:
         """Make groups, and streams that did not exist when the query started. One that has vanished since is read no
-        more under a pattern. Raises DataLossError if it is one of `streams`."""
+        more under a pattern. Raises DataLossError if it is one of `streams`, unless losses are counted."""
         absent = {stream: start for stream, start in starts.items() if self._expected.was_absent(stream)}
         others = {stream: start for stream, start in starts.items() if stream not in absent}
         made = {*create_groups_at(server, self.member, absent), *create_groups_at(server, self.member, others, False)}
+        vanished = starts.keys() - made
+        if vanished and self.by_pattern:
+            self.member = replace(self.member, streams=tuple(s for s in self.member.streams if s not in vanished))
+        elif vanished and self._options["failOnDataLoss"]:
+            raise missing(server, self.member, min(vanished), stream_too=True)
+        elif vanished:
+            _log.warning("stream %r is gone since the query started; it is made again, empty", min(vanished))
+            made |= {*create_groups_at(server, self.member, {stream: starts[stream] for stream in vanished})}
         self.made |= {stream: starts[stream] for stream in made}
-        for stream in starts.keys() - made if not self.by_pattern else ():
-            raise missing(server, self.member, stream, stream_too=True)
-        if starts.keys() - made:
-            self.member = replace(
-                self.member, streams=tuple(s for s in self.member.streams if s in made or s not in starts)
-            )
 
     def _create_late(self, server: Server, begin: Offset, at_once: bool) -> None:
         """Make the groups that were missing when the query started, on streams that the checkpoint does not know. A
