@@ -58,7 +58,7 @@ class Subscription:
         self._is_first_trigger = True
         self._dropped: set[str] = set()  # streams of the checkpoint that the options name no more, and that are gone
         self.made: dict[str, Start] = {}  # where this run has made groups
-        self.late: Mapping[str, Start] = {}  # named streams whose groups are made when the checkpoint is known
+        self.late: Mapping[str, Start] = {}  # whose groups are made with the first trigger
         self.member = Membership(options["streams"] or (), options["group"], options["consumer"])
 
     @property
@@ -79,14 +79,13 @@ class Subscription:
             self._begin_late(server, resolve(server, without, self._options["startingOffsets"]))
             return
         matching, without = self._look_for_streams(server)
-        starts = resolve(server, without, FIRST)
         if len(without) == len(matching) and not server.execute("EXISTS", self._begun):
             # None has the group, so the query begins. The mark is set once all first positions are kept: streams that
             # appear after that are read from their first entry, whatever dies meanwhile.
             self._begin_late(server, resolve(server, without, self._options["startingOffsets"]))
             server.execute("SET", self._begun, self._options["streamsPattern"])
         else:
-            self.late = _at(starts, saved_initial_positions(server, self._firsts, without))
+            self.late = _at(resolve(server, without, FIRST), saved_initial_positions(server, self._firsts, without))
         self.member = replace(self.member, streams=tuple(matching))
 
     def _begin_late(self, server: Server, starts: Mapping[str, Start]) -> None:
@@ -114,7 +113,8 @@ class Subscription:
         elif vanished and self._options["failOnDataLoss"]:
             raise missing(server, self.member, min(vanished), stream_too=True)
         elif vanished:
-            _log.warning("stream %r is gone since the query started; it is made again, empty", min(vanished))
+            for stream in sorted(vanished):
+                _log.warning("stream %r is gone since the query started; it is made again, empty", stream)
             made |= {*create_groups_at(server, self.member, {stream: starts[stream] for stream in vanished})}
         self.made |= {stream: starts[stream] for stream in made}
 
