@@ -147,3 +147,24 @@ def test_all_that_follows_a_password_is_done(kind: str) -> None:
         assert client.raw("RESET") == b"+RESET\r\n"
         client.socket.sendall(b"*11\r\n")
         assert client.rest() == b"-ERR Protocol error: unauthenticated multibulk length\r\n"
+
+
+def test_commands_that_wait_are_part_of_a_clients_memory() -> None:
+    """As many bytes as they came in and something for each, as long as their turn has not come."""
+    with serving() as server, wire(server) as client, wire(server) as flooder:
+        client.call("SET", "long", "x" * 1_000_000)
+        name = flooder.call("CLIENT", "ID")
+        commands = command("GET", "long") * 1000
+        flooder.socket.sendall(commands)
+        deadline = time.monotonic() + 10
+        while (read := _query_buffer(client, name)) < len(commands) // 2:
+            assert time.monotonic() < deadline
+        assert read < len(commands) + 1000 * 100
+        for _ in range(1000):
+            assert len(flooder.reply()) == 1_000_000
+        assert _query_buffer(client, name) == 0
+
+
+def _query_buffer(client: Wire, number: int) -> int:
+    line = client.call("CLIENT", "LIST", "ID", number).decode()
+    return int(line.split("qbuf=")[1].split()[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy as copying
 import sys
 
-from spark_streams.engine import garbage
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import help_lines, integer_of, syntax_error
@@ -174,10 +173,9 @@ def memory_stats(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 @command("memory|purge", 2)
 def memory_purge(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """MEMORY PURGE: collect garbage, and give free memory back where the C library can."""
+    """MEMORY PURGE: give free memory back where the C library can. Garbage is collected while nobody asks for anything."""
     import ctypes  # not at the start, for which people wait
 
-    garbage.sweep()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

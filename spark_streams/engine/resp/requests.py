@@ -55,8 +55,3 @@ def single_commands(requests: Iterable[Request]) -> list[list[bytes]]:
     for request in requests:
         commands += request.commands() if isinstance(request, XaddBatch) else [request]
     return commands
-
-
-def size_of(request: Request) -> int:
-    """About the memory that a request takes."""
-    return len(request.raw) * 2 if isinstance(request, XaddBatch) else sum(map(len, request)) + 100

@@ -24,7 +24,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.core import Engine
 from spark_streams.engine.resp.replies import error
 from spark_streams.engine.resp.request_parser import RequestParser
-from spark_streams.engine.resp.requests import BEFORE_AUTH, Request, TooLongError, size_of
+from spark_streams.engine.resp.requests import BEFORE_AUTH, Request, TooLongError
 from spark_streams.engine.server.listeners import Channel
 from spark_streams.engine.server.output import Output
 
@@ -33,6 +33,7 @@ READ_LITTLE = 64 * 1024  # unless the last read was as much: room for more costs
 PAUSE_ABOVE = 8 * 1024 * 1024  # unsent bytes above which a connection's commands wait
 UNREAD_BEFORE_AUTH = 16 * 1024  # unsent bytes above which a client that is not logged in is closed
 SLICE_SECONDS = 0.002  # after which the others have their turn
+PER_REQUEST = 100  # bytes that Python takes for each, roughly
 SHORT = 4096  # bytes that are run in the turn in which they come, however long that has taken already
 
 # Replies below so many bytes are sent when all ready sockets are served: a send wakes the client up, who then competes.
@@ -62,7 +63,7 @@ class Turn(Protocol):
 class Connection:
     """One client's socket with what has been read and not run, and what is to be sent and not sent."""
 
-    __slots__ = ("backlog", "channel", "client", "closed", "connections", "deaf", "engine", "events",
+    __slots__ = ("backlog", "backlog_bytes", "channel", "client", "closed", "connections", "deaf", "engine", "events",
                  "held", "output", "parser", "queued", "read_size")  # fmt: skip
 
     def __init__(self, channel: Channel, client: Client, parser: RequestParser, connections: Turn) -> None:
@@ -74,6 +75,7 @@ class Connection:
         self.closed = False
         self.deaf = False  # the other side has gone, and what it sent is still to be run
         self.backlog: list[Request] = []  # commands that were read and wait
+        self.backlog_bytes = 0  # that they came in, roughly
         self.held = bytearray()  # what came behind them
         self.queued = False  # to go on with that
         self.read_size = READ_LITTLE
@@ -82,8 +84,9 @@ class Connection:
 
     @property
     def not_run(self) -> int:
-        """Bytes that have been read."""
-        return self.parser.held + sum(map(size_of, self.backlog)) + len(self.held)
+        """About the bytes of memory that requests take which have not run."""
+        read = self.backlog_bytes + PER_REQUEST * len(self.backlog) if self.backlog else 0
+        return self.parser.held + read + len(self.held)
 
     @property
     def waiting(self) -> int:
@@ -145,7 +148,11 @@ class Connection:
         engine, parser = self.engine, self.parser
         kept_out = engine.access.needed and engine.access.keeps_out(self.client)
         parser.limits = BEFORE_AUTH if kept_out else engine.config.requests
-        return parser.feed(data)
+        held = parser.held
+        requests = parser.feed(data)
+        if len(requests) > 1:  # or none is left to wait
+            self.backlog_bytes = max(held + len(data) - parser.held, 0)
+        return requests
 
     def _end(self) -> None:
         """The other side has closed. What it sent is run, if it only waits for replies to be read."""
@@ -182,6 +189,7 @@ class Connection:
                 self.connections.postponed.append(self)
         if ran < len(commands):
             self.backlog = commands[ran:]
+            self.backlog_bytes = self.backlog_bytes * len(self.backlog) // len(commands)
             self.flush()
             return
         failure = self.parser.failure
