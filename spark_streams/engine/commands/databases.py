@@ -173,7 +173,7 @@ def memory_stats(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 
 @command("memory|purge", 2)
 def memory_purge(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """MEMORY PURGE: give free memory back where the C library can. Garbage is collected while nobody asks for anything."""
+    """MEMORY PURGE: give free memory back if the C library can. Garbage is collected while the engine is idle."""
     import ctypes  # not at the start, for which people wait
 
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -110,7 +110,8 @@ class RequestParser:
         return requests
 
     def _fail(self, failure: ProtocolError) -> None:
-        self.failure = failure
+        # Its traceback holds this parser: a circle, which only the garbage collector would free.
+        self.failure = failure.with_traceback(None)
         self._held.clear()
         self._arguments, self._taken = [], 0
         self.unread, self._at = b"", 0
