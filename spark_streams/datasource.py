@@ -9,9 +9,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError, RStreamError, SchemaError, UnsupportedError
-from spark_streams.option_tables import BATCH_SOURCE, SINK, SOURCE
-from spark_streams.option_uses import check_any_given, check_for_any_use
-from spark_streams.options import Options, parse_options
+from spark_streams.options.parse import Options, parse_options
+from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
+from spark_streams.options.uses import check_any_given, check_for_any_use
 
 if TYPE_CHECKING:
     from spark_streams.sink.batch_writer import BatchWriter

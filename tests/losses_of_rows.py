@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from spark_streams.errors import LedgerError, ReplicationError, RetriesExhaustedError
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.wire.patience import Patience
 from tests.lagging import Lagging, ask
 from tests.sink.writing import batch_of, close, frame, options, write

@@ -22,8 +22,8 @@ from pyspark.sql.types import LongType, StructType
 
 import spark_streams
 from spark_streams.engine import LocalEngine
-from spark_streams.option_tables import SINK, SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import SINK, SOURCE
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader

@@ -52,7 +52,7 @@ class Group(click.Group):
 
 def milliseconds(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """An option's callback: a length of time with its unit, in milliseconds."""
-    from spark_streams.option_values import duration
+    from spark_streams.options.values import duration
 
     try:
         return None if value is None else duration(value)
@@ -97,7 +97,7 @@ def _access(name: str, metavar: str, text: str) -> Callable[[F], F]:
 
 
 def _given_beside_the_url() -> dict[str, str]:
-    from spark_streams.option_tables import IDENTITY
+    from spark_streams.options.table import IDENTITY
 
     context = click.get_current_context(silent=True)
     typed, around = ({}, {}) if context is None else (context.meta.get(at, {}) for at in (_TYPED, _ENVIRONMENT))
@@ -130,7 +130,7 @@ def json_option(command: F) -> F:
 
 def address_of(url: str, starts: bool = False) -> Address:
     """The server; starts: the bundled engine, too, where it does not run. Raises OptionError."""
-    from spark_streams.options import server_of
+    from spark_streams.options.parse import server_of
 
     address = server_of({"url": url, **_given_beside_the_url()}, "server")
     return address if starts else address.without_starting()

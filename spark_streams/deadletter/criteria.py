@@ -15,7 +15,7 @@ from spark_streams.deadletter.envelope import raw
 from spark_streams.deadletter.page import DeadLetterPage, by_value
 from spark_streams.errors import InvalidOptionError
 from spark_streams.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
-from spark_streams.option_values import duration
+from spark_streams.options.values import duration
 from spark_streams.wire.entries.lines import Mask
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, MapType
 from spark_streams.deadletter.envelope import FIELDS, MARK, MARK_FORM, NAMES, PREFIX
 from spark_streams.errors import InvalidOptionError, SchemaError
 from spark_streams.keys import retry_stream
-from spark_streams.option_values import delays
+from spark_streams.options.values import delays
 from spark_streams.task_context import micro_batch, micro_batch_of_driver
 
 _NEEDED = ("_stream", "_id", "_fields")

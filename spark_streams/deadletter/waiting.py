@@ -9,7 +9,7 @@ from spark_streams.errors import StreamStateError, UnsupportedError
 from spark_streams.ids import StreamId
 from spark_streams.keys import RetryStream, delays_key, read_retry_stream, retry_stream, returned_stream
 from spark_streams.numbers import whole
-from spark_streams.option_values import MOST_DELAYS
+from spark_streams.options.values import MOST_DELAYS
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.replies import milliseconds

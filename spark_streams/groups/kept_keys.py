@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from spark_streams.groups.standing import DEFAULT_QUERY, queries_among
 from spark_streams.keys import key_beside, key_of_query, keys_of_consumer, keys_of_group
-from spark_streams.option_values import MOST_DELAYS
+from spark_streams.options.values import MOST_DELAYS
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.reply_errors import is_no_group, is_no_such_key
 from spark_streams.wire.scan import matching_streams

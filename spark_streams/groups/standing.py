@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spark_streams.errors import StreamStateError
 from spark_streams.ids import StreamId
 from spark_streams.lease import Processes, are_held, describe
-from spark_streams.option_tables import SOURCE
+from spark_streams.options.table import SOURCE
 from spark_streams.retention.commit_mark import Mark, committed_key
 from spark_streams.source.group.consumer_lease import lease_key
 from spark_streams.source.membership import owner_of

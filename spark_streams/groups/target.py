@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
 from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.option_values import duration, moment
+from spark_streams.options.values import duration, moment
 from spark_streams.source.group.count_entries import nth_from
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState

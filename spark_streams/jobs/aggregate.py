@@ -15,7 +15,7 @@ from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.ways_back import check_ways_back
-from spark_streams.option_tables import SINK, SOURCE
+from spark_streams.options.table import SINK, SOURCE
 from spark_streams.running.failing import first_line
 from spark_streams.sink.destination import Destination
 

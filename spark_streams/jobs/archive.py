@@ -24,9 +24,9 @@ from spark_streams.jobs.output.table import TableConfig
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.keys import key_beside
-from spark_streams.option_tables import SOURCE
-from spark_streams.option_values import duration
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
+from spark_streams.options.table import SOURCE
+from spark_streams.options.values import duration
 from spark_streams.sink.trim import AckedTrimmer, Trimming, clock
 from spark_streams.source.shard_sets import names_of
 from spark_streams.wire.address import Address

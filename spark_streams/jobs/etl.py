@@ -24,8 +24,8 @@ from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.split import Split
 from spark_streams.jobs.ways_back import check_ways_back
-from spark_streams.option_tables import SINK, SOURCE
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
+from spark_streams.options.table import SINK, SOURCE
 from spark_streams.running.failing import first_line
 
 SHAPE = {

@@ -20,8 +20,8 @@ from spark_streams import register
 from spark_streams.errors import ConfigError, RStreamError
 from spark_streams.jobs.config import Config, value_at
 from spark_streams.jobs.spark_settings import SparkSettings, has_java, prepare, settings_of
-from spark_streams.option_tables import ACCESS, IDENTITY, Option
-from spark_streams.options import Options, parse_options, server_of
+from spark_streams.options.parse import Options, parse_options, server_of
+from spark_streams.options.table import ACCESS, IDENTITY, Option
 from spark_streams.printable import json_text, printable
 from spark_streams.running.failing import first_line
 from spark_streams.running.stopping import Stop

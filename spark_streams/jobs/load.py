@@ -18,8 +18,8 @@ from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.micro_batches import Ran, run_batches, trigger_of
 from spark_streams.jobs.schema.columns import FOREIGN, Columns
 from spark_streams.monitor.groups import view_streams
-from spark_streams.option_tables import SINK
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
+from spark_streams.options.table import SINK
 from spark_streams.running.ending import cut
 from spark_streams.sink.fields import WAYS_TO_USE, check_writable
 from spark_streams.sink.written import rows_written

@@ -18,8 +18,8 @@ from spark_streams.jobs.job import Job, access_of
 from spark_streams.jobs.micro_batches import Ran, run_batches, trigger_of
 from spark_streams.monitor.groups import StreamView, view_streams
 from spark_streams.monitor.watch.listener import Watch
-from spark_streams.option_values import duration
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
+from spark_streams.options.values import duration
 from spark_streams.running.ending import end_between_batches
 from spark_streams.shards.names import Shard
 from spark_streams.source.shard_sets import names_of

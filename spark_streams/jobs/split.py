@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 from spark_streams.deadletter.routing import route_dead_letters
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.schema.columns import Columns, is_nested
-from spark_streams.option_values import delays
+from spark_streams.options.values import delays
 from spark_streams.running.failing import first_line
 
 

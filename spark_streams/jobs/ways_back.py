@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_streams.errors import ConfigError
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.redis_pattern import matches
 
 

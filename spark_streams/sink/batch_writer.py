@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError, SchemaError, UnsupportedError
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.same_version import SameVersion
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch

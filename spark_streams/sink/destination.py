@@ -13,7 +13,7 @@ from typing import Self
 import pyarrow as pa
 
 from spark_streams.errors import InvalidOptionError, SchemaError
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.shards.settling import require_plain, settle
 from spark_streams.sink.fields import FIELDS, WAYS_TO_USE
 from spark_streams.wire.server import Server

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError, UnsupportedError
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.sink.batch_writer import BatchWriter, Written
 from spark_streams.spark.stream_arrow_writer import DataSourceStreamArrowWriter
 from spark_streams.task_context import micro_batch

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.retention.readers import Readers, Standing
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.entry_sizes import EntrySizes

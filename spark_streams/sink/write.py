@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.sink.at_least_once import PlainSender
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch

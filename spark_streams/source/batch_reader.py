@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 
 from spark_streams.deadletter.envelope import MARK, text
 from spark_streams.errors import SchemaError
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.same_version import SameVersion
 from spark_streams.source.batch.infer_schema import infer
 from spark_streams.source.batch.plan import plan_tasks

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from spark_streams.by_stream import ByStream
 from spark_streams.keys import origin_of
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
+from spark_streams.options.per_stream import PerStream
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import share
@@ -22,8 +22,8 @@ class Room:
     and the weight of the stream that it came from, by itself."""
 
     entries: int | None
-    of_stream: ByStream[int | None]
-    weights: ByStream[int]
+    of_stream: PerStream[int | None]
+    weights: PerStream[int]
     budget: Budget | None
     taken: Mapping[str, int] = field(default_factory=dict)
 
@@ -73,10 +73,10 @@ class Rooms:
     """The rooms of one query's batches."""
 
     def __init__(self, options: Options, member: Membership, limits: Limits) -> None:
-        most: ByStream[int | None] = options["maxEntriesPerTrigger"]
+        most: PerStream[int | None] = options["maxEntriesPerTrigger"]
         # One number for all is what Spark hands to each trigger.
-        self._of_stream = most if most.named else ByStream[int | None](None, {})
-        self._weights: ByStream[int] = options["streamWeights"]
+        self._of_stream = most if most.named else PerStream[int | None](None, {})
+        self._weights: PerStream[int] = options["streamWeights"]
         self._bytes: int | None = options["maxBytesPerTrigger"]
         self._scales = None if self._bytes is None else Scales(options.address, member, limits)
 

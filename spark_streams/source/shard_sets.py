@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from spark_streams.by_stream import ByStream
 from spark_streams.errors import ShardsError
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
+from spark_streams.options.per_stream import PerStream
 from spark_streams.shards.names import Shard
 from spark_streams.shards.registry import ShardSet
 from spark_streams.shards.settling import known_shards, require_still, settle, shards_among
@@ -47,14 +47,14 @@ def names_of(server: Server, streams: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for stream in streams for name in (sets[stream].names if stream in sets else (stream,)))
 
 
-def _of_shards(given: ByStream[Any], sets: Mapping[str, ShardSet], divided: bool = False) -> ByStream[Any]:
+def _of_shards(given: PerStream[Any], sets: Mapping[str, ShardSet], divided: bool = False) -> PerStream[Any]:
     """What is said of a stream is said of each of its shards that is not named itself. divided: in equal parts."""
     named: dict[str, Any] = {}
     for stream, known in sets.items():
         if given.unmeant((stream,)) != list(given.named):
             value = given.of(stream)
             named |= dict.fromkeys(known.names, -(-value // known.count) if divided and value is not None else value)
-    return ByStream(given.otherwise, named | dict(given.named))
+    return PerStream(given.otherwise, named | dict(given.named))
 
 
 def require_shards_of(checkpoint: Iterable[str], options: Options, wanted: Options) -> None:

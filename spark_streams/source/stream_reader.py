@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
 from spark_streams.keys import LOSSY, NARROWED, told_key
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.printable import printable
 from spark_streams.same_version import SameVersion
 from spark_streams.source.column_report import ColumnReport

@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import redis
 
-from spark_streams.option_tables import SINK, SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import SINK, SOURCE
 from spark_streams.sink.write import append
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.rows.columns import Columns

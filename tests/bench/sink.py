@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import Row as SparkRow
 from redis.connection import Connection as PackingConnection
 
-from spark_streams.option_tables import SINK
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import SINK
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.fields import text_columns
 from spark_streams.sink.runs import begin_run

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_streams.option_tables import SINK
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import SINK
 from spark_streams.shards.names import shards_of
 from spark_streams.sink.write import append
 from spark_streams.wire.address import Address

@@ -16,8 +16,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_streams.datasource import RStreamDataSource
-from spark_streams.option_tables import SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import SOURCE
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.batch_starts import for_this_spark

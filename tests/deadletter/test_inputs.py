@@ -14,8 +14,8 @@ from spark_streams.deadletter import inputs
 from spark_streams.deadletter.envelope import MARK, Mark, dead_letter_fields
 from spark_streams.deadletter.inputs import Inputs, divide
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
-from spark_streams.option_tables import BATCH_SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import BATCH_SOURCE
 from spark_streams.source.batch_reader import BatchReader, infer_schema
 from spark_streams.source.rows.columns import Columns
 from spark_streams.wire.address import Address

@@ -130,8 +130,8 @@ def test_the_sink_writes_through_tls(secured: tuple[Served, int, str], keys: Pat
     """Requests of megabytes are written while replies are read, on one TLS connection."""
     import pyarrow as pa
 
-    from spark_streams.option_tables import SINK
-    from spark_streams.options import parse_options
+    from spark_streams.options.parse import parse_options
+    from spark_streams.options.table import SINK
     from spark_streams.sink.runs import begin_job
     from spark_streams.sink.write import Task, append
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from spark_streams.cli import main
 from spark_streams.deadletter.redrive import Redrive
 from spark_streams.deadletter.redrive_plan import RedriveOptions
-from spark_streams.option_tables import BATCH_SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import BATCH_SOURCE
 from spark_streams.source.batch_reader import BatchReader, infer_schema
 from spark_streams.source.rows.columns import Columns
 from spark_streams.wire.address import Address

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from spark_streams.cli import main
 from spark_streams.errors import InvalidOptionError, LoginError, RStreamError, ServerUnreachableError
 from spark_streams.jobs.job import beside
-from spark_streams.option_tables import BATCH_SOURCE, SINK, SOURCE
-from spark_streams.options import parse_options, server_of
+from spark_streams.options.parse import parse_options, server_of
+from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
 from spark_streams.wire.connect import connect
 from tests.identity import tokens
 from tests.servers import Server

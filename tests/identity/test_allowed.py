@@ -12,8 +12,8 @@ from click.testing import CliRunner
 import spark_streams
 from spark_streams.cli import main
 from spark_streams.errors import NotAllowedError, OptionError
-from spark_streams.option_tables import ACCESS, BATCH_SOURCE, SINK, SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE
 
 PACKAGE = Path(spark_streams.__file__).parent
 NEEDED: dict[int, dict[str, str]] = {
@@ -214,7 +214,7 @@ def test_commands_and_jobs_are_limited_alike(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_addresses_and_identities_are_made_from_options_in_one_place() -> None:
-    """Where the lists are asked: spark_streams/options.py."""
+    """Where the lists are asked: spark_streams/options/parse.py."""
     makers = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -222,7 +222,7 @@ def test_addresses_and_identities_are_made_from_options_in_one_place() -> None:
             if made in ("Address", "Address.parse", "Identity"):
                 makers.add((str(path.relative_to(PACKAGE)), made))
     assert makers == {
-        ("option_tables.py", "Address.parse"),  # the option url, of which options.py makes the server
-        ("options.py", "Identity"),
+        ("options/table.py", "Address.parse"),  # the option url, of which options/parse.py makes the server
+        ("options/parse.py", "Identity"),
         ("wire/address.py", "Identity"),  # of the environment
     }

@@ -6,8 +6,8 @@ import pytest
 
 from spark_streams.jobs.archive import Trimmer
 from spark_streams.keys import key_beside
-from spark_streams.option_tables import SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import SOURCE
 from spark_streams.sink.trim import Trimming
 from tests.servers import Server
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from spark_streams.jobs.job import Job
 from spark_streams.jobs.query import Query
-from spark_streams.option_tables import SOURCE
+from spark_streams.options.table import SOURCE
 from tests.servers import Server
 
 

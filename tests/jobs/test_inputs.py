@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from spark_streams.jobs.query import Query
-from spark_streams.option_tables import SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import SOURCE
 from tests.deadletter.making import fill
 from tests.servers import Server
 

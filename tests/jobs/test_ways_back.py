@@ -6,8 +6,8 @@ import pytest
 
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.ways_back import check_ways_back
-from spark_streams.option_tables import SINK, SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import SINK, SOURCE
 
 HERE = "redis://127.0.0.1:6379"
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.errors import LoginError, NotAllowedError, RStreamError, ServerReplyError, ServerUnreachableError
-from spark_streams.option_tables import SOURCE
-from spark_streams.options import parse_options, server_of
+from spark_streams.options.parse import parse_options, server_of
+from spark_streams.options.table import SOURCE
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.retry import is_transient

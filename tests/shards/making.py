@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.shards.names import shards_of
 from spark_streams.sink.destination import Destination
 from spark_streams.wire.connect import connect

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import InvalidOptionError, SchemaError
-from spark_streams.option_tables import SINK
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import SINK
 from spark_streams.sink.destination import Destination
 from spark_streams.sink.write import append
 from spark_streams.wire.connection import Connection

@@ -11,8 +11,8 @@ import redis
 
 from spark_streams.errors import InvalidOptionError, ShardsError, StreamMissingError
 from spark_streams.keys import shards_key
-from spark_streams.option_tables import BATCH_SOURCE, SOURCE
-from spark_streams.options import Options, parse_options
+from spark_streams.options.parse import Options, parse_options
+from spark_streams.options.table import BATCH_SOURCE, SOURCE
 from spark_streams.shards.names import shards_of
 from spark_streams.sink.destination import Destination
 from spark_streams.source.batch.plan import plan_tasks

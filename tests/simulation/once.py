@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_streams.option_tables import SINK
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import SINK
 from spark_streams.sink.stream_writer import StreamWriter
 from tests.chaos.history import Row
 from tests.simulation.injected import PATIENCE

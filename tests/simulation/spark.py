@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from spark_streams.errors import RStreamError
-from spark_streams.option_tables import SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import SOURCE
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader

@@ -25,8 +25,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_streams.datasource import RStreamDataSource
-from spark_streams.option_tables import SINK
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import SINK
 from spark_streams.sink.batch_writer import BatchWriter, Written
 from spark_streams.sink.stream_writer import StreamWriter
 

@@ -15,8 +15,8 @@ from spark_streams.errors import (
     UnsupportedError,
     WrongKeyTypeError,
 )
-from spark_streams.option_tables import SINK
-from spark_streams.options import Options, parse_options
+from spark_streams.options.parse import Options, parse_options
+from spark_streams.options.table import SINK
 from spark_streams.sink.runs import begin_job
 from spark_streams.sink.write import Task, append
 from spark_streams.wire.address import Address

@@ -29,8 +29,8 @@ from spark_streams.errors import (
     ServerUnreachableError,
     WrongKeyTypeError,
 )
-from spark_streams.option_tables import SINK
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import SINK
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.rows import error_of_row
 from spark_streams.sink.write import Result, Task, append

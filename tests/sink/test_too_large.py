@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import RowTooLargeError, SchemaError
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.sink.chunks import chunks
 from spark_streams.sink.destination import Destination
 from spark_streams.sink.limits import Limits

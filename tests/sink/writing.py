@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 import pytest
 
-from spark_streams.option_tables import SINK
-from spark_streams.options import Options, parse_options
+from spark_streams.options.parse import Options, parse_options
+from spark_streams.options.table import SINK
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.batch_commit import TOGETHER, close_batch

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 import redis
 
-from spark_streams.option_tables import SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import SOURCE
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.microbatch import prefetch
 from spark_streams.source.rows.columns import Columns

@@ -17,8 +17,8 @@ from spark_streams.errors import (
     StreamMissingError,
     WrongKeyTypeError,
 )
-from spark_streams.option_tables import BATCH_SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import BATCH_SOURCE
 from spark_streams.source.batch_reader import BatchReader
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.rows.columns import Columns

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 import redis
 
-from spark_streams.option_tables import BATCH_SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import BATCH_SOURCE
 from spark_streams.source.batch_reader import BatchReader
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader

@@ -15,8 +15,8 @@ import pytest
 import redis
 
 from spark_streams.errors import RetriesExhaustedError, ServerUnreachableError
-from spark_streams.option_tables import BATCH_SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import BATCH_SOURCE
 from spark_streams.source.batch_reader import BatchReader, infer_schema
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import EntriesPartition, StreamReader

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql.types import BinaryType, DataType, IntegerType, MapType, StringType, StructType, TimestampType
 
 from spark_streams.errors import InvalidOptionError, RStreamError, SchemaError
-from spark_streams.option_tables import SINK
-from spark_streams.options import Options, parse_options
+from spark_streams.options.parse import Options, parse_options
+from spark_streams.options.table import SINK
 from spark_streams.sink import batch_writer
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.chunks import Chunk, chunks

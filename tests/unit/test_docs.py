@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from spark_streams.engine.commands import COMMANDS
-from spark_streams.option_tables import ACCESS, BATCH_SOURCE, SINK, SOURCE, but_access, table_of
+from spark_streams.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE, but_access, table_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 OPTIONS = (DOCS / "options.md").read_text(encoding="utf-8")

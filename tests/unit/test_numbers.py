@@ -21,7 +21,7 @@ OPTIONS = "what the user of this machine has set, checked by a pattern before"
 ALLOWED = {
     "ids.py": "fewer than twenty digits, looked at before",
     "numbers.py": "bounded here",
-    "option_values.py": OPTIONS,
+    "options/values.py": OPTIONS,
     "installation.py": OPTIONS,
     "jobs/schema/avro.py": OPTIONS,
     "jobs/file_log.py": "what Spark has written into its checkpoint",

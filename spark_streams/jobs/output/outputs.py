@@ -15,8 +15,8 @@ from spark_streams.jobs.job import as_texts, beside
 from spark_streams.jobs.output.stream import Stream
 from spark_streams.jobs.output.table import PARQUET_SHAPE, TableConfig
 from spark_streams.jobs.output.table import SHAPE as TABLE
-from spark_streams.option_tables import SINK
-from spark_streams.options import Options, parse_options
+from spark_streams.options.parse import Options, parse_options
+from spark_streams.options.table import SINK
 from spark_streams.running.failing import first_line
 
 # What a job has that writes to outputs.

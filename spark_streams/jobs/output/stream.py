@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.sink.destination import Destination
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from spark_streams.by_stream import ByStream
 from spark_streams.deadletter.envelope import is_dead_letter
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
+from spark_streams.options.per_stream import PerStream
 from spark_streams.shards.names import Shard
 from spark_streams.source.batch.split_points import Look, cut, first_places, further_places
 from spark_streams.source.batch.stream_bounds import Head, Narrowing, run_of
@@ -72,7 +72,7 @@ def look_at_inputs(server: Server, options: Options, narrowing: Narrowing) -> di
     return {stream: head for stream, head in heads.items() if not head.letters}
 
 
-def _position(positions: ByStream[str], stream: str) -> StreamId:
+def _position(positions: PerStream[str], stream: str) -> StreamId:
     """`$` is the end of all ids: the newest entry bounds it."""
     position = positions.of(stream)
     return MAX_ID if position == "$" else StreamId.parse(position)

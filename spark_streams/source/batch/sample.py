@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.errors import SchemaError
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.source.batch.plan import look_at_inputs
 from spark_streams.source.batch.stream_bounds import Narrowing
 from spark_streams.source.limits import LIMITS, Limits

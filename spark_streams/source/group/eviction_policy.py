@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 
 from spark_streams.errors import UnsupportedError
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.wire.eviction import drops_any_key, evicting_policy
 from spark_streams.wire.server import Server
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from spark_streams.deadletter.inputs import own_dead_letter_streams
 from spark_streams.ids import MIN_ID
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.shards.names import Shard
 from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
 from spark_streams.wire.server import Server

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_streams.by_stream import ByStream
 from spark_streams.errors import StreamStateError
 from spark_streams.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.keys import key_beside
 from spark_streams.operator_commands import seek_command
+from spark_streams.options.per_stream import PerStream
 from spark_streams.source.group.count_entries import count_read
 from spark_streams.source.group.group_admin import Start, create_groups_at, streams_without_group
 from spark_streams.source.group.group_state import fetch_state, missing
@@ -18,7 +18,7 @@ from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState, stream_states
 
-FIRST = ByStream("0", {})  # before a stream's first entry
+FIRST = PerStream("0", {})  # before a stream's first entry
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class InitialPositionKeys:
 
 
 def create_groups(
-    server: Server, member: Membership, streams: Sequence[str], starting: ByStream[str]
+    server: Server, member: Membership, streams: Sequence[str], starting: PerStream[str]
 ) -> dict[str, Start]:
     """Make sure that these streams have the group; a stream that does not exist is made. Where groups were made. Raises
     WrongKeyTypeError."""
@@ -44,7 +44,7 @@ def create_groups(
     return starts
 
 
-def resolve(server: Server, streams: Sequence[str], starting: ByStream[str]) -> dict[str, Start]:
+def resolve(server: Server, streams: Sequence[str], starting: PerStream[str]) -> dict[str, Start]:
     """Where a new group of these streams starts; `latest` is the newest entry of this moment. Raises
     WrongKeyTypeError."""
     starts = {}
@@ -54,7 +54,7 @@ def resolve(server: Server, streams: Sequence[str], starting: ByStream[str]) -> 
     return starts
 
 
-def _wanted(starting: ByStream[str], stream: str, head: StreamState) -> StreamId:
+def _wanted(starting: PerStream[str], stream: str, head: StreamState) -> StreamId:
     wanted = starting.of(stream)
     return head.last if wanted == "$" else StreamId.parse(wanted)
 
@@ -82,7 +82,7 @@ def first_positions(server: Server, member: Membership, late: Mapping[str, Start
 
 
 def unused_start(
-    server: Server, member: Membership, positions: Mapping[str, StreamId], starting: ByStream[str]
+    server: Server, member: Membership, positions: Mapping[str, StreamId], starting: PerStream[str]
 ) -> str | None:
     """The line for streams whose group existed, if the query begins elsewhere than `starting` says; None: there are no
     such streams. positions: where the query begins on them. Raises WrongKeyTypeError, ServerError."""

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from spark_streams.deadletter.come_back import bring_back
 from spark_streams.ids import U64_MAX, StreamId
 from spark_streams.keys import delays_key, retry_stream, returned_stream
-from spark_streams.option_values import MOST_DELAYS
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
+from spark_streams.options.values import MOST_DELAYS
 from spark_streams.source.limits import Limits
 from spark_streams.source.offset import Offset
 from spark_streams.wire.connection import ReplyError

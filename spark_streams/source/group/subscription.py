@@ -11,7 +11,7 @@ from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
 from spark_streams.errors import StreamMissingError
 from spark_streams.ids import StreamId
 from spark_streams.keys import is_returned, key_of_query, origin_of, returned_stream
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.source.group.consumer_lease import Lease
 from spark_streams.source.group.expected_streams import ExpectedStreams
 from spark_streams.source.group.group_admin import (

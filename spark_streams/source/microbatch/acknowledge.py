@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.ids import StreamId
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.column_warnings import STREAM_MODES, ColumnWarnings
 from spark_streams.source.group.commit_marks import Marks

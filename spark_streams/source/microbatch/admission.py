@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from spark_streams.ids import MIN_ID
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.wire.xinfo import StreamState
 

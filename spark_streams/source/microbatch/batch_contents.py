@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.group_reconciler import GroupReconciler

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError
 from spark_streams.keys import origin_of
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.counting_server import refuse_where_nothing_is_counted
 from spark_streams.source.group.data_loss import DataLoss

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
 from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState

@@ -16,7 +16,7 @@ from collections.abc import Callable, Set
 
 from spark_streams.ids import StreamId
 from spark_streams.keys import is_returned
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.retention.readers import Standing
 from spark_streams.retention.sweep import Sweeper
 from spark_streams.source.group.retries import Retries

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.options import Options
+from spark_streams.options.parse import Options
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.group.group_reconciler import GroupReconciler

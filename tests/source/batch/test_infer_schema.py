@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.errors import SchemaError
-from spark_streams.option_tables import BATCH_SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import BATCH_SOURCE
 from spark_streams.source.batch.infer_schema import infer
 from spark_streams.source.batch.sample import sample
 from spark_streams.source.batch_reader import infer_schema

@@ -7,8 +7,8 @@ import tracemalloc
 import pyarrow as pa
 import redis
 
-from spark_streams.option_tables import BATCH_SOURCE
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import BATCH_SOURCE
 from spark_streams.source.batch_reader import BatchReader
 from spark_streams.source.rows.columns import Columns
 from tests.servers import Server

@@ -3,8 +3,8 @@
 import pytest
 
 from spark_streams.errors import InvalidOptionError, UnknownOptionError
-from spark_streams.option_tables import BATCH_SOURCE, SINK, SOURCE, table_of
-from spark_streams.options import parse_options
+from spark_streams.options.parse import parse_options
+from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE, table_of
 
 QUERY = "be800551-afc6-46ac-a357-b30305364bfc"
 GOOD = {"streams": "a, b", "group": "g", "url": "redis://localhost:6379/0"}

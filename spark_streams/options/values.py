@@ -1,6 +1,6 @@
 """What the text of an option means: parsers that give a value or raise ValueError with what would be right.
 
-Pure: text in, values out. `spark_streams.option_tables` says which option is read by which parser.
+Pure: text in, values out. `spark_streams.options.table` says which option is read by which parser.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
-from spark_streams.by_stream import ByStream
 from spark_streams.ids import U64_MAX, InvalidStreamId, StreamId
+from spark_streams.options.per_stream import PerStream
 from spark_streams.redis_pattern import is_pattern
 from spark_streams.shards.names import MOST
 
@@ -158,7 +158,7 @@ def glob(value: str) -> str:
     return value
 
 
-def by_stream(one: Callable[[str], T], what: str, otherwise: T, numbers: bool = True) -> Callable[[str], ByStream[T]]:
+def per_stream(one: Callable[[str], T], what: str, otherwise: T, numbers: bool = True) -> Callable[[str], PerStream[T]]:
     """What `one` reads, for every stream, or a JSON object of these by stream or pattern. what: `one` in words;
     otherwise: for streams that the JSON does not name; numbers: whether JSON may give them as numbers."""
 
@@ -170,16 +170,16 @@ def by_stream(one: Callable[[str], T], what: str, otherwise: T, numbers: bool = 
         except ValueError as error:
             raise ValueError(f"of {stream!r} {error}") from None
 
-    def parse(value: str) -> ByStream[T]:
+    def parse(value: str) -> PerStream[T]:
         if not value.lstrip().startswith("{"):
-            return ByStream(one(value), {})
+            return PerStream(one(value), {})
         try:
             named = json.loads(value, object_pairs_hook=_once)
         except json.JSONDecodeError as error:
             raise ValueError(f"is not JSON ({error})") from None
         if not named:
             raise ValueError("names no stream")
-        return ByStream(otherwise, {stream: member(stream, given) for stream, given in named.items()})
+        return PerStream(otherwise, {stream: member(stream, given) for stream, given in named.items()})
 
     return parse
 
@@ -200,11 +200,11 @@ def weight(value: str) -> int:
     return given
 
 
-def weights(value: str) -> ByStream[int]:
+def weights(value: str) -> PerStream[int]:
     """JSON of weights by stream or pattern."""
     if not value.lstrip().startswith("{"):
         raise ValueError('must be JSON of weights by stream or pattern, such as {"orders": 3, "audit:*": 1}')
-    return by_stream(weight, f"a whole number from 1 to {MOST_WEIGHT}", 1)(value)
+    return per_stream(weight, f"a whole number from 1 to {MOST_WEIGHT}", 1)(value)
 
 
 _SIZES = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
@@ -218,7 +218,7 @@ def size(value: str) -> int:
     return int(found[1]) * _SIZES[found[2]]
 
 
-def positions(otherwise: str, *words: str, missing_seq: int = 0) -> Callable[[str], ByStream[str]]:
+def positions(otherwise: str, *words: str, missing_seq: int = 0) -> Callable[[str], PerStream[str]]:
     """One of these words (earliest, latest), an id, or JSON of these by stream or pattern: `$` (latest) or an entry id
     as text. otherwise: for streams that the JSON does not name; missing_seq: the sequence number of an id that is given
     without."""
@@ -234,4 +234,4 @@ def positions(otherwise: str, *words: str, missing_seq: int = 0) -> Callable[[st
         except InvalidStreamId as error:
             raise ValueError(f"must be {one}, or JSON of these by stream ({error})") from None
 
-    return by_stream(position, one, otherwise, numbers=False)
+    return per_stream(position, one, otherwise, numbers=False)

@@ -10,8 +10,8 @@ import difflib
 from collections.abc import Mapping
 
 from spark_streams.errors import InvalidOptionError, UnknownOptionError, UnsupportedError
-from spark_streams.option_tables import BATCH_SOURCE, SINK, SOURCE
-from spark_streams.options import SPARKS_OWN
+from spark_streams.options.parse import SPARKS_OWN
+from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
 
 _USES = [(option, "source") for option in (*SOURCE, *BATCH_SOURCE)] + [(option, "sink") for option in SINK]
 _KNOWN = {option.name.lower(): option.name for option, _ in _USES}

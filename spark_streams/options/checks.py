@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Collection
 from typing import Any
 
-from spark_streams.by_stream import ByStream
 from spark_streams.errors import InvalidOptionError
 from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.options.per_stream import PerStream
 from spark_streams.redis_pattern import is_pattern
 from spark_streams.shards.names import Shard, may_be_in_shards
 
@@ -121,7 +121,7 @@ def _check_source(given: Collection[str], values: dict[str, Any]) -> None:
     if names is not None:
         _check_named(names, values)
     for moment_option, offsets in (("startingTimestamp", "startingOffsets"), ("endingTimestamp", "endingOffsets")):
-        times: ByStream[int | None] | None = values.get(moment_option)
+        times: PerStream[int | None] | None = values.get(moment_option)
         if times is not None:
             values[offsets] = _offsets_of(times, values[offsets].otherwise)
     _check_limits(given, values)
@@ -141,7 +141,7 @@ def _check_source(given: Collection[str], values: dict[str, Any]) -> None:
 def _check_named(names: tuple[str, ...], values: dict[str, Any]) -> None:
     """Raises InvalidOptionError where an option by stream names one that is not read."""
     for which in _BY_STREAM:
-        given: ByStream[Any] | None = values.get(which)
+        given: PerStream[Any] | None = values.get(which)
         for stream in () if given is None else given.unmeant(names):
             shard = Shard.named(stream)
             if shard is not None and shard.stream in names:
@@ -152,7 +152,7 @@ def _check_named(names: tuple[str, ...], values: dict[str, Any]) -> None:
             raise InvalidOptionError(f"{which} names {what} among streams{hint}")
 
 
-def _offsets_of(times: ByStream[int | None], otherwise: str) -> ByStream[str]:
+def _offsets_of(times: PerStream[int | None], otherwise: str) -> PerStream[str]:
     """The offsets that times stand for: the first id of that millisecond is the first one read, or the first one not
     read any more. otherwise: of streams without a time."""
 
@@ -169,7 +169,7 @@ def _check_limits(given: Collection[str], values: dict[str, Any]) -> None:
     """What holds between the limits of a micro-batch. Raises InvalidOptionError."""
     if "minEntriesPerTrigger" not in values:
         return
-    most: ByStream[int | None] = values["maxEntriesPerTrigger"]
+    most: PerStream[int | None] = values["maxEntriesPerTrigger"]
     least = values["minEntriesPerTrigger"]
     if least is not None:
         limits = [most.otherwise] if not most.named else [most.of(stream) for stream in values["streams"] or ()]

@@ -1,6 +1,6 @@
 """Every option, once: its name, which side it belongs to, its default, its check and its one-line documentation.
 
-The tables of docs/options.md are printed from here (`python -m spark_streams.option_tables`).
+The tables of docs/options.md are printed from here (`python -m spark_streams.options.table`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spark_streams.by_stream import ByStream
 from spark_streams.ids import U64_MAX
-from spark_streams.option_values import (
-    by_stream,
+from spark_streams.options.per_stream import PerStream
+from spark_streams.options.values import (
     count,
     delays,
     duration,
@@ -23,6 +22,7 @@ from spark_streams.option_values import (
     moment,
     number,
     one_of,
+    per_stream,
     positions,
     query_id,
     shards,
@@ -100,13 +100,13 @@ _PATTERN = Option("streamsPattern", glob, None, "", "")
 _STARTING = Option(
     "startingOffsets",
     positions("$", "earliest", "latest"),
-    ByStream("$", {}),
+    PerStream("$", {}),
     "`latest`",
     "Where a new group starts: `earliest`, `latest`, after an id, or JSON of these by stream or Redis pattern "
     '(`{"orders": "earliest", "audit:*": "1700000000000-0"}`); streams that it does not name start at `latest`. '
     "A group that exists goes on where it is; a query without a checkpoint then logs that this option is not used.",
 )
-_BY_TIME = by_stream(moment, "a time", None)
+_BY_TIME = per_stream(moment, "a time", None)
 _STARTING_TIME = Option(
     "startingTimestamp",
     _BY_TIME,
@@ -182,8 +182,8 @@ SOURCE: tuple[Option, ...] = (
     _STARTING_TIME,
     Option(
         "maxEntriesPerTrigger",
-        by_stream(count, "a whole number above 0", None),
-        ByStream(None, {}),
+        per_stream(count, "a whole number above 0", None),
+        PerStream(None, {}),
         "all",
         "The most entries in a micro-batch, shared between streams; or JSON of the most of each stream, by stream or "
         'pattern (`{"orders": 10000, "audit:*": 500}`), where streams that it does not name have no limit.',
@@ -199,7 +199,7 @@ SOURCE: tuple[Option, ...] = (
     Option(
         "streamWeights",
         weights,
-        ByStream(1, {}),
+        PerStream(1, {}),
         "all alike",
         'How a limit is shared, as JSON by stream or pattern: `{"orders": 3}` has three times the room of a stream '
         "that is not named, while both have more.",
@@ -310,7 +310,7 @@ BATCH_SOURCE: tuple[Option, ...] = (
     replace(
         _STARTING,
         parse=positions("0", "earliest"),
-        default=ByStream("0", {}),
+        default=PerStream("0", {}),
         shown="`earliest`",
         doc="Where to start: `earliest`, after an id, or JSON of these by stream or Redis pattern.",
     ),
@@ -318,7 +318,7 @@ BATCH_SOURCE: tuple[Option, ...] = (
     Option(
         "endingOffsets",
         positions("$", "latest", missing_seq=U64_MAX),
-        ByStream("$", {}),
+        PerStream("$", {}),
         "`latest`",
         "Where to end: `latest`, up to and including an id, or JSON of these by stream or Redis pattern.",
     ),

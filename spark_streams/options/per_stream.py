@@ -13,7 +13,7 @@ U = TypeVar("U")
 
 
 @dataclass(frozen=True)
-class ByStream(Generic[T]):
+class PerStream(Generic[T]):
     """named: values by the stream's name or by a Redis pattern; otherwise: for streams that none of them means."""
 
     otherwise: T
@@ -32,9 +32,9 @@ class ByStream(Generic[T]):
         """Whether a value was given for this stream: by name, by pattern, or the same for all."""
         return not self.named or len(self.unmeant((stream,))) < len(self.named)
 
-    def map(self, change: Callable[[T], U], otherwise: U) -> ByStream[U]:
+    def map(self, change: Callable[[T], U], otherwise: U) -> PerStream[U]:
         """The same names with other values."""
-        return ByStream(otherwise, {name: change(value) for name, value in self.named.items()})
+        return PerStream(otherwise, {name: change(value) for name, value in self.named.items()})
 
     def unmeant(self, streams: tuple[str, ...]) -> list[str]:
         """The names that mean none of these streams."""

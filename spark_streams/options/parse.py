@@ -1,4 +1,4 @@
-"""The options of one reader or writer, checked against their table (`option_tables`).
+"""The options of one reader or writer, checked against their table (`table`).
 
 Names are matched without regard to case, as Spark does. Unknown options are errors: a misspelt option that is silently
 ignored loses data.
@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from spark_streams.errors import InvalidOptionError, OptionError, UnknownOptionError
-from spark_streams.option_checks import check_together
-from spark_streams.option_tables import ACCESS, BATCH_SOURCE, IDENTITY, REQUIRED, SOURCE, Option
+from spark_streams.options.checks import check_together
+from spark_streams.options.table import ACCESS, BATCH_SOURCE, IDENTITY, REQUIRED, SOURCE, Option
 from spark_streams.wire import allowed, server_url
 from spark_streams.wire.address import DEFAULT_URL_VARIABLE, Address, default_identity, default_url
 from spark_streams.wire.identity import Identity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_streams.errors import InvalidOptionError, RStreamError, UnknownOptionError, UnsupportedError
-from spark_streams.option_uses import check_any_given, check_for_any_use
+from spark_streams.options.uses import check_any_given, check_for_any_use
 
 
 @pytest.mark.parametrize(
