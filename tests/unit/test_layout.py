@@ -98,6 +98,7 @@ SOURCE = [
         "pending_list",
         "partitioning",
         "run_counters",
+        "sampled_size",
     },
     {"column_report", "column_warnings", "rows", "task_notes", "group"},
     {"task", "weigh", "room", "recovery"},
