@@ -9,8 +9,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError, RStreamError, SchemaError, UnsupportedError
-from spark_streams.options.parse import Options, parse_options
-from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
+from spark_streams.options.sink_options import SinkOptions
+from spark_streams.options.source_options import BatchSourceOptions, ReadOptions, SourceOptions
 from spark_streams.options.uses import check_any_given, check_for_any_use
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class RStreamDataSource(DataSource):
                 raise InvalidOptionError("inferSchema is an option of spark.read: give readStream a schema")
             from spark_streams.source.batch_reader import infer_schema
 
-            return infer_schema(parse_options(self.options, BATCH_SOURCE, "source"))
+            return infer_schema(BatchSourceOptions.parse(self.options))
         self._declared = False
         return _DEFAULT_SCHEMA
 
@@ -55,9 +55,9 @@ class RStreamDataSource(DataSource):
         from spark_streams.spark.filters import HAS_FILTERS
 
         check_any_given(self.options, _LEAST_TO_READ)
-        options = parse_options(self.options, BATCH_SOURCE, "source")
+        options = BatchSourceOptions.parse(self.options)
         columns = self._columns(schema, options)
-        if not options["pushFilters"]:
+        if not options.push_filters:
             return BatchReader(options, columns)
         if not HAS_FILTERS:
             raise UnsupportedError(
@@ -74,9 +74,9 @@ class RStreamDataSource(DataSource):
 
         try:
             check_any_given(self.options, _LEAST_TO_READ)
-            options = parse_options(self.options, SOURCE, "source")
+            options = SourceOptions.parse(self.options)
             columns = self._columns(schema, options)
-            if options["retryDelay"] and options["mode"] != "DEADLETTER" and not columns.wants_tries:
+            if options.retry_delay and options.mode != "DEADLETTER" and not columns.wants_tries:
                 raise InvalidOptionError(
                     "option retryDelay has nothing to try again: set mode=DEADLETTER, or, for rules of your own "
                     "(route_dead_letters), declare _attempt INT and _first_failed TIMESTAMP in the schema"
@@ -85,7 +85,7 @@ class RStreamDataSource(DataSource):
         except RStreamError as error:
             return for_this_spark(RefusedReader(error))
 
-    def _columns(self, schema: StructType, options: Options) -> Columns:
+    def _columns(self, schema: StructType, options: ReadOptions) -> Columns:
         from pyspark.errors import PySparkTypeError
 
         from spark_streams.source.rows.columns import Columns
@@ -95,7 +95,7 @@ class RStreamDataSource(DataSource):
             arrow = arrow_schema(schema)
         except PySparkTypeError as error:
             raise SchemaError(f"the schema has a column that fields cannot be read as: {error}") from None
-        columns = Columns(arrow, self._declared, options["mode"], options["columnNameOfCorruptRecord"])
+        columns = Columns(arrow, self._declared, options.mode, options.column_name_of_corrupt_record)
         columns.check()
         return columns
 
@@ -112,6 +112,6 @@ class RStreamDataSource(DataSource):
 
         return StreamWriter(self._sink(), schema, overwrite)
 
-    def _sink(self) -> Options:
+    def _sink(self) -> SinkOptions:
         check_any_given(self.options, "name the stream (option stream), or the server (option url) if rows name theirs")
-        return parse_options(self.options, SINK, "sink")
+        return SinkOptions.parse(self.options)

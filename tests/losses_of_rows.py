@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from spark_streams.errors import LedgerError, ReplicationError, RetriesExhaustedError
-from spark_streams.options.parse import Options
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.wire.patience import Patience
 from tests.lagging import Lagging, ask
 from tests.sink.writing import batch_of, close, frame, options, write
@@ -19,7 +19,7 @@ ALL_ROWS = Counter([1, 2, 3, *ROWS, 7, 8])
 IMPATIENT = Patience(first_pause=0.001, limit=0.5, replicas=0.3)
 
 
-def sink(lagging: Lagging, **given: str) -> Options:
+def sink(lagging: Lagging, **given: str) -> SinkOptions:
     return options(lagging.server.url, chunkSize="20", **given)
 
 

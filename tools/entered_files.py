@@ -22,8 +22,8 @@ from pyspark.sql.types import LongType, StructType
 
 import spark_streams
 from spark_streams.engine import LocalEngine
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import SINK, SOURCE
+from spark_streams.options.sink_options import SinkOptions
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
@@ -61,13 +61,13 @@ class Tracer:
 
 def trace(url: str) -> tuple[list[str], list[str]]:
     """(files that the driver enters in a trigger, files that an entry passes through from one stream to the next)."""
-    source = parse_options({"url": url, "streams": "in", "group": "g", "startingOffsets": "earliest"}, SOURCE, "source")
-    sink = parse_options({"url": url, "stream": "out"}, SINK, "sink")
+    source = SourceOptions.parse({"url": url, "streams": "in", "group": "g", "startingOffsets": "earliest"})
+    sink = SinkOptions.parse({"url": url, "stream": "out"})
     schema = pa.schema([("n", pa.int64())])
     trigger, whole = Tracer(), Tracer()
     with redis.Redis.from_url(url) as client:
         client.xadd("in", {"n": 0})
-        reader = StreamReader(source, Columns(schema, True, source["mode"], source["columnNameOfCorruptRecord"]))
+        reader = StreamReader(source, Columns(schema, True, source.mode, source.column_name_of_corrupt_record))
         writer = BatchWriter(sink, StructType().add("n", LongType()), False, of_query=True)
         begin = reader.initialOffset()
         for number in range(4):

@@ -130,7 +130,7 @@ def json_option(command: F) -> F:
 
 def address_of(url: str, starts: bool = False) -> Address:
     """The server; starts: the bundled engine, too, where it does not run. Raises OptionError."""
-    from spark_streams.options.parse import server_of
+    from spark_streams.options.access_options import server_of
 
     address = server_of({"url": url, **_given_beside_the_url()}, "server")
     return address if starts else address.without_starting()

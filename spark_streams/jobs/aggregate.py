@@ -15,7 +15,8 @@ from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.ways_back import check_ways_back
-from spark_streams.options.table import SINK, SOURCE
+from spark_streams.options.sink_options import SinkOptions
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.running.failing import first_line
 from spark_streams.sink.destination import Destination
 
@@ -41,8 +42,8 @@ TRANSACTION = {"transaction": "groups"}
 
 
 def body(job: Job) -> None:
-    source = job.check_options("source", SOURCE, "source")
-    to = job.check_options("sink", SINK, "sink")
+    source = SourceOptions.parse(job.options("source"))
+    to = SinkOptions.parse(job.options("sink"))
     check_ways_back(source, {"sink.stream": to})
     columns = Columns.of(job.config)
     final = _check(job, columns)
@@ -57,7 +58,7 @@ def body(job: Job) -> None:
         write=f"{Destination.of(to).shown} at {to.address}",
         when="a window is final" if final else "a group has changed",
     )
-    once = TRANSACTION if to["delivery"] == "exactly-once" else {}
+    once = TRANSACTION if to.delivery == "exactly-once" else {}
     # A group may have nothing but nulls, and an entry needs a field.
     sink = {"nulls": "empty", **once, **job.options("sink")}
     appended = [0]
@@ -73,7 +74,7 @@ def body(job: Job) -> None:
 
     query.watch(spark)
     ran = query.run(foreach_batch(aggregated, batch).outputMode("append" if final else "update"))
-    job.say(entries=ran.entries, groups=appended[0], stream=to["stream"], entries_per_second=round(ran.rate))
+    job.say(entries=ran.entries, groups=appended[0], stream=to.stream, entries_per_second=round(ran.rate))
 
 
 def _check(job: Job, columns: Columns) -> bool:

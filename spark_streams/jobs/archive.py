@@ -24,12 +24,10 @@ from spark_streams.jobs.output.table import TableConfig
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.keys import key_beside
-from spark_streams.options.parse import Options
-from spark_streams.options.table import SOURCE
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.options.values import duration
 from spark_streams.sink.trim import AckedTrimmer, Trimming, clock
 from spark_streams.source.shard_sets import names_of
-from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.retry import is_transient
 from spark_streams.wire.server import Server
@@ -55,7 +53,7 @@ def body(job: Job) -> None:
     table, fields = _table(job)
     query = Query(job, source)
     with connect(source.address) as server:
-        source = source.but(streams=names_of(server, source["streams"]))
+        source = replace(source, streams=names_of(server, source.streams or ()))
         fresh = _groups_to_make(server, source)
     job.plan(
         **query.plan(),
@@ -90,17 +88,17 @@ def _options(job: Job) -> dict[str, str]:
     return {**job.options("source"), "startingOffsets": "earliest"}
 
 
-def _source(job: Job) -> Options:
+def _source(job: Job) -> SourceOptions:
     """The source's options. Raises ConfigError for those that could have an entry trimmed before it is archived."""
     for key in ("startingOffsets", "startingTimestamp"):
         if job.get(f"source.{key}") is not None:
             raise ConfigError(f"source.{key} has no meaning here: an archive begins with the first entry")
     if job.get("source.streamsPattern") is not None:
         raise ConfigError("source.streamsPattern has no meaning here: an archive names its streams (source.streams)")
-    source = job.check_options("source", SOURCE, "source")
-    if source["shards"] is not None:
+    source = SourceOptions.parse(job.options("source"))
+    if source.shards is not None:
         raise ConfigError("source.shards has no meaning here: an archive begins when who writes has made the shards")
-    if source["noAck"] or source["delivery"] == "at-most-once":
+    if source.no_ack or source.delivery == "at-most-once":
         raise ConfigError(
             "source.noAck and source.delivery = at-most-once acknowledge entries before they are archived: drop them"
         )
@@ -172,40 +170,40 @@ def _mark(stream: str, group: str) -> bytes:
     return key_beside(stream, "archive", group)
 
 
-def _groups_to_make(server: Server, source: Options) -> list[str]:
+def _groups_to_make(server: Server, source: SourceOptions) -> list[str]:
     """The streams that do not have the group yet. Raises StreamStateError where somebody else has made it: what it had
     been given by then is not in the archive, and would be trimmed."""
     fresh = []
-    for stream in source["streams"]:
+    for stream in source.streams or ():
         described = server.execute("XINFO", "GROUPS", stream) if server.execute("EXISTS", stream) else []
-        if group_named(source["group"], described) is None:
+        if group_named(source.group, described) is None:
             fresh.append(stream)
-        elif not server.execute("EXISTS", _mark(stream, source["group"])):
+        elif not server.execute("EXISTS", _mark(stream, source.group)):
             raise StreamStateError(
-                f"group {source['group']!r} of stream {stream!r} at {source.address} was not made by an archive job: "
+                f"group {source.group!r} of stream {stream!r} at {source.address} was not made by an archive job: "
                 "what it has been given is not in the archive; choose another source.group"
             )
     return fresh
 
 
-def _make_groups(server: Server, source: Options, streams: list[str]) -> None:
+def _make_groups(server: Server, source: SourceOptions, streams: list[str]) -> None:
     for stream in streams:
         # The mark first: without a group it means nothing, and a group without it would be a stranger's.
-        server.execute("SET", _mark(stream, source["group"]), "1")
+        server.execute("SET", _mark(stream, source.group), "1")
         try:
-            server.execute("XGROUP", "CREATE", stream, source["group"], "0", "MKSTREAM")
+            server.execute("XGROUP", "CREATE", stream, source.group, "0", "MKSTREAM")
         except RStreamError:
-            server.execute("DEL", _mark(stream, source["group"]))
+            server.execute("DEL", _mark(stream, source.group))
             raise
 
 
 class Trimmer:
     """Trims what is archived and acknowledged. every: seconds; trimmed: how many entries so far."""
 
-    def __init__(self, source: Options, trimming: Trimming, every: float) -> None:
+    def __init__(self, source: SourceOptions, trimming: Trimming, every: float) -> None:
         self._every = every
-        self._address: Address = source.address
-        self._streams = [stream.encode() for stream in source["streams"]]
+        self._address = source.address
+        self._streams = [stream.encode() for stream in source.streams or ()]
         self._trimming = trimming
         self._last = time.monotonic()
         self.trimmed = 0

@@ -24,8 +24,8 @@ from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
 from spark_streams.jobs.schema.columns import Columns
 from spark_streams.jobs.split import Split
 from spark_streams.jobs.ways_back import check_ways_back
-from spark_streams.options.parse import Options
-from spark_streams.options.table import SINK, SOURCE
+from spark_streams.options.sink_options import SinkOptions
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.running.failing import first_line
 
 SHAPE = {
@@ -42,7 +42,7 @@ TRANSACTION = {"transaction": "letters"}
 
 
 def body(job: Job) -> None:
-    source = job.check_options("source", SOURCE, "source")
+    source = SourceOptions.parse(job.options("source"))
     letters_to = _letters_to(job)
     columns = Columns.of(job.config)
     outputs = outputs_of(job.config, job.access)
@@ -53,7 +53,7 @@ def body(job: Job) -> None:
     if sql is None and not columns.needs_spark:
         check_main_columns(outputs, split.names)
     query = Query(job, source)
-    gone = source["deadLetterStream"]
+    gone = source.dead_letter_stream
     before = added(source.address, gone)
     spark = job.session()
     entries = spark.readStream.format("rstream").schema(split.schema()).options(**job.options("source")).load()
@@ -63,14 +63,14 @@ def body(job: Job) -> None:
     _check_outputs(split.good(split.judge(entries)), sql, outputs)
     job.plan(
         **query.plan(),
-        types="by the source, mode " + source["mode"] if split.by_source else f"{len(split.names)} columns",
+        types="by the source, mode " + source.mode if split.by_source else f"{len(split.names)} columns",
         rules=", ".join(rule["reason"] for rule in job.get("rule", [])) or "none",
         **({} if sql is None else {"sql": " ".join(sql.split())}),
         **{output.shown: output.to.plan for output in outputs},
         **({"tried_again": f"after {retry_delay}"} if retry_delay else {}),
-        dead_letters=f"{letters_to['stream']} at {letters_to.address}",
+        dead_letters=f"{letters_to.stream} at {letters_to.address}",
     )
-    once = TRANSACTION if letters_to["delivery"] == "exactly-once" else {}
+    once = TRANSACTION if letters_to.delivery == "exactly-once" else {}
     sink = {**once, **job.options("dead_letters"), **({"streamColumn": TO} if retry_delay else {})}
     batches = Batches(split, sql, [(one, one.open(spark)) for one in outputs], source, sink)
     query.watch(spark)
@@ -81,25 +81,25 @@ def body(job: Job) -> None:
         job.say(moved_by_source=added(source.address, gone) - before)
 
 
-def _letters_to(job: Job) -> Options:
+def _letters_to(job: Job) -> SinkOptions:
     """The options of [dead_letters]. Raises ConfigError, OptionError."""
-    given = job.check_options("dead_letters", SINK, "sink")
+    given = SinkOptions.parse(job.options("dead_letters"))
     for name in ("streamColumn", "idColumn", "shards"):
-        if given[name] is not None:
+        if name in given.given:
             raise ConfigError(f"dead_letters.{name} has no meaning here: letters go whole to dead_letters.stream")
     return given
 
 
-def _retry_delay(job: Job, source: Options, letters_to: Options) -> str:
+def _retry_delay(job: Job, source: SourceOptions, letters_to: SinkOptions) -> str:
     """source.retryDelay as it is written, "" without one. Raises ConfigError where bad rows could not wait."""
-    if source["retryDelay"] is None:
+    if source.retry_delay is None:
         return ""
     if letters_to.address.url != source.address.url:
         raise ConfigError(
             "source.retryDelay: rows that are tried again wait on the source's server, and dead_letters.url is another "
             "one: drop one of them"
         )
-    trims = [name for name in ("maxlen", "minId", "retention", "trim") if letters_to[name] is not None]
+    trims = [name for name in ("maxlen", "minId", "retention", "trim") if name in letters_to.given]
     if trims:
         raise ConfigError(
             f"source.retryDelay: dead_letters.{trims[0]} would trim what waits for another try, too: drop one of them"
@@ -132,7 +132,7 @@ class Batches:
         split: Split,
         sql: str | None,
         outputs: Sequence[tuple[Output, Any]],
-        source: Options,
+        source: SourceOptions,
         sink: dict[str, str],
     ) -> None:
         self._split, self._sql, self._outputs, self._source, self._sink = split, sql, outputs, source, sink
@@ -150,7 +150,7 @@ class Batches:
             fine = sum(row["count"] for row in counts if row["_reason"] is None)
             self._write_good(self._split.good(judged), fine, number)
             if any(row["_reason"] is not None for row in counts):
-                letters = self._split.letters(judged, self._source["group"], self._source["consumer"])
+                letters = self._split.letters(judged, self._source.group, self._source.consumer)
                 letters.write.format("rstream").mode("append").options(**self._sink).save()
         finally:
             judged.unpersist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ from spark_streams import register
 from spark_streams.errors import ConfigError, RStreamError
 from spark_streams.jobs.config import Config, value_at
 from spark_streams.jobs.spark_settings import SparkSettings, has_java, prepare, settings_of
-from spark_streams.options.parse import Options, parse_options, server_of
-from spark_streams.options.table import ACCESS, IDENTITY, Option
+from spark_streams.options.access_options import server_of
+from spark_streams.options.table import ACCESS, IDENTITY
 from spark_streams.printable import json_text, printable
 from spark_streams.running.failing import first_line
 from spark_streams.running.stopping import Stop
@@ -133,10 +133,6 @@ class Job:
             return StructType.fromDDL(ddl)  # type: ignore[return-value]  # of columns, it is a struct
         except Exception as error:
             raise ConfigError(f"{key}: {first_line(error)}") from error
-
-    def check_options(self, table: str, known: Iterable[Option], side: str) -> Options:
-        """A table's options, checked before anything is started. Raises OptionError."""
-        return parse_options(self.options(table), known, side)
 
     def plain_options(self, table: str) -> dict[str, str]:
         """A config table as options of any format: Spark takes texts."""

@@ -18,8 +18,7 @@ from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.micro_batches import Ran, run_batches, trigger_of
 from spark_streams.jobs.schema.columns import FOREIGN, Columns
 from spark_streams.monitor.groups import view_streams
-from spark_streams.options.parse import Options
-from spark_streams.options.table import SINK
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.running.ending import cut
 from spark_streams.sink.fields import WAYS_TO_USE, check_writable
 from spark_streams.sink.written import rows_written
@@ -44,8 +43,9 @@ _ONE_FILE = {"maxFilesPerTrigger": "1", "maxFileAge": "36500d"}
 
 
 def body(job: Job) -> None:
-    sink = job.check_options("sink", SINK, "sink")
-    stream, path, checkpoint = sink["stream"], job.get("input.path"), job.get("job.checkpoint")
+    sink = SinkOptions.parse(job.options("sink"))
+    stream, path, checkpoint = sink.stream, job.get("input.path"), job.get("job.checkpoint")
+    assert stream is not None  # required
     _check(job, sink, path)
     trigger_of(job)
     with connect(sink.address) as server:
@@ -78,7 +78,7 @@ def body(job: Job) -> None:
             checkpoint=f"{checkpoint}{' (goes on)' if log.query else ''}",
             loaded_before=before,
             trigger=job.get("job.trigger", "available-now"),
-            rate=f"{sink['rowsPerSecond']:,} rows per second" if sink["rowsPerSecond"] else "as fast as it goes",
+            rate=f"{sink.rows_per_second:,} rows per second" if sink.rows_per_second else "as fast as it goes",
         )
         writer = _stream(job, rows, files).writeStream.format("rstream").options(**job.options("sink"))
         writer = writer.queryName(job.get("job.name") or stream)
@@ -106,7 +106,7 @@ def _format(job: Job) -> str:
     return str(job.get("input.format", "csv"))
 
 
-def _check(job: Job, sink: Options, path: str) -> None:
+def _check(job: Job, sink: SinkOptions, path: str) -> None:
     """Raises ConfigError."""
     kind = _format(job)
     if "://" not in path and not glob.glob(path):
@@ -120,9 +120,9 @@ def _check(job: Job, sink: Options, path: str) -> None:
     if job.get("sink.delivery") is not None:
         raise ConfigError("sink.delivery has no meaning here: a load writes each row once")
     for name in ("streamColumn", "idColumn"):
-        if sink[name] is not None:
+        if name in sink.given:
             raise ConfigError(f"sink.{name} has no meaning here: a load fills one stream, whose server gives the ids")
-    if sink["shards"] is not None:
+    if sink.shards is not None:
         raise ConfigError("sink.shards has no meaning here: a load keeps the order of its files in one stream")
 
 

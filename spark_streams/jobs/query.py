@@ -18,7 +18,7 @@ from spark_streams.jobs.job import Job, access_of
 from spark_streams.jobs.micro_batches import Ran, run_batches, trigger_of
 from spark_streams.monitor.groups import StreamView, view_streams
 from spark_streams.monitor.watch.listener import Watch
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.options.values import duration
 from spark_streams.running.ending import end_between_batches
 from spark_streams.shards.names import Shard
@@ -45,7 +45,7 @@ class Query:
     """The streaming side of a job. Made before anything is started: raises ConfigError for what is wrong in [job], and
     ServerUnreachableError and kin where the source's server does not answer."""
 
-    def __init__(self, job: Job, source: Options) -> None:
+    def __init__(self, job: Job, source: SourceOptions) -> None:
         self._job = job
         self._source = source
         self._watching: Watch | None = None
@@ -56,15 +56,15 @@ class Query:
             raise ConfigError(f"job.stop_within {error}") from None
         if not 0 <= job.get("job.metrics_port", 0) < 65536:
             raise ConfigError(f"job.metrics_port must be a port, not {job.get('job.metrics_port')}")
-        if source["streams"] is None and source["streamsPattern"] is None:
+        if source.streams is None and source.streams_pattern is None:
             raise ConfigError("source.streams is missing (or source.streamsPattern): say which streams to read")
         with connect(source.address) as server:
-            self.streams: list[str] = list(names_of(server, source["streams"] or ()) or _inputs(server, source))
+            self.streams: list[str] = list(names_of(server, source.streams or ()) or _inputs(server, source))
             views = view_streams(server, self.streams)
             self._expected = self._told_of_absent(server, {view.stream: view for view in views})
         self.waiting: int | None = 0
         for view in views:
-            group = next((one for one in view.groups if one.group == source["group"]), None)
+            group = next((one for one in view.groups if one.group == source.group), None)
             if self.waiting is None or (group is not None and group.lag is None):
                 self.waiting = None
             else:
@@ -76,8 +76,8 @@ class Query:
         wanted = self._job.get("job.trigger", "available-now")
         begun = Path(self._job.get("job.checkpoint").removeprefix("file:")).joinpath("metadata").exists()
         return {
-            "read": f"{', '.join(source['streams'] or self.streams) or source['streamsPattern']} at {source.address}",
-            "as": f"group {source['group']}, consumer {source['consumer']}",
+            "read": f"{', '.join(source.streams or self.streams) or source.streams_pattern} at {source.address}",
+            "as": f"group {source.group}, consumer {source.consumer}",
             "waiting": "unknown" if self.waiting is None else f"{self.waiting:,} entries",
             **({"note": "; ".join(self._expected)} if self._expected else {}),
             "checkpoint": f"{self._job.get('job.checkpoint')}{' (goes on)' if begun else ''}",
@@ -88,12 +88,12 @@ class Query:
         """A line for each stream that has no entry yet, for `--check`: the query itself says so when it starts."""
         if not self._job.check:
             return []
-        but = own_dead_letter_streams(self._source["deadLetterStream"])
+        but = own_dead_letter_streams(self._source.dead_letter_stream)
         if not self.streams:
-            return [nothing_matches(server, self._source["streamsPattern"], but)]
+            return [nothing_matches(server, self._source.pattern, but)]
         known = {s for s in self.streams if s in views and (views[s].last != "0-0" or Shard.named(s))}
         why = {s: SILENT if s in views else ABSENT for s in self.streams if s not in known}
-        refused = [] if self._source["createStreams"] else [s for s, state in why.items() if state == ABSENT]
+        refused = [] if self._source.create_streams else [s for s, state in why.items() if state == ABSENT]
         told = [missing(server, stream, CREATE).message for stream in refused]
         return told + lines_of(server, {s: state for s, state in why.items() if s not in refused}, WAITING, but)
 
@@ -130,14 +130,14 @@ class Query:
             if not end_between_batches(query, self._patience, job.stop):
                 job.say(cut=True)
 
-        writer = writer.queryName(job.get("job.name") or self._source["group"])
+        writer = writer.queryName(job.get("job.name") or self._source.group)
         return run_batches(job, writer, end, self.waiting or None, done, Ran())
 
 
-def _inputs(server: Server, source: Options) -> list[str]:
+def _inputs(server: Server, source: SourceOptions) -> list[str]:
     """The streams that a pattern finds and that the query would read now."""
-    but = own_dead_letter_streams(source["deadLetterStream"])
-    return Inputs().among(server, matching_streams(server, source["streamsPattern"], but))
+    but = own_dead_letter_streams(source.dead_letter_stream)
+    return Inputs().among(server, matching_streams(server, source.pattern, but))
 
 
 def foreach_batch(rows: DataFrame, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:

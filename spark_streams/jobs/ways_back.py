@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_streams.errors import ConfigError
-from spark_streams.options.parse import Options
+from spark_streams.options.sink_options import SinkOptions
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.redis_pattern import matches
 
 
-def check_ways_back(source: Options, written: Mapping[str, Options]) -> None:
+def check_ways_back(source: SourceOptions, written: Mapping[str, SinkOptions]) -> None:
     """written: the options of what the job writes, by the key that names the stream in messages. Raises ConfigError
     where rows would go back to where they were read."""
-    pattern = source["streamsPattern"]
+    pattern = source.streams_pattern
     for key, to in written.items():
-        stream = to["stream"]
+        stream = to.stream
         if stream is None or to.address.url != source.address.url:
             continue
-        if stream in (source["streams"] or ()):
+        if stream in (source.streams or ()):
             read = "source.streams names"
         elif pattern is not None and matches(pattern, stream):
             read = f"source.streamsPattern {pattern!r} finds"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -35,6 +35,17 @@ class PerStream(Generic[T]):
     def map(self, change: Callable[[T], U], otherwise: U) -> PerStream[U]:
         """The same names with other values."""
         return PerStream(otherwise, {name: change(value) for name, value in self.named.items()})
+
+    def of_parts(
+        self, parts: Mapping[str, Sequence[str]], share: Callable[[T, int], T] = lambda value, _count: value
+    ) -> PerStream[T]:
+        """What is said of a stream is said of each of its parts that is not named itself. parts: their names, by
+        stream; share: what each of so many parts has of the stream's value."""
+        named: dict[str, T] = {}
+        for stream, names in parts.items():
+            if self.unmeant((stream,)) != list(self.named):
+                named |= dict.fromkeys(names, share(self.of(stream), len(names)))
+        return PerStream(self.otherwise, named | dict(self.named))
 
     def unmeant(self, streams: tuple[str, ...]) -> list[str]:
         """The names that mean none of these streams."""

@@ -5,9 +5,9 @@ The tables of docs/options.md are printed from here (`python -m spark_streams.op
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from spark_streams.ids import U64_MAX
 from spark_streams.options.per_stream import PerStream
@@ -45,10 +45,15 @@ class Option:
     shown: the default as docs/options.md shows it."""
 
     name: str
-    parse: Callable[[str], Any]
-    default: Any
+    parse: Callable[[str], object]
+    default: object
     shown: str
     doc: str
+
+    @property
+    def field(self) -> str:
+        """Its field in SourceOptions, BatchSourceOptions, SinkOptions: the name in Python's spelling."""
+        return re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", self.name)
 
 
 _URL = Option(

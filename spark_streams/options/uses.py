@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Mapping
 
 from spark_streams.errors import InvalidOptionError, UnknownOptionError, UnsupportedError
-from spark_streams.options.parse import SPARKS_OWN
+from spark_streams.options.access_options import SPARKS_OWN
 from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
 
 _USES = [(option, "source") for option in (*SOURCE, *BATCH_SOURCE)] + [(option, "sink") for option in SINK]

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError, SchemaError, UnsupportedError
-from spark_streams.options.parse import Options
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.same_version import SameVersion
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
@@ -44,7 +44,7 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
     of the micro-batch, and recognised when that is replayed.
     """
 
-    def __init__(self, options: Options, schema: StructType, overwrite: bool, of_query: bool = False) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool, of_query: bool = False) -> None:
         """of_query: for a whole micro-batch. Raises UnsupportedError for mode overwrite, or where the server may drop
         the ledger, SchemaError, InvalidOptionError, ShardsError, ServerError."""
         to = Destination.of(options)
@@ -64,9 +64,9 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         check_writable(columns, apart=to.columns)
         self._options = options
         self._pace = secrets.token_hex(8)
-        self._once = options["delivery"] == "exactly-once"
+        self._once = options.delivery == "exactly-once"
         self._run = self._job = None
-        if self._once and (of_query or options["transaction"] is not None):
+        if self._once and (of_query or options.transaction is not None):
             self._run = begin_run(options.address, to.make_ready)
         elif self._once:
             self._job = begin_job(options.address, to.make_ready)
@@ -74,15 +74,15 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
             reach(options.address, of_query, to.make_ready)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        name = self._options["transaction"]
+        name = self._options.transaction
         if name is None:
             return self.write_part_of(self._job or Batch.of_job(""), iterator)
         return self.write_part_of(self.batch_of(*self._micro_batch(name), name), iterator)
 
     def _micro_batch(self, name: str) -> MicroBatchName:
         """Which one the named write is a part of. Raises InvalidOptionError."""
-        told, query = micro_batch(), self._options["transactionQuery"]
-        given = None if query is None else MicroBatchName(query, self._options["transactionBatch"])
+        told, query, number = micro_batch(), self._options.transaction_query, self._options.transaction_batch
+        given = None if query is None or number is None else MicroBatchName(query, number)
         if told is not None and given is not None and told != given:
             raise InvalidOptionError(
                 f"options transactionQuery and transactionBatch say that this write is a part of batch {given.number} "
@@ -121,7 +121,7 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
                 for stream, total in message.totals.items():
                     totals[stream] = totals.get(stream, Total()) + total
         if batch is not None and self._once:
-            close_batch(self._options.address, batch, totals, self._options["waitReplicas"])
+            close_batch(self._options.address, batch, totals, self._options.wait_replicas)
         elif batch is not None and not batch.expires:
             pass_over(self._options.address, batch)
 

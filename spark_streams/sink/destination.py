@@ -13,7 +13,7 @@ from typing import Self
 import pyarrow as pa
 
 from spark_streams.errors import InvalidOptionError, SchemaError
-from spark_streams.options.parse import Options
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.shards.settling import require_plain, settle
 from spark_streams.sink.fields import FIELDS, WAYS_TO_USE
 from spark_streams.wire.server import Server
@@ -32,9 +32,9 @@ class Destination:
     shard_by: str | None = None
 
     @classmethod
-    def of(cls, options: Options) -> Self:
+    def of(cls, options: SinkOptions) -> Self:
         """What a sink's options say."""
-        return cls(*[options[name] for name in ("stream", "streamColumn", "idColumn", "shards", "shardBy")])
+        return cls(options.stream, options.stream_column, options.id_column, options.shards, options.shard_by)
 
     @property
     def columns(self) -> tuple[str, ...]:

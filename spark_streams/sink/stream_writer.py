@@ -9,7 +9,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_streams.errors import InvalidOptionError, UnsupportedError
-from spark_streams.options.parse import Options
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.batch_writer import BatchWriter, Written
 from spark_streams.spark.stream_arrow_writer import DataSourceStreamArrowWriter
 from spark_streams.task_context import micro_batch
@@ -22,9 +22,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
     (FACTS S8), so a replay by another driver finds what this one has written.
     """
 
-    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         """Raises InvalidOptionError, and what BatchWriter raises."""
-        if options["transaction"] is not None:
+        if options.transaction is not None:
             raise InvalidOptionError(
                 "option transaction names a write within foreachBatch, and writeStream writes each micro-batch once by "
                 "itself: drop it"

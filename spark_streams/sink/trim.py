@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.options.parse import Options
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.retention.readers import Readers, Standing
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.entry_sizes import EntrySizes
@@ -47,16 +47,16 @@ class Trimming:
     max_bytes: int | None = None
 
     @classmethod
-    def of(cls, options: Options) -> Trimming:
+    def of(cls, options: SinkOptions) -> Trimming:
         """From the options of a sink."""
-        strategy = options["trim"]
-        if strategy is None and options["maxlen"] is not None:
+        strategy = options.trim
+        if strategy is None and options.maxlen is not None:
             strategy = "maxlen"
-        if strategy is None and (options["minId"] or options["retention"]) is not None:
+        if strategy is None and (options.min_id or options.retention) is not None:
             strategy = "minid"
         return cls(
-            strategy, options["maxlen"], options["minId"], options["retention"], options["approximate"],
-            options["trimLimit"], options["retentionBytes"],
+            strategy, options.maxlen, options.min_id, options.retention, options.approximate,
+            options.trim_limit, options.retention_bytes,
         )  # fmt: skip
 
     def commands(self, stream: bytes, now: int, most: int | None) -> list[bytes]:
@@ -100,9 +100,9 @@ class Trimmer:
         self._ahead: int | None = None  # the server's clock minus our monotonic one, milliseconds
 
     @classmethod
-    def of(cls, session: Session, options: Options) -> Trimmer:
+    def of(cls, session: Session, options: SinkOptions) -> Trimmer:
         """From the options of a sink."""
-        return cls(session, Trimming.of(options), options["streamTtl"])
+        return cls(session, Trimming.of(options), options.stream_ttl)
 
     def commands(self, chunk: Chunk) -> list[bytes]:
         """The XTRIMs, and PEXPIREs, that go along with a chunk, packed."""

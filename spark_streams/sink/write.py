@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from spark_streams.options.parse import Options
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.at_least_once import PlainSender
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
@@ -39,7 +39,7 @@ class Result:
     totals: dict[bytes, Total]
 
 
-def append(batches: Iterable[pa.RecordBatch], options: Options, task: Task | None, pace: str = "") -> Result:
+def append(batches: Iterable[pa.RecordBatch], options: SinkOptions, task: Task | None, pace: str = "") -> Result:
     """Append every row to its stream. task: None for at-least-once; pace: a name that the tasks of a write share, for
     option rowsPerSecond. The driver has been connected before: where the server is away now, it comes back.
 
@@ -49,18 +49,18 @@ def append(batches: Iterable[pa.RecordBatch], options: Options, task: Task | Non
     """
     with Session(options.address, is_known=True) as session:
         trimmer, limits = Trimmer.of(session, options), Limits(options.address)
-        turns = Pace(options.address, pace, options["rowsPerSecond"])
+        turns = Pace(options.address, pace, options.rows_per_second)
         try:
             to = Destination.of(options)
-            size = turns.chunk_size(options["chunkSize"])
-            cut = chunks(batches, to, options["nulls"], size, task is not None)
+            size = turns.chunk_size(options.chunk_size)
+            cut = chunks(batches, to, options.nulls, size, task is not None)
             if options.address.is_cluster:
                 cut = of_one_slot(cut)
             if task is None:
-                result = Result(PlainSender(session, trimmer, limits, turns, options["waitReplicas"]).run(cut), {})
+                result = Result(PlainSender(session, trimmer, limits, turns, options.wait_replicas).run(cut), {})
             else:
                 views = LedgerViews(task.batch, task.partition, task.attempt, options.address.is_cluster)
-                rows = LedgerSender(session, trimmer, views, limits, turns, options["waitReplicas"]).run(cut)
+                rows = LedgerSender(session, trimmer, views, limits, turns, options.wait_replicas).run(cut)
                 result = Result(rows, {view.stream: Total(view.rows, view.total) for view in views.all()})
         finally:
             trimmer.close()

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 
 from spark_streams.deadletter.envelope import MARK, text
 from spark_streams.errors import SchemaError
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.same_version import SameVersion
 from spark_streams.source.batch.infer_schema import infer
 from spark_streams.source.batch.plan import plan_tasks
@@ -64,11 +64,11 @@ _TYPES: dict[str, DataType] = {
 }
 
 
-def infer_schema(options: Options) -> StructType:
+def infer_schema(options: BatchSourceOptions) -> StructType:
     """The columns of a sample of the streams: its fields, without metadata columns. Raises SchemaError."""
     with Session(options.address, "inferring a schema") as server:
         entries = server.run(lambda connection: sample(connection, options))
-    columns = infer(entries, skip=[options["columnNameOfCorruptRecord"], text(MARK)])
+    columns = infer(entries, skip=[options.column_name_of_corrupt_record, text(MARK)])
     if not columns:
         raise SchemaError(
             f"inferSchema found entries at {options.address}, and in them no field that can be a column: give a "
@@ -97,7 +97,7 @@ class TaskPartition(InputPartition):
 class BatchReader(SameVersion, DataSourceReader):
     """format("rstream") for spark.read. Raises SchemaError for a column that only a group can fill."""
 
-    def __init__(self, options: Options, columns: Columns, limits: Limits = LIMITS) -> None:
+    def __init__(self, options: BatchSourceOptions, columns: Columns, limits: Limits = LIMITS) -> None:
         if columns.wants_deliveries:
             raise SchemaError(
                 "column '_deliveries' counts what a consumer group delivered, and spark.read has no group: drop it, or "
@@ -147,7 +147,7 @@ class BatchReader(SameVersion, DataSourceReader):
 class PushingBatchReader(BatchReader):
     """The same, with filters on stream, id and timestamp narrowing what is read."""
 
-    def __init__(self, options: Options, columns: Columns, schema: StructType) -> None:
+    def __init__(self, options: BatchSourceOptions, columns: Columns, schema: StructType) -> None:
         super().__init__(options, columns)
         prefix = "_" if columns.declared else ""
         meanings = {f"{prefix}{name}": name for name in ("stream", "id", "timestamp")}

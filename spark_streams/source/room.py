@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_streams.keys import origin_of
-from spark_streams.options.parse import Options
 from spark_streams.options.per_stream import PerStream
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import share
@@ -72,12 +72,12 @@ class Room:
 class Rooms:
     """The rooms of one query's batches."""
 
-    def __init__(self, options: Options, member: Membership, limits: Limits) -> None:
-        most: PerStream[int | None] = options["maxEntriesPerTrigger"]
+    def __init__(self, options: SourceOptions, member: Membership, limits: Limits) -> None:
+        most = options.max_entries_per_trigger
         # One number for all is what Spark hands to each trigger.
         self._of_stream = most if most.named else PerStream[int | None](None, {})
-        self._weights: PerStream[int] = options["streamWeights"]
-        self._bytes: int | None = options["maxBytesPerTrigger"]
+        self._weights = options.stream_weights
+        self._bytes = options.max_bytes_per_trigger
         self._scales = None if self._bytes is None else Scales(options.address, member, limits)
 
     def of(self, most: int | None) -> Room:

@@ -3,42 +3,32 @@ read begins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from spark_streams.errors import ShardsError
-from spark_streams.options.parse import Options
-from spark_streams.options.per_stream import PerStream
+from spark_streams.options.source_options import ReadOptions, SourceOptions
 from spark_streams.shards.names import Shard
-from spark_streams.shards.registry import ShardSet
 from spark_streams.shards.settling import known_shards, require_still, settle, shards_among
 from spark_streams.wire.server import Server
 
-# Options that may be given by stream.
-_BY_STREAM = ("startingOffsets", "endingOffsets", "maxEntriesPerTrigger", "streamWeights")
+Reading = TypeVar("Reading", bound=ReadOptions)
 
 
-def with_shards(server: Server, options: Options, count: int | None = None) -> Options:
+def with_shards(server: Server, options: Reading, count: int | None = None) -> Reading:
     """The options with the shards' names in place of the streams that are in shards. count: each of the streams is in
     so many, which are created if they do not exist. With failOnDataLoss=false lost shards are created again, empty.
 
     Raises ShardsError.
     """
-    streams = options["streams"]
+    streams = options.streams
     if streams is None:
         return options
-    accepts_loss = "failOnDataLoss" in options and not options["failOnDataLoss"]
     if count is not None:
-        sets = {stream: settle(server, stream, count, None, accepts_loss) for stream in streams}
+        sets = {stream: settle(server, stream, count, None, options.accepts_loss) for stream in streams}
     else:
-        sets = shards_among(server, streams, accepts_loss)
-    if not sets:
-        return options
-    names = [name for stream in streams for name in (sets[stream].names if stream in sets else (stream,))]
-    named = {which: _of_shards(options[which], sets) for which in _BY_STREAM if which in options}
-    if "maxEntriesPerTrigger" in named:
-        named["maxEntriesPerTrigger"] = _of_shards(options["maxEntriesPerTrigger"], sets, divided=True)
-    return options.but(streams=tuple(dict.fromkeys(names)), **named)
+        sets = shards_among(server, streams, options.accepts_loss)
+    return options.in_shards({stream: known.names for stream, known in sets.items()}) if sets else options
 
 
 def names_of(server: Server, streams: Sequence[str]) -> tuple[str, ...]:
@@ -47,21 +37,11 @@ def names_of(server: Server, streams: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for stream in streams for name in (sets[stream].names if stream in sets else (stream,)))
 
 
-def _of_shards(given: PerStream[Any], sets: Mapping[str, ShardSet], divided: bool = False) -> PerStream[Any]:
-    """What is said of a stream is said of each of its shards that is not named itself. divided: in equal parts."""
-    named: dict[str, Any] = {}
-    for stream, known in sets.items():
-        if given.unmeant((stream,)) != list(given.named):
-            value = given.of(stream)
-            named |= dict.fromkeys(known.names, -(-value // known.count) if divided and value is not None else value)
-    return PerStream(given.otherwise, named | dict(given.named))
-
-
-def require_shards_of(checkpoint: Iterable[str], options: Options, wanted: Options) -> None:
+def require_shards_of(checkpoint: Iterable[str], options: SourceOptions, wanted: SourceOptions) -> None:
     """Hold a checkpoint's streams against those that are read. options, wanted: without and with the shards' names.
     Raises ShardsError where it has shards of a stream that is in others now, or in none: none may be left out in
     silence."""
-    names, read = options["streams"] or (), set(wanted["streams"] or ())
+    names, read = options.streams or (), set(wanted.streams or ())
     for name in checkpoint:
         shard = Shard.named(name)
         if shard is None or shard.stream not in names or name in read:
@@ -81,6 +61,6 @@ def require_shards_of(checkpoint: Iterable[str], options: Options, wanted: Optio
         )
 
 
-def require_not_in_shards_since(server: Server, wanted: Options) -> None:
+def require_not_in_shards_since(server: Server, wanted: SourceOptions) -> None:
     """Raises ShardsError where a sink has put a stream in shards while the query made it, as a plain one."""
-    require_still(server, [stream for stream in wanted["streams"] or () if Shard.named(stream) is None])
+    require_still(server, [stream for stream in wanted.streams or () if Shard.named(stream) is None])

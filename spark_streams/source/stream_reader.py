@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
 from spark_streams.keys import LOSSY, NARROWED, told_key
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.printable import printable
 from spark_streams.same_version import SameVersion
 from spark_streams.source.column_report import ColumnReport
@@ -84,7 +84,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
 
     def __init__(
         self,
-        options: Options,
+        options: SourceOptions,
         columns: Columns,
         now: Callable[[], float] = time.monotonic,
         limits: Limits = LIMITS,
@@ -120,26 +120,26 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         if self._batches is None:
             leave_interrupts_to_the_driver()
             self._wanted = self._options
-            if self._options["streams"] is not None:
+            if self._options.streams is not None:
                 with self._looking(is_known) as server:
-                    self._wanted = server.run(lambda there: with_shards(there, self._options, self._options["shards"]))
+                    self._wanted = server.run(lambda there: with_shards(there, self._options, self._options.shards))
             self._batches = MicroBatchStream(
                 self._wanted, self._now, limits=self._limits, first_at_once=self._first_at_once
             )
         return self._batches
 
     def _looking(self, is_known: bool) -> Session:
-        return Session(self._options.address, f"looking for the streams of group {self._options['group']!r}", is_known)
+        return Session(self._options.address, f"looking for the streams of group {self._options.group!r}", is_known)
 
     def initialOffset(self) -> dict[str, Any]:
         first = self._prepared().first().to_json()
-        if self._wanted["streams"] is not None:
+        if self._wanted.streams is not None:
             with self._looking(is_known=True) as server:
                 server.run(lambda there: require_not_in_shards_since(there, self._wanted))
         return first
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._options["maxEntriesPerTrigger"].otherwise or UNLIMITED)
+        return ReadMaxRows(self._options.max_entries_per_trigger.otherwise or UNLIMITED)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """A server that does not answer is left to the next call, which tells whether the query has a checkpoint."""
@@ -150,7 +150,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; `start` itself where there is nothing to read."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < UNLIMITED else None
-        if isinstance(limit, ReadAllAvailable) and not self._options["noAck"] and self._is_at_least_once:
+        if isinstance(limit, ReadAllAvailable) and not self._options.no_ack and self._is_at_least_once:
             raise UnsupportedError(
                 "trigger(once=True) ends a query without a word on whether its batch was committed: what it has read "
                 "would stay pending, for others to claim; use trigger(availableNow=True), which reads the same and "
@@ -180,7 +180,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
 
     @property
     def _is_at_least_once(self) -> bool:
-        return bool(self._options["delivery"] == "at-least-once")
+        return self._options.delivery == "at-least-once"
 
     def _prepared(self, known: Offset | None = None) -> MicroBatchStream:
         """The batches, and the end of the run fixed. known: a checkpoint speaks of them, so the server has answered
@@ -208,7 +208,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         # Where nothing is left to read, a task says so to the sink.
         tasks = plan.tasks or [Task(())]
         beside, wants_absent = next(iter(stop.taken_from), ""), not self.batches.knows_fields
-        tried = None if self._options["maxDeliveries"] is None or not stop.held else tried_key(stop)
+        tried = None if self._options.max_deliveries is None or not stop.held else tried_key(stop)
         batch = TaskBatch(stop.token, plan.narrowed, lossy, len(tasks), beside, wants_absent, tried)
         others = replace(batch, tried=None)  # one task notes it
         return [EntriesPartition(task, others if at else batch) for at, task in enumerate(tasks)]
@@ -226,7 +226,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, EntriesPartition)
         task, batch = partition.task, partition.batch
-        member = Membership(self._options["streams"] or (), self._options["group"], self._options["consumer"])
+        member = Membership(self._options.streams or (), self._options.group, self._options.consumer)
         # The driver has been connected: the address is right, and a server that is away is waited for.
         with (
             Session(self._options.address, f"reading for group {member.group!r}", is_known=True) as server,
@@ -262,13 +262,13 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 server.run(lambda connection: tell_the_sink(connection, NARROWED, *self._batch_names()))
             elif batch.lossy:
                 server.run(lambda connection: tell_the_sink(connection, LOSSY, *self._batch_names()))
-            fail = self._options["failOnDataLoss"]
+            fail = self._options.fail_on_data_loss
             yield from read_task(server, member, task, self._columns, fail, lost, unreadable, found, self._limits)
 
     def _say_here(self, report: ColumnReport, why: RStreamError) -> None:
         """The server does not take a note on columns. No query ends for want of it, and none waits."""
         _log.warning("what does not fit its column is in no count: %s", printable(str(why)))
-        ColumnWarnings(STREAM_MODES, bool(self._options["retryDelay"])).say(
+        ColumnWarnings(STREAM_MODES, bool(self._options.retry_delay)).say(
             report, report.entries, "that this task has read"
         )
 

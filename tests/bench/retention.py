@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import redis
 
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import SINK, SOURCE
+from spark_streams.options.sink_options import SinkOptions
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.sink.write import append
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.rows.columns import Columns
@@ -47,10 +47,8 @@ class Reading:
     def __init__(self, url: str, group: str, every: int, most: int, entries: int) -> None:
         self.group, self.every, self.kills = group, every, 0
         self._most = most
-        self._options = parse_options(
-            {"url": url, "streams": STREAM, "group": group, "startingOffsets": "earliest", "onCommit": "delete"},
-            SOURCE,
-            "source",
+        self._options = SourceOptions.parse(
+            {"url": url, "streams": STREAM, "group": group, "startingOffsets": "earliest", "onCommit": "delete"}
         )
         self.seen = np.zeros(entries, np.int64)
         self._at: dict[str, Any] = {}  # what is in the commit log
@@ -108,7 +106,7 @@ def hour(url: str, entries: int, tell: Callable[[str], None]) -> tuple[list[Poin
     """The curve, the groups, and seconds. Ends with all groups idle."""
     client = redis.Redis.from_url(url, protocol=2)
     client.flushall()
-    sink = parse_options({"url": url, "stream": STREAM, "delivery": "at-least-once"}, SINK, "sink")
+    sink = SinkOptions.parse({"url": url, "stream": STREAM, "delivery": "at-least-once"})
     readings = [
         Reading(url, "fast", 1, UNLIMITED, entries),
         Reading(url, "middle", 3, 20_000, entries),

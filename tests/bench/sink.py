@@ -18,8 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import Row as SparkRow
 from redis.connection import Connection as PackingConnection
 
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import SINK
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.fields import text_columns
 from spark_streams.sink.runs import begin_run
@@ -114,7 +113,7 @@ def task_rate(server: Running, exactly_once: bool, **options: str) -> float:
     batches = _batches()
     _empty(server)
     given = {"url": f"redis://127.0.0.1:{server.port}/0", "stream": "s", "maxlen": str(_KEEP), **options}
-    checked = parse_options(given, SINK, "sink")
+    checked = SinkOptions.parse(given)
     begun = time.perf_counter()
     task = Task(Batch("bench", 0, begin_run(checked.address), expires=False)) if exactly_once else None
     written = append(batches, checked, task)

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import SINK
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.shards.names import shards_of
 from spark_streams.sink.write import append
 from spark_streams.wire.address import Address
@@ -109,7 +108,7 @@ def run(
 
 def feed(url: str, rows: int) -> None:
     """Rows of all keys in turns, each key's from 0 on, in one stream."""
-    options = parse_options({"url": url, "stream": "feed", "delivery": "at-least-once"}, SINK, "sink")
+    options = SinkOptions.parse({"url": url, "stream": "feed", "delivery": "at-least-once"})
 
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, rows, 10_000):

@@ -16,8 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_streams.datasource import RStreamDataSource
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import SOURCE
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.batch_starts import for_this_spark
@@ -43,7 +42,7 @@ class ChaosDataSource(RStreamDataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         query = Query.from_json(json.loads(self._query))
-        options = parse_options(self.options, SOURCE, "source")
+        options = SourceOptions.parse(self.options)
         limits = replace(LIMITS, worth_ahead=query.ahead)
         return for_this_spark(ChaosReader(StreamReader(options, self._columns(schema, options), limits=limits), query))
 

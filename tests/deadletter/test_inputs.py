@@ -14,8 +14,7 @@ from spark_streams.deadletter import inputs
 from spark_streams.deadletter.envelope import MARK, Mark, dead_letter_fields
 from spark_streams.deadletter.inputs import Inputs, divide
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import BATCH_SOURCE
+from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.batch_reader import BatchReader, infer_schema
 from spark_streams.source.rows.columns import Columns
 from spark_streams.wire.address import Address
@@ -43,8 +42,8 @@ def client(server: Server) -> redis.Redis:
 
 def batch(server: Server, **options: str) -> list[int]:
     """Column n of spark.read."""
-    checked = parse_options({"url": server.url, **options}, BATCH_SOURCE, "batch source")
-    one = BatchReader(checked, Columns(SCHEMA, True, checked["mode"], checked["columnNameOfCorruptRecord"]))
+    checked = BatchSourceOptions.parse({"url": server.url, **options})
+    one = BatchReader(checked, Columns(SCHEMA, True, checked.mode, checked.column_name_of_corrupt_record))
     return [row["n"] for part in one.partitions() for some in one.read(part) for row in some.to_pylist()]
 
 
@@ -206,5 +205,5 @@ def test_many_streams_with_large_entries_are_looked_at_a_few_megabytes_at_a_time
 def test_a_schema_is_not_inferred_from_letters(server: Server, client: redis.Redis) -> None:
     add(client, 3, "o:1")
     fill(server, 5, into="o:dead")
-    checked = parse_options({"url": server.url, "inferSchema": "true", **PATTERN}, BATCH_SOURCE, "batch source")
+    checked = BatchSourceOptions.parse({"url": server.url, "inferSchema": "true", **PATTERN})
     assert infer_schema(checked).names == ["n"]

@@ -130,8 +130,7 @@ def test_the_sink_writes_through_tls(secured: tuple[Served, int, str], keys: Pat
     """Requests of megabytes are written while replies are read, on one TLS connection."""
     import pyarrow as pa
 
-    from spark_streams.options.parse import parse_options
-    from spark_streams.options.table import SINK
+    from spark_streams.options.sink_options import SinkOptions
     from spark_streams.sink.runs import begin_job
     from spark_streams.sink.write import Task, append
 
@@ -141,7 +140,7 @@ def test_the_sink_writes_through_tls(secured: tuple[Served, int, str], keys: Pat
         url += f"&ssl_certfile={keys / 'client.pem'}&ssl_keyfile={keys / 'client.key'}"
     rows = [pa.RecordBatch.from_pydict({"n": list(range(at, at + 5000)), "t": ["x" * 500] * 5000}) for at in (0, 5000)]
     with redis.Redis(host="127.0.0.1", port=port, **_options(keys, certificate)) as client:
-        options = parse_options({"url": url, "stream": "tls"}, SINK, "sink")
+        options = SinkOptions.parse({"url": url, "stream": "tls"})
         for task in (None, Task(begin_job(options.address))):
             client.delete("tls")
             append(rows, options, task)

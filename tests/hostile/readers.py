@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from spark_streams.cli import main
 from spark_streams.deadletter.redrive import Redrive
 from spark_streams.deadletter.redrive_plan import RedriveOptions
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import BATCH_SOURCE
+from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.batch_reader import BatchReader, infer_schema
 from spark_streams.source.rows.columns import Columns
 from spark_streams.wire.address import Address
@@ -52,10 +51,10 @@ def command(server: Server, *words: str) -> str:
 
 def batch(server: Server, **options: str) -> list[dict[str, Any]]:
     """The rows of spark.read, and that a schema can be inferred."""
-    checked = parse_options({"url": server.url, **options}, BATCH_SOURCE, "source")
+    checked = BatchSourceOptions.parse({"url": server.url, **options})
     if "inferSchema" in options:
         infer_schema(checked)
-    one = BatchReader(checked, Columns(WIDE, True, checked["mode"], checked["columnNameOfCorruptRecord"]))
+    one = BatchReader(checked, Columns(WIDE, True, checked.mode, checked.column_name_of_corrupt_record))
     return [row for part in one.partitions() for found in one.read(part) for row in found.to_pylist()]
 
 

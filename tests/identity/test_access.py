@@ -13,8 +13,9 @@ from click.testing import CliRunner
 from spark_streams.cli import main
 from spark_streams.errors import InvalidOptionError, LoginError, RStreamError, ServerUnreachableError
 from spark_streams.jobs.job import beside
-from spark_streams.options.parse import parse_options, server_of
-from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
+from spark_streams.options.access_options import AccessOptions, server_of
+from spark_streams.options.sink_options import SinkOptions
+from spark_streams.options.source_options import BatchSourceOptions, SourceOptions
 from spark_streams.wire.connect import connect
 from tests.identity import tokens
 from tests.servers import Server
@@ -70,7 +71,7 @@ def test_the_environment_speaks_of_its_own_server_only(
     assert who(username="app", password=SECRET) == b"app"
 
 
-@pytest.mark.parametrize("table", [SOURCE, BATCH_SOURCE, SINK])
+@pytest.mark.parametrize("kind", [SourceOptions, BatchSourceOptions, SinkOptions])
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -92,20 +93,19 @@ def test_the_environment_speaks_of_its_own_server_only(
         ({"replyTimeout": "5"}, "must be a duration above 0 with its unit"),
     ],
 )
-def test_what_contradicts_itself_is_refused(table: object, given: dict[str, str], said: str) -> None:
-    needed = {"url": "redis://h", **({"stream": "s"} if table is SINK else {"streams": "s"})}
-    if table is SOURCE:
+def test_what_contradicts_itself_is_refused(kind: type[AccessOptions], given: dict[str, str], said: str) -> None:
+    needed = {"url": "redis://h", **({"stream": "s"} if kind is SinkOptions else {"streams": "s"})}
+    if kind is SourceOptions:
         needed["group"] = "g"
     with pytest.raises(InvalidOptionError, match=said) as caught:
-        parse_options({**needed, **given}, table, "source")  # type: ignore[arg-type]
+        kind.parse({**needed, **given})
     assert SECRET not in str(caught.value)
 
 
 def test_neither_options_nor_what_is_wrong_show_a_password(guarded: Server, file: Path) -> None:
-    checked = parse_options({**NEEDED, "url": guarded.url, "username": "app", "password": SECRET}, SOURCE, "source")
-    assert (
-        SECRET not in f"{checked.address!r} {checked.address} {checked.address.identity!r} {checked.address.identity}"
-    )
+    checked = SourceOptions.parse({**NEEDED, "url": guarded.url, "username": "app", "password": SECRET})
+    identity = checked.address.identity
+    assert SECRET not in f"{checked!r} {checked} {checked.address!r} {checked.address} {identity!r} {identity}"
     assert pickle.loads(pickle.dumps(checked)).address.identity == checked.address.identity
     file.write_text(f"{SECRET}x")
     with pytest.raises(LoginError, match=f"refuses the user and password in passwordFile {file} .invalid") as caught:

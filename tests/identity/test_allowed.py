@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,21 +11,22 @@ from click.testing import CliRunner
 import spark_streams
 from spark_streams.cli import main
 from spark_streams.errors import NotAllowedError, OptionError
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE
+from spark_streams.options.access_options import AccessOptions
+from spark_streams.options.sink_options import SinkOptions
+from spark_streams.options.source_options import BatchSourceOptions, SourceOptions
 
 PACKAGE = Path(spark_streams.__file__).parent
-NEEDED: dict[int, dict[str, str]] = {
-    id(SOURCE): {"streams": "s", "group": "g"},
-    id(BATCH_SOURCE): {"streams": "s"},
-    id(SINK): {"stream": "s"},
-    id(ACCESS): {},
+NEEDED: dict[type[AccessOptions], dict[str, str]] = {
+    SourceOptions: {"streams": "s", "group": "g"},
+    BatchSourceOptions: {"streams": "s"},
+    SinkOptions: {"stream": "s"},
+    AccessOptions: {},
 }
-TABLES = [
-    pytest.param(SOURCE, id="source"),
-    pytest.param(BATCH_SOURCE, id="batch"),
-    pytest.param(SINK, id="sink"),
-    pytest.param(ACCESS, id="commands-and-jobs"),
+KINDS = [
+    pytest.param(SourceOptions, id="source"),
+    pytest.param(BatchSourceOptions, id="batch"),
+    pytest.param(SinkOptions, id="sink"),
+    pytest.param(AccessOptions, id="commands-and-jobs"),
 ]
 
 
@@ -37,13 +37,13 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RSTREAM_URL", raising=False)
 
 
-def given(table: Any = ACCESS, **options: str) -> None:
-    parse_options({**NEEDED[id(table)], **options}, table, "source")
+def given(kind: type[AccessOptions] = AccessOptions, **options: str) -> None:
+    kind.parse({**NEEDED[kind], **options})
 
 
-def refused(variable: str, table: Any = ACCESS, **options: str) -> str:
+def refused(variable: str, kind: type[AccessOptions] = AccessOptions, **options: str) -> str:
     with pytest.raises(NotAllowedError) as caught:
-        given(table, **options)
+        given(kind, **options)
     assert isinstance(caught.value, OptionError)
     assert str(caught.value).startswith("[RSTREAM_NOT_ALLOWED] ")
     assert f"RSTREAM_ALLOW_{variable}" in str(caught.value)
@@ -53,7 +53,7 @@ def refused(variable: str, table: Any = ACCESS, **options: str) -> str:
 HOSTS = "streams.internal, cache:6380,*.trusted.example,[::1],unix:///run/streams"
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "url",
     [
@@ -68,12 +68,12 @@ HOSTS = "streams.internal, cache:6380,*.trusted.example,[::1],unix:///run/stream
         "embedded:",
     ],
 )
-def test_a_listed_host_is_accepted(table: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listed_host_is_accepted(kind: type[AccessOptions], url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RSTREAM_ALLOW_HOSTS", HOSTS)
-    given(table, url=url)
+    given(kind, url=url)
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("url", "host"),
     [
@@ -96,13 +96,15 @@ def test_a_listed_host_is_accepted(table: Any, url: str, monkeypatch: pytest.Mon
         ("redis+cluster://evil,streams.internal", "evil:6379"),
     ],
 )
-def test_any_other_host_is_refused(table: Any, url: str, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_host_is_refused(
+    kind: type[AccessOptions], url: str, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RSTREAM_ALLOW_HOSTS", HOSTS)
     if not host:  # the URL itself is refused
         with pytest.raises(OptionError):
-            given(table, url=url)
+            given(kind, url=url)
         return
-    assert host in refused("HOSTS", table, url=url)
+    assert host in refused("HOSTS", kind, url=url)
 
 
 def test_an_empty_list_accepts_nothing_and_an_unset_one_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,16 +140,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 TLS = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_ca_path")
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_files_are_those_of_the_list_and_below_its_folders(table: Any, folder: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_are_those_of_the_list_and_below_its_folders(kind: type[AccessOptions], folder: Path) -> None:
     for path in ("allowed/password", "alias/password", "allowed/../allowed/password", "allowed/not-yet"):
-        given(table, url="redis://h", passwordFile=str(folder / path))
-    given(table, url="redis://h", passwordFile="/etc/streams/ca.pem")
+        given(kind, url="redis://h", passwordFile=str(folder / path))
+    given(kind, url="redis://h", passwordFile="/etc/streams/ca.pem")
     for path in ("secret", "allowed/link", "allowed/../secret", "allowed/out/secret", "alias/link", "allowedly"):
-        assert str(folder / path) in refused("FILES", table, url="redis://h", passwordFile=str(folder / path))
+        assert str(folder / path) in refused("FILES", kind, url="redis://h", passwordFile=str(folder / path))
     around = str(Path("/proc/self", "root", "etc/passwd"))  # the link by which a process sees the whole file system
     for path in ("/etc/streams/ca.pem.bak", around, "/etc/streams", "password"):
-        refused("FILES", table, url="redis://h", passwordFile=path)
+        refused("FILES", kind, url="redis://h", passwordFile=path)
 
 
 @pytest.mark.parametrize("scheme", ["rediss://h", "rediss+cluster://h,i", "rediss+sentinel://h/name"])
@@ -214,7 +216,7 @@ def test_commands_and_jobs_are_limited_alike(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_addresses_and_identities_are_made_from_options_in_one_place() -> None:
-    """Where the lists are asked: spark_streams/options/parse.py."""
+    """Where the lists are asked: spark_streams/options/access_options.py."""
     makers = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -222,7 +224,7 @@ def test_addresses_and_identities_are_made_from_options_in_one_place() -> None:
             if made in ("Address", "Address.parse", "Identity"):
                 makers.add((str(path.relative_to(PACKAGE)), made))
     assert makers == {
-        ("options/table.py", "Address.parse"),  # the option url, of which options/parse.py makes the server
-        ("options/parse.py", "Identity"),
+        ("options/table.py", "Address.parse"),  # the option url, of which options/access_options.py makes the server
+        ("options/access_options.py", "Identity"),
         ("wire/address.py", "Identity"),  # of the environment
     }

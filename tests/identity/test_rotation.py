@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from spark_streams.options.parse import server_of
+from spark_streams.options.access_options import server_of
 from spark_streams.wire import connection
 from spark_streams.wire.connect import connect
 from spark_streams.wire.session import Session

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.errors import ServerUnreachableError
-from spark_streams.options.parse import server_of
+from spark_streams.options.access_options import server_of
 from spark_streams.wire.connect import connect
 from tests.certificates import certificates
 from tests.servers import Server, free_port, running_redis, skip_without_redis

@@ -6,8 +6,7 @@ import pytest
 
 from spark_streams.jobs.archive import Trimmer
 from spark_streams.keys import key_beside
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import SOURCE
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.sink.trim import Trimming
 from tests.servers import Server
 
@@ -28,7 +27,7 @@ def test_all_that_is_acknowledged_goes(server: Server, keep: int | None, approxi
             client.execute_command(
                 "XREADGROUP", "GROUP", group, "c", "COUNT", ENTRIES - 1000, "NOACK", "STREAMS", "s", ">"
             )
-        source = parse_options({"url": server.url, "streams": "s", "group": "archive"}, SOURCE, "source")
+        source = SourceOptions.parse({"url": server.url, "streams": "s", "group": "archive"})
         trimmer = Trimmer(source, Trimming("acked", keep, None, None, approximate, None), every=0.0)
         trimmer.look()
         node = 100 if approximate else 0
@@ -44,7 +43,7 @@ def test_what_a_query_without_a_pending_list_still_needs_stays(server: Server) -
             client.xgroup_create("s", group, "0")
             client.execute_command("XREADGROUP", "GROUP", group, "spark", "NOACK", "STREAMS", "s", ">")
         client.set(key_beside("s", "committed", "other", "spark"), "40-0 holds")
-        source = parse_options({"url": server.url, "streams": "s", "group": "archive"}, SOURCE, "source")
+        source = SourceOptions.parse({"url": server.url, "streams": "s", "group": "archive"})
         trimmer = Trimmer(source, Trimming("acked", None, None, None, False, None), every=0.0)
         trimmer.trim()
         assert (trimmer.trimmed, client.xlen("s")) == (40, 60)

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from spark_streams.jobs.query import Query
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import SOURCE
+from spark_streams.options.source_options import SourceOptions
 from tests.deadletter.making import fill
 from tests.servers import Server
 
@@ -21,5 +20,5 @@ def test_letters_do_not_wait_to_be_read(server: Server) -> None:
     given = {"url": server.url, "streamsPattern": "flights*", "group": "etl"}
     given |= {"mode": "DEADLETTER", "deadLetterStream": "flights:gone"}
     job: Any = SimpleNamespace(get=lambda key, default=None: default, check=False)
-    made = Query(job, parse_options(given, SOURCE, "source"))
+    made = Query(job, SourceOptions.parse(given))
     assert (made.streams, made.waiting) == (["flights:1"], 7)

@@ -6,8 +6,8 @@ import pytest
 
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.ways_back import check_ways_back
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import SINK, SOURCE
+from spark_streams.options.sink_options import SinkOptions
+from spark_streams.options.source_options import SourceOptions
 
 HERE = "redis://127.0.0.1:6379"
 
@@ -24,8 +24,8 @@ HERE = "redis://127.0.0.1:6379"
     ],
 )
 def test_what_would_go_round_for_ever(source: dict[str, str], sink: dict[str, str], refused: str | None) -> None:
-    read = parse_options({"url": HERE, "group": "g", **source}, SOURCE, "source")
-    written = {"output x: sink.stream": parse_options({"url": HERE, **sink}, SINK, "sink")}
+    read = SourceOptions.parse({"url": HERE, "group": "g", **source})
+    written = {"output x: sink.stream": SinkOptions.parse({"url": HERE, **sink})}
     if refused is None:
         check_ways_back(read, written)
     else:

@@ -8,7 +8,7 @@ import pytest
 
 from spark_streams.errors import NotAllowedError, ServerReplyError, UnsupportedError
 from spark_streams.keys import key_beside, slot_of
-from spark_streams.options.parse import server_of
+from spark_streams.options.access_options import server_of
 from spark_streams.wire import cluster_watch
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.errors import LoginError, NotAllowedError, RStreamError, ServerReplyError, ServerUnreachableError
-from spark_streams.options.parse import parse_options, server_of
-from spark_streams.options.table import SOURCE
+from spark_streams.options.access_options import server_of
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.retry import is_transient
@@ -203,4 +203,4 @@ def test_a_connection_is_left_when_its_master_is_replaced(redis_server: Server) 
 
 def test_options_take_it_as_they_take_any_url(sentinels: Sentinels) -> None:
     given = {"url": sentinels.url, "streams": "s", "group": "g"}
-    assert parse_options(given, SOURCE, "source").address.asks_sentinels
+    assert SourceOptions.parse(given).address.asks_sentinels

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from spark_streams.options.parse import Options
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.shards.names import shards_of
 from spark_streams.sink.destination import Destination
 from spark_streams.wire.connect import connect
@@ -17,7 +17,7 @@ from tests.sink.writing import options
 Row = tuple[str | None, int]  # key, number
 
 
-def sharded(url: str, count: int = 4, **given: str) -> Options:
+def sharded(url: str, count: int = 4, **given: str) -> SinkOptions:
     """The sink's options, and the shards."""
     checked = options(url, stream="orders", shards=str(count), shardBy="key", **given)
     with connect(checked.address) as server:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from spark_streams.cli import main
 from spark_streams.errors import ShardsError, StreamMissingError
 from spark_streams.keys import shards_key
-from spark_streams.options.parse import server_of
+from spark_streams.options.access_options import server_of
 from spark_streams.shards.names import shards_of
 from spark_streams.shards.settling import known_shards, require_plain
 from spark_streams.sink.destination import Destination

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import InvalidOptionError, SchemaError
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import SINK
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.destination import Destination
 from spark_streams.sink.write import append
 from spark_streams.wire.connection import Connection
@@ -65,7 +64,7 @@ def test_a_key_of_any_type_goes_by_its_text(server: Server) -> None:
 def test_options_that_do_not_fit(server: Server) -> None:
     def refused(words: str, **given: str) -> None:
         with pytest.raises(InvalidOptionError, match=words):
-            parse_options({"url": server.url, **given}, SINK, "sink")
+            SinkOptions.parse({"url": server.url, **given})
 
     refused("option shards needs option shardBy", stream="s", shards="4")
     refused("option shardBy needs option shards", stream="s", shardBy="k")

@@ -11,8 +11,8 @@ import redis
 
 from spark_streams.errors import InvalidOptionError, ShardsError, StreamMissingError
 from spark_streams.keys import shards_key
-from spark_streams.options.parse import Options, parse_options
-from spark_streams.options.table import BATCH_SOURCE, SOURCE
+from spark_streams.options.sink_options import SinkOptions
+from spark_streams.options.source_options import BatchSourceOptions, SourceOptions
 from spark_streams.shards.names import shards_of
 from spark_streams.sink.destination import Destination
 from spark_streams.source.batch.plan import plan_tasks
@@ -34,7 +34,7 @@ def client(server: Server) -> Iterator[redis.Redis]:
     forget_all()
 
 
-def written(server: Server, count: int = 200, first: int = 0, number: int = 0) -> Options:
+def written(server: Server, count: int = 200, first: int = 0, number: int = 0) -> SinkOptions:
     """So many rows of twenty keys in four shards."""
     checked, batch = sharded(server.url), batch_of(number)
     close(checked, batch, write([frame([(f"k{n % 20}", first + n) for n in range(count)])], checked, batch))
@@ -225,12 +225,12 @@ def test_a_pattern_finds_shards_by_their_own_names(server: Server, client: redis
     client.xadd("orders:dead", {"n": -1})
     assert sorted(drain(reader(server, streamsPattern="orders:*/4:*"))[0]) == list(range(200))
     with pytest.raises(InvalidOptionError, match="streamsPattern and shards contradict"):
-        parse_options({"url": server.url, "group": "g", "streamsPattern": "a*", "shards": "4"}, SOURCE, "source")
+        SourceOptions.parse({"url": server.url, "group": "g", "streamsPattern": "a*", "shards": "4"})
 
 
 def read(server: Server) -> list[int]:
     """Column n by spark.read's plan, without Spark."""
-    checked = parse_options({"url": server.url, "streams": "orders"}, BATCH_SOURCE, "source")
+    checked = BatchSourceOptions.parse({"url": server.url, "streams": "orders"})
     with connect(checked.address) as one:
         planned = plan_tasks(one, checked, Narrowing())
         return sorted(

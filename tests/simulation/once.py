@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import SINK
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.stream_writer import StreamWriter
 from tests.chaos.history import Row
 from tests.simulation.injected import PATIENCE
@@ -40,7 +39,7 @@ class Once:
         if self.delivery == "exactly-once":
             given["chunkSize"] = str(self._world.setup.chunk)
         self._tasks = {}
-        checked = parse_options(given, SINK, "sink").with_patience(PATIENCE)
+        checked = SinkOptions.parse(given).with_patience(PATIENCE)
         self._writer = pickle.dumps(StreamWriter(checked, _SCHEMA, False))
 
     def write(self, batches: Iterator[pa.RecordBatch], number: int, partition: int, attempt: int) -> None:

@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from spark_streams.errors import RStreamError
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import SOURCE
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
@@ -160,7 +159,7 @@ class Query:
         self.was_lenient |= self.is_lenient
         self.was_no_ack |= self.options.get("noAck") == "true"
         self.world.tell(f"   start: {given}{' AvailableNow' if available_now else ''}")
-        checked = parse_options(given, SOURCE, "source").with_patience(PATIENCE)
+        checked = SourceOptions.parse(given).with_patience(PATIENCE)
         columns = Columns(SCHEMA, True, checked["mode"], checked["columnNameOfCorruptRecord"])
         limits = replace(SMALL, worth_ahead=self.world.setup.ahead, lease=TERMS)
         self._reader = StreamReader(checked, columns, limits=limits)

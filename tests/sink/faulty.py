@@ -25,8 +25,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_streams.datasource import RStreamDataSource
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import SINK
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.batch_writer import BatchWriter, Written
 from spark_streams.sink.stream_writer import StreamWriter
 
@@ -111,7 +110,7 @@ class FaultySource(RStreamDataSource):
         return "rstream-faulty"
 
     def writer(self, schema: StructType, overwrite: bool) -> FaultyBatchWriter:
-        return FaultyBatchWriter(self._fault, parse_options(self.options, SINK, "sink"), schema, overwrite)
+        return FaultyBatchWriter(self._fault, SinkOptions.parse(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> FaultyStreamWriter:
-        return FaultyStreamWriter(self._fault, parse_options(self.options, SINK, "sink"), schema, overwrite)
+        return FaultyStreamWriter(self._fault, SinkOptions.parse(self.options), schema, overwrite)

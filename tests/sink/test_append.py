@@ -15,8 +15,7 @@ from spark_streams.errors import (
     UnsupportedError,
     WrongKeyTypeError,
 )
-from spark_streams.options.parse import Options, parse_options
-from spark_streams.options.table import SINK
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.runs import begin_job
 from spark_streams.sink.write import Task, append
 from spark_streams.wire.address import Address
@@ -29,8 +28,8 @@ def delivery(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def options(server: Server, **given: str) -> Options:
-    return parse_options({"url": server.url, "stream": "out", **given}, SINK, "sink")
+def options(server: Server, **given: str) -> SinkOptions:
+    return SinkOptions.parse({"url": server.url, "stream": "out", **given})
 
 
 def write(server: Server, rows: dict[str, Any], delivery: str, **given: str) -> int:

@@ -29,8 +29,7 @@ from spark_streams.errors import (
     ServerUnreachableError,
     WrongKeyTypeError,
 )
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import SINK
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.rows import error_of_row
 from spark_streams.sink.write import Result, Task, append
@@ -108,7 +107,7 @@ def test_each_stream_of_a_batch_is_trimmed(server: Server, delivery: str) -> Non
 
 def test_a_row_without_a_stream_is_named(server: Server, delivery: str) -> None:
     rows = frame([1, 2, 3], ["a", None, "b"])
-    checked = parse_options({"url": server.url, "streamColumn": "to"}, SINK, "sink")
+    checked = SinkOptions.parse({"url": server.url, "streamColumn": "to"})
     with pytest.raises(SchemaError, match="row 1 of this task names no stream in column 'to'; fill it"):
         append([rows], checked, Task(batch_of(0)) if delivery == "exactly-once" else None)
 

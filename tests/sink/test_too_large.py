@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import RowTooLargeError, SchemaError
-from spark_streams.options.parse import Options
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.chunks import chunks
 from spark_streams.sink.destination import Destination
 from spark_streams.sink.limits import Limits
@@ -57,7 +57,7 @@ def sizes(*of: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"n": list(range(len(of))), "text": ["x" * size for size in of]})
 
 
-def put(checked: Options, rows: pa.RecordBatch, delivery: str) -> Result:
+def put(checked: SinkOptions, rows: pa.RecordBatch, delivery: str) -> Result:
     batch = batch_of(0)
     result = append([rows], checked, Task(batch) if delivery == "exactly-once" else None)
     if delivery == "exactly-once":

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 import pytest
 
-from spark_streams.options.parse import Options, parse_options
-from spark_streams.options.table import SINK
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.batch_commit import TOGETHER, close_batch
@@ -24,8 +23,8 @@ from tests.servers import Server
 HASTY = Patience(first_pause=0.001)
 
 
-def options(url: str, patience: Patience = HASTY, **given: str) -> Options:
-    return parse_options({"url": url, "stream": "out", **given}, SINK, "sink").with_patience(patience)
+def options(url: str, patience: Patience = HASTY, **given: str) -> SinkOptions:
+    return SinkOptions.parse({"url": url, "stream": "out", **given}).with_patience(patience)
 
 
 _RUNS = itertools.count(1)
@@ -56,7 +55,7 @@ def dying(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     raise KilledError
 
 
-def killed_before_chunk(number: int, batches: Iterable[pa.RecordBatch], checked: Options, batch: Batch) -> None:
+def killed_before_chunk(number: int, batches: Iterable[pa.RecordBatch], checked: SinkOptions, batch: Batch) -> None:
     """An attempt of a task whose process ends when all chunks before this one are written, the first one is 1."""
     left = number
 
@@ -70,18 +69,18 @@ def killed_before_chunk(number: int, batches: Iterable[pa.RecordBatch], checked:
         write(batches, checked, batch)
 
 
-def write(batches: Iterable[pa.RecordBatch], checked: Options, batch: Batch, partition: int = 0) -> Result:
+def write(batches: Iterable[pa.RecordBatch], checked: SinkOptions, batch: Batch, partition: int = 0) -> Result:
     """One attempt of a task."""
     return append(batches, checked, Task(batch, partition))
 
 
-def close(checked: Options, batch: Batch, *results: Result, together: int = TOGETHER) -> None:
+def close(checked: SinkOptions, batch: Batch, *results: Result, together: int = TOGETHER) -> None:
     """What the driver does when all tasks have ended."""
     totals: dict[bytes, Total] = {}
     for result in results:
         for stream, total in result.totals.items():
             totals[stream] = totals.get(stream, Total()) + total
-    close_batch(checked.address, batch, totals, checked["waitReplicas"], together)
+    close_batch(checked.address, batch, totals, checked.wait_replicas, together)
 
 
 def numbers(server: Server, stream: str = "out") -> Counter[int]:

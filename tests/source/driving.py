@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 import redis
 
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import SOURCE
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.microbatch import prefetch
 from spark_streams.source.rows.columns import Columns
@@ -65,8 +64,8 @@ def another_reader(
         del given["streams"]
     if "startingTimestamp" in options:
         del given["startingOffsets"]
-    checked = parse_options(given, SOURCE, "source").with_patience(patience)
-    columns = Columns(schema, True, checked["mode"], checked["columnNameOfCorruptRecord"])
+    checked = SourceOptions.parse(given).with_patience(patience)
+    columns = Columns(schema, True, checked.mode, checked.column_name_of_corrupt_record)
     _running.append(StreamReader(checked, columns, now, limits, batch, first_at_once))
     return _running[-1]
 

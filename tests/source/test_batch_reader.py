@@ -17,8 +17,7 @@ from spark_streams.errors import (
     StreamMissingError,
     WrongKeyTypeError,
 )
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import BATCH_SOURCE
+from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.batch_reader import BatchReader
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.rows.columns import Columns
@@ -36,8 +35,8 @@ def client(server: Server) -> redis.Redis:
 
 
 def reader(server: Server, schema: pa.Schema = SCHEMA, **options: str) -> BatchReader:
-    checked = parse_options({"url": server.url, **options}, BATCH_SOURCE, "source")
-    return BatchReader(checked, Columns(schema, True, checked["mode"], checked["columnNameOfCorruptRecord"]), SMALL)
+    checked = BatchSourceOptions.parse({"url": server.url, **options})
+    return BatchReader(checked, Columns(schema, True, checked.mode, checked.column_name_of_corrupt_record), SMALL)
 
 
 def add(client: redis.Redis, ids: list[str], stream: str = "s") -> None:

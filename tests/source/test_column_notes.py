@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 import redis
 
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import BATCH_SOURCE
+from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.batch_reader import BatchReader
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import StreamReader
@@ -194,8 +193,8 @@ def test_a_server_that_takes_no_note_does_not_end_the_query(
 
 
 def batch_reader(server: Server, **options: str) -> BatchReader:
-    checked = parse_options({"url": server.url, "streams": "s", **options}, BATCH_SOURCE, "source")
-    return BatchReader(checked, Columns(SCHEMA, True, checked["mode"]))
+    checked = BatchSourceOptions.parse({"url": server.url, "streams": "s", **options})
+    return BatchReader(checked, Columns(SCHEMA, True, checked.mode))
 
 
 def test_a_batch_read_says_it_once_in_a_process(

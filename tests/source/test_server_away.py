@@ -15,8 +15,7 @@ import pytest
 import redis
 
 from spark_streams.errors import RetriesExhaustedError, ServerUnreachableError
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import BATCH_SOURCE
+from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.batch_reader import BatchReader, infer_schema
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import EntriesPartition, StreamReader
@@ -51,8 +50,8 @@ def behind(server: Server, proxy: Proxy) -> Server:
 
 
 def batch_reader(server: Server, patience: Patience = HASTY) -> BatchReader:
-    checked = parse_options({"url": server.url, "streams": "s"}, BATCH_SOURCE, "source").with_patience(patience)
-    return BatchReader(checked, Columns(SCHEMA, True, checked["mode"]))
+    checked = BatchSourceOptions.parse({"url": server.url, "streams": "s"}).with_patience(patience)
+    return BatchReader(checked, Columns(SCHEMA, True, checked.mode))
 
 
 def test_a_task_that_begins_while_the_server_is_away_waits_for_it(

@@ -7,8 +7,7 @@ import pytest
 from pyspark.sql.types import BinaryType, DataType, IntegerType, MapType, StringType, StructType, TimestampType
 
 from spark_streams.errors import InvalidOptionError, RStreamError, SchemaError
-from spark_streams.options.parse import Options, parse_options
-from spark_streams.options.table import SINK
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink import batch_writer
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.chunks import Chunk, chunks
@@ -62,9 +61,9 @@ def rows_of(columns: str) -> StructType:
     return schema
 
 
-def sink_options(**given: str) -> Options:
+def sink_options(**given: str) -> SinkOptions:
     """At least once: no server is asked."""
-    return parse_options({"url": "redis://h", "delivery": "at-least-once", **given}, SINK, "sink")
+    return SinkOptions.parse({"url": "redis://h", "delivery": "at-least-once", **given})
 
 
 def refused(columns: str, **given: str) -> str:
@@ -144,7 +143,7 @@ def test_a_row_needs_a_field_beside_its_place() -> None:
 
 def test_one_column_cannot_be_both() -> None:
     with pytest.raises(InvalidOptionError, match="options streamColumn and idColumn contradict .* column 'x' cannot"):
-        parse_options({"url": "redis://h", "streamColumn": "x", "idColumn": "x"}, SINK, "sink")
+        SinkOptions.parse({"url": "redis://h", "streamColumn": "x", "idColumn": "x"})
 
 
 def test_any_name_will_do() -> None:

@@ -75,7 +75,7 @@ def test_what_needs_spark_says_how_to_get_one(name: str) -> None:
 def test_rows_are_read_and_written_as_arrow_without_spark() -> None:
     """What a program without Spark may use: options, addresses, entries to columns and back."""
     ended = run(
-        "import spark_streams.ids, spark_streams.options.parse, spark_streams.wire.session, "
+        "import spark_streams.ids, spark_streams.options.source_options, spark_streams.wire.session, "
         "spark_streams.wire.entries.decode, spark_streams.source.rows.columns, spark_streams.sink.write, "
         "spark_streams.deadletter.redrive"
     )

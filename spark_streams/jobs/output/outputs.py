@@ -15,8 +15,7 @@ from spark_streams.jobs.job import as_texts, beside
 from spark_streams.jobs.output.stream import Stream
 from spark_streams.jobs.output.table import PARQUET_SHAPE, TableConfig
 from spark_streams.jobs.output.table import SHAPE as TABLE
-from spark_streams.options.parse import Options, parse_options
-from spark_streams.options.table import SINK
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.running.failing import first_line
 
 # What a job has that writes to outputs.
@@ -89,7 +88,7 @@ def outputs_of(config: Config, access: Mapping[str, str]) -> list[Output]:
     return found
 
 
-def stream_options(outputs: Iterable[Output]) -> dict[str, Options]:
+def stream_options(outputs: Iterable[Output]) -> dict[str, SinkOptions]:
     """The options of those that are streams, by the key that names the stream in messages."""
     return {f"output {one.name}: sink.stream": one.to.options for one in outputs if isinstance(one.to, Stream)}
 
@@ -116,10 +115,10 @@ def _output(given: Mapping[str, Any], name: str, where: str, access: Mapping[str
         return Output(name, TableConfig.of(table, f"output {name}: table", as_texts(table.get("options", {}))), rows)
     options = beside(access, as_texts(given["sink"]))
     try:
-        checked = parse_options(options, SINK, "sink")
+        checked = SinkOptions.parse(options)
     except OptionError as error:
         raise ConfigError(f"output {name}: {error.message}") from None
-    if checked["stream"] is None and checked["streamColumn"] is None:
+    if checked.stream is None and checked.stream_column is None:
         raise ConfigError(f"output {name}: sink.stream is missing (or sink.streamColumn): say where its rows go")
     return Output(name, Stream(checked, options, name), rows)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from spark_streams.options.parse import Options
+from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.destination import Destination
 
 
@@ -15,14 +15,14 @@ from spark_streams.sink.destination import Destination
 class Stream:
     """options: checked; given: as format("rstream") takes them; name: what tells it from other outputs of the query."""
 
-    options: Options
+    options: SinkOptions
     given: Mapping[str, str]
     name: str
 
     @property
     def plan(self) -> str:
         """For `--check`."""
-        once = "" if self.options["delivery"] == "exactly-once" else "; at least once"
+        once = "" if self.options.delivery == "exactly-once" else "; at least once"
         return f"{Destination.of(self.options).shown} at {self.options.address}{once}"
 
     def sweep(self) -> None:
@@ -30,5 +30,5 @@ class Stream:
 
     def write(self, rows: DataFrame, _number: int) -> None:
         """One micro-batch of the query that runs on this thread."""
-        once = {"transaction": f"output:{self.name}"} if self.options["delivery"] == "exactly-once" else {}
+        once = {"transaction": f"output:{self.name}"} if self.options.delivery == "exactly-once" else {}
         rows.write.format("rstream").mode("append").options(**{**once, **self.given}).save()

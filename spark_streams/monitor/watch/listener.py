@@ -31,7 +31,7 @@ from spark_streams.monitor.watch.lag_cache import Standings
 from spark_streams.monitor.watch.progress import offsets_in, read_progress
 from spark_streams.monitor.watch.prometheus import Collector
 from spark_streams.monitor.watch.queries import Query
-from spark_streams.options.parse import server_of
+from spark_streams.options.access_options import server_of
 from spark_streams.source.offset import Offset
 from spark_streams.source.recovery.poison_record import Failure, note_failure
 from spark_streams.spark.connect import is_of_connect

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from spark_streams.deadletter.envelope import is_dead_letter
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.options.parse import Options
 from spark_streams.options.per_stream import PerStream
+from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.shards.names import Shard
 from spark_streams.source.batch.split_points import Look, cut, first_places, further_places
 from spark_streams.source.batch.stream_bounds import Head, Narrowing, run_of
@@ -31,7 +31,9 @@ _STREAM_LOOKS = (4, 256)  # in a round at one stream, at least and at most
 _LOOK_BYTES = 16 << 20  # that the looks of one round may bring, if they are more than one at each stream
 
 
-def plan_tasks(server: Server, options: Options, narrowing: Narrowing, limits: Limits = LIMITS) -> list[Task]:
+def plan_tasks(
+    server: Server, options: BatchSourceOptions, narrowing: Narrowing, limits: Limits = LIMITS
+) -> list[Task]:
     """What each task reads, disjoint and together all that the options and the narrowing ask for, up to the newest
     entries of this moment.
 
@@ -43,31 +45,31 @@ def plan_tasks(server: Server, options: Options, narrowing: Narrowing, limits: L
         run_of(
             stream,
             head,
-            _position(options["startingOffsets"], stream),
-            _position(options["endingOffsets"], stream),
+            _position(options.starting_offsets, stream),
+            _position(options.ending_offsets, stream),
             narrowing,
         )
         for stream, head in heads.items()
     ]
     ranges = [span for span in bounded if span is not None]
-    if options["ordered"]:
-        return tasks(ranges, options["entriesPerPartition"], ordered=True, limits=limits)
-    entries = task_size(ranges, options["entriesPerPartition"], limits)
-    if options["minPartitions"] is not None:
-        entries = max(1, min(entries, sum(span.count for span in ranges) // options["minPartitions"]))
+    if options.ordered:
+        return tasks(ranges, options.entries_per_partition, ordered=True, limits=limits)
+    entries = task_size(ranges, options.entries_per_partition, limits)
+    if options.min_partitions is not None:
+        entries = max(1, min(entries, sum(span.count for span in ranges) // options.min_partitions))
     return tasks(_cut(server, heads, ranges, entries), entries, limits=limits)
 
 
-def look_at_inputs(server: Server, options: Options, narrowing: Narrowing) -> dict[str, Head]:
+def look_at_inputs(server: Server, options: BatchSourceOptions, narrowing: Narrowing) -> dict[str, Head]:
     """The streams that are read: those that are named, or those that match the pattern and hold no dead letters.
 
     Raises StreamMissingError where one that is named does not exist, WrongKeyTypeError.
     """
-    if options["streams"] is not None:
-        return look_at_heads(server, narrowing.among(options["streams"]), must_exist=True)
-    matching = matching_streams(server, options["streamsPattern"], but=())
+    if options.streams is not None:
+        return look_at_heads(server, narrowing.among(options.streams), must_exist=True)
+    matching = matching_streams(server, options.pattern, but=())
     if not matching:
-        _log.warning("%s; nothing is read", nothing_matches(server, options["streamsPattern"]))
+        _log.warning("%s; nothing is read", nothing_matches(server, options.pattern))
     heads = look_at_heads(server, narrowing.among(matching), must_exist=False)
     return {stream: head for stream, head in heads.items() if not head.letters}
 

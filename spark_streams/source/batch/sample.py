@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.errors import SchemaError
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.batch.plan import look_at_inputs
 from spark_streams.source.batch.stream_bounds import Narrowing
 from spark_streams.source.limits import LIMITS, Limits
@@ -16,7 +16,7 @@ from spark_streams.wire.server import Server
 STREAMS = 20  # at most
 
 
-def sample(server: Server, options: Options, limits: Limits = LIMITS) -> list[Sequence[bytes]]:
+def sample(server: Server, options: BatchSourceOptions, limits: Limits = LIMITS) -> list[Sequence[bytes]]:
     """The fields of the oldest and newest entries of each stream: [name, value, name, value …].
 
     Raises SchemaError where there is none, StreamMissingError where a stream that is named does not exist.
@@ -25,7 +25,7 @@ def sample(server: Server, options: Options, limits: Limits = LIMITS) -> list[Se
     held = {stream: head for stream, head in heads.items() if head.length}
     some = dict(list(held.items())[:STREAMS])
     if not some:
-        read = ", ".join(list(heads)[:5]) or f"streamsPattern={options['streamsPattern']}"
+        read = ", ".join(list(heads)[:5]) or f"streamsPattern={options.streams_pattern}"
         raise SchemaError(f"inferSchema found no entry in {read} at {server.address}: give a schema")
     commands: list[tuple[str | int, ...]] = []
     for stream, head in some.items():

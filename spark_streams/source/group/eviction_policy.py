@@ -12,30 +12,30 @@ from __future__ import annotations
 import logging
 
 from spark_streams.errors import UnsupportedError
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.wire.eviction import drops_any_key, evicting_policy
 from spark_streams.wire.server import Server
 
 _log = logging.getLogger("spark_streams.source")
 
 
-def refuse_where_keys_are_needed(server: Server, options: Options) -> None:
+def refuse_where_keys_are_needed(server: Server, options: SourceOptions) -> None:
     """Ask the server, if one may. Raises UnsupportedError, ServerUnreachableError."""
     policy = evicting_policy(server)
     if not drops_any_key(policy):
         return
     danger = f"the server at {server.address} drops any key when its memory is full (maxmemory-policy {policy})"
-    if options["mode"] == "DEADLETTER":
+    if options.mode == "DEADLETTER":
         raise UnsupportedError(
             f"{danger}, also the notes on entries that are to become dead letters: set it to noeviction (or "
             "volatile-lru), or choose another mode"
         )
-    if options["retryDelay"]:
+    if options.retry_delay:
         raise UnsupportedError(
             f"{danger}, also what waits for another try: set it to noeviction (or volatile-lru), or read without "
             "retryDelay"
         )
-    if options["noAck"]:
+    if options.no_ack:
         raise UnsupportedError(
             f"{danger}, also positions of a query that has no checkpoint yet: set it to noeviction (or volatile-lru), "
             "or read without noAck"

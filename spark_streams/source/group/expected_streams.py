@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from spark_streams.deadletter.inputs import own_dead_letter_streams
 from spark_streams.ids import MIN_ID
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.shards.names import Shard
 from spark_streams.wire.absent_streams import ABSENT, CREATE, SILENT, WAITING, lines_of, missing, nothing_matches
 from spark_streams.wire.server import Server
@@ -23,9 +23,9 @@ _log = logging.getLogger("spark_streams.source")
 class ExpectedStreams:
     """Those of one run of a query."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._but = own_dead_letter_streams(options["deadLetterStream"])
+        self._but = own_dead_letter_streams(options.dead_letter_stream)
         self._absent: set[str] = set()  # when the query started
         self._is_told = False
 
@@ -44,7 +44,7 @@ class ExpectedStreams:
             return
         why = {}
         for stream, state in stream_states(server, unknown).items():
-            if not state.exists and not self._options["createStreams"]:
+            if not state.exists and not self._options.create_streams:
                 raise missing(server, stream, CREATE)
             if state.last == MIN_ID and not (state.exists and Shard.named(stream)):  # those are made before their rows
                 why[stream] = ABSENT if stream in self._absent or not state.exists else SILENT
@@ -55,6 +55,6 @@ class ExpectedStreams:
     def check_pattern(self, server: Server, streams: Sequence[str]) -> None:
         """The same for a pattern. streams: that it has found, or the checkpoint knows."""
         if not self._is_told and not streams:
-            line = nothing_matches(server, self._options["streamsPattern"], self._but)
+            line = nothing_matches(server, self._options.pattern, self._but)
             _log.warning("%s; waiting for the first one", line)
         self._is_told = True

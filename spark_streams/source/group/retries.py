@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from spark_streams.deadletter.come_back import bring_back
 from spark_streams.ids import U64_MAX, StreamId
 from spark_streams.keys import delays_key, retry_stream, returned_stream
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.options.values import MOST_DELAYS
 from spark_streams.source.limits import Limits
 from spark_streams.source.offset import Offset
@@ -53,10 +53,10 @@ class _Waiting:
 class Retries:
     """Those of one query. A query without retryDelay reads on what has come back; what waits stays, and is told."""
 
-    def __init__(self, options: Options, limits: Limits) -> None:
-        self._group: str = options["group"]
-        self._delays: tuple[int, ...] = options["retryDelay"] or ()
-        self._lists = not options["noAck"] and options["delivery"] == "at-least-once"
+    def __init__(self, options: SourceOptions, limits: Limits) -> None:
+        self._group = options.group
+        self._delays = options.retry_delay or ()
+        self._lists = not options.no_ack and options.delivery == "at-least-once"
         self._limits = limits
         self._waiting: dict[str, list[_Waiting]] = {}  # by the stream that they come from
         self._names: dict[str, str] = {}  # by the same: the stream that they come back to

@@ -11,7 +11,7 @@ from spark_streams.deadletter.inputs import Inputs, own_dead_letter_streams
 from spark_streams.errors import StreamMissingError
 from spark_streams.ids import StreamId
 from spark_streams.keys import is_returned, key_of_query, origin_of, returned_stream
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.consumer_lease import Lease
 from spark_streams.source.group.expected_streams import ExpectedStreams
 from spark_streams.source.group.group_admin import (
@@ -46,11 +46,11 @@ class Subscription:
     """Those of the options, or those that match the pattern. now: seconds that only go up; terms: of its
     lease."""
 
-    def __init__(self, options: Options, now: Callable[[], float], limits: Limits) -> None:
+    def __init__(self, options: SourceOptions, now: Callable[[], float], limits: Limits) -> None:
         self._options = options
         self._limits = limits
         self._now = now
-        self._lease = Lease(options.address, options["group"], options["consumer"], limits.lease)
+        self._lease = Lease(options.address, options.group, options.consumer, limits.lease)
         self._last_look = 0.0  # when streams were last looked for
         self._inputs = Inputs(limits.dead_letters)
         self._expected = ExpectedStreams(options)
@@ -59,12 +59,12 @@ class Subscription:
         self._dropped: set[str] = set()  # streams of the checkpoint that the options name no more, and that are gone
         self.made: dict[str, Start] = {}  # where this run has made groups
         self.late: Mapping[str, Start] = {}  # whose groups are made with the first trigger
-        self.member = Membership(options["streams"] or (), options["group"], options["consumer"])
+        self.member = Membership(options.streams or (), options.group, options.consumer)
 
     @property
     def by_pattern(self) -> bool:
         """Whether streams come and go while the query runs."""
-        return self._options["streamsPattern"] is not None
+        return self._options.streams_pattern is not None
 
     def join(self, server: Server) -> None:
         """Find out which streams do not have the group, and where it is to begin. It is made with the first trigger,
@@ -76,14 +76,14 @@ class Subscription:
             self.hold(server, self.member.streams)
             without = streams_without_group(server, self.member, self.member.streams)
             self._expected.look(server, without)
-            self._begin_late(server, resolve(server, without, self._options["startingOffsets"]))
+            self._begin_late(server, resolve(server, without, self._options.starting_offsets))
             return
         matching, without = self._look_for_streams(server)
         if len(without) == len(matching) and not server.execute("EXISTS", self._begun):
             # None has the group, so the query begins. The mark is set once all first positions are kept: streams that
             # appear after that are read from their first entry, whatever dies meanwhile.
-            self._begin_late(server, resolve(server, without, self._options["startingOffsets"]))
-            server.execute("SET", self._begun, self._options["streamsPattern"])
+            self._begin_late(server, resolve(server, without, self._options.starting_offsets))
+            server.execute("SET", self._begun, self._options.pattern)
         else:
             self.late = _at(resolve(server, without, FIRST), saved_initial_positions(server, self._firsts, without))
         self.member = replace(self.member, streams=tuple(matching))
@@ -110,7 +110,7 @@ class Subscription:
         vanished = starts.keys() - made
         if vanished and self.by_pattern:
             self.member = replace(self.member, streams=tuple(s for s in self.member.streams if s not in vanished))
-        elif vanished and self._options["failOnDataLoss"]:
+        elif vanished and self._options.fail_on_data_loss:
             raise missing(server, self.member, min(vanished), stream_too=True)
         elif vanished:
             for stream in sorted(vanished):
@@ -150,7 +150,7 @@ class Subscription:
             self._check_expected(server, [s for s in streams if not begin.token or s not in begin.positions])
             self._create_late(server, begin, at_once)
             new = [stream for stream in streams if stream not in begin.positions]
-            self.made |= create_groups(server, self.member, new, self._options["startingOffsets"])
+            self.made |= create_groups(server, self.member, new, self._options.starting_offsets)
         self._tell_where_it_begins(server, begin)
         if at_once:
             self.retries.forget()
@@ -168,10 +168,10 @@ class Subscription:
         """Once a run, with its first trigger: the query has no checkpoint, and its group existed, so that
         startingOffsets is not used."""
         is_first, self._is_first_trigger = self._is_first_trigger, False
-        if not is_first or begin.token or not self._options.is_given("startingOffsets", "startingTimestamp"):
+        if not is_first or begin.token or not self._options.is_start_given:
             return
         existed = {stream: at for stream, at in begin.positions.items() if stream not in self.made}
-        line = unused_start(server, self.member, existed, self._options["startingOffsets"])
+        line = unused_start(server, self.member, existed, self._options.starting_offsets)
         if line is not None:
             _log.warning("%s", line)
 
@@ -219,8 +219,8 @@ class Subscription:
 
     def _matching(self, server: Server) -> list[str]:
         """The streams that the pattern matches, without dead letters."""
-        but = own_dead_letter_streams(self._options["deadLetterStream"])
-        return self._inputs.among(server, matching_streams(server, self._options["streamsPattern"], but))
+        but = own_dead_letter_streams(self._options.dead_letter_stream)
+        return self._inputs.among(server, matching_streams(server, self._options.pattern, but))
 
     def _begin_at_first(self, server: Server, streams: Sequence[str]) -> None:
         """Spark asks a query that has a checkpoint, too, where it would begin (S2). If no stream had the group then,

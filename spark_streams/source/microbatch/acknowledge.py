@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.ids import StreamId
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.column_warnings import STREAM_MODES, ColumnWarnings
 from spark_streams.source.group.commit_marks import Marks
@@ -40,7 +40,7 @@ class Acknowledging:
     def __init__(
         self,
         worker: BackgroundWorker,
-        options: Options,
+        options: SourceOptions,
         member: Membership,
         losses: DataLoss,
         counters: RunCounters,
@@ -52,10 +52,10 @@ class Acknowledging:
         self._losses = losses
         self._removing = removing
         self._limits = limits
-        self._noted = losses.allowed or options["mode"] == "DEADLETTER"
-        self._letters_to: str | None = options["deadLetterStream"]
-        self._retries = len(options["retryDelay"] or ())
-        self.marks = Marks(member.group, member.consumer, options["noAck"], options["delivery"] == "at-most-once")
+        self._noted = losses.allowed or options.mode == "DEADLETTER"
+        self._letters_to = options.dead_letter_stream
+        self._retries = len(options.retry_delay or ())
+        self.marks = Marks(member.group, member.consumer, options.no_ack, options.delivery == "at-most-once")
         self._acknowledged: dict[str, StreamId] = {}
         self._done: Offset | None = None  # the last one that was acknowledged, or is being
         self._counters = counters

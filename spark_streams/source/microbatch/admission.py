@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from spark_streams.ids import MIN_ID
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.wire.xinfo import StreamState
 
@@ -16,7 +16,7 @@ _ENDLESS = 1 << 62  # a backlog that the server cannot count
 class Admission:
     """now: seconds that only go up; until: where an AvailableNow run ends, per stream."""
 
-    def __init__(self, options: Options, now: Callable[[], float], first_at_once: bool = False) -> None:
+    def __init__(self, options: SourceOptions, now: Callable[[], float], first_at_once: bool = False) -> None:
         self._options = options
         self._now = now
         self._waiting_since: float | None = None  # fewer than minEntriesPerTrigger are there
@@ -40,19 +40,19 @@ class Admission:
             return False
         if self._waiting_since is None:
             self._waiting_since = self._now()
-        delay: int = self._options["maxTriggerDelay"]
+        delay = self._options.max_trigger_delay
         return (self._now() - self._waiting_since) * 1000 < delay
 
     def seconds_until_due(self) -> float:
         """How long entries may still be held back for more to come; inf if none are."""
         if self._waiting_since is None:
             return math.inf
-        delay: int = self._options["maxTriggerDelay"]
+        delay = self._options.max_trigger_delay
         return self._waiting_since + delay / 1000 - self._now()
 
     def is_too_little(self, backlog: int) -> bool:
         """Whether there are fewer than minEntriesPerTrigger."""
-        least: int | None = self._options["minEntriesPerTrigger"]
+        least = self._options.min_entries_per_trigger
         return least is not None and backlog < least and self.until is None and not self._at_once
 
     def looked(self) -> None:
@@ -65,8 +65,8 @@ class Admission:
 
     def size(self, counts: Sequence[int]) -> int:
         """How many entries a task reads: entriesPerPartition, less where minPartitions asks for more tasks."""
-        size: int = self._options["entriesPerPartition"]
-        least: int | None = self._options["minPartitions"]
+        size = self._options.entries_per_partition
+        least = self._options.min_partitions
         known = sum(count for count in counts if count < _ENDLESS)
         return size if least is None or known == 0 else max(1, min(size, -(-known // least)))
 

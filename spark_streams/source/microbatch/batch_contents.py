@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.group_reconciler import GroupReconciler
@@ -50,7 +50,7 @@ class ContentsChooser:
 
     def __init__(
         self,
-        options: Options,
+        options: SourceOptions,
         subscription: Subscription,
         groups: GroupReconciler,
         admission: Admission,
@@ -106,10 +106,10 @@ class ContentsChooser:
         """Entries of dead consumers and released ones, and claims of a run that died before an offset named them."""
         options = self._options
         rules = Rules(
-            options["claimIdle"],
+            options.claim_idle,
             state.prefetch is None,  # else the room is taken; the next trigger has none, and takes them
-            options["maxDeliveries"],
-            None if options["deadLetterStream"] is None else self._dead_letter,
+            options.max_deliveries,
+            None if options.dead_letter_stream is None else self._dead_letter,
             self._leave,
             self._losses.report,
             self._subscription.live,
@@ -165,4 +165,4 @@ class ContentsChooser:
     @property
     def reserving(self) -> Reserving:
         """How new entries are reserved, now or ahead."""
-        return Reserving(self._subscription.member, self._admission, bool(self._options["noAck"]), self._limits)
+        return Reserving(self._subscription.member, self._admission, self._options.no_ack, self._limits)

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError
 from spark_streams.keys import origin_of
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.counting_server import refuse_where_nothing_is_counted
 from spark_streams.source.group.data_loss import DataLoss
@@ -65,7 +65,7 @@ class MicroBatchStream:
 
     def __init__(
         self,
-        options: Options,
+        options: SourceOptions,
         now: Callable[[], float] = time.monotonic,
         worker: BackgroundWorker | None = None,
         limits: Limits = LIMITS,
@@ -73,20 +73,20 @@ class MicroBatchStream:
     ) -> None:
         self._options = options
         self._limits = limits
-        self._no_ack = bool(options["noAck"])
+        self._no_ack = options.no_ack
         self._server = Session(
             options.address,
-            f"group {options['group']!r}",
+            f"group {options.group!r}",
             lost=self._begin_afresh,
             greet=self._greet,
         )
         self.worker = worker or BackgroundWorker(options.address)
         self.counters = RunCounters()
-        losses = self._losses = DataLoss(not options["failOnDataLoss"], self.counters.lost)
+        losses = self._losses = DataLoss(not options.fail_on_data_loss, self.counters.lost)
         subscription = self._subscription = Subscription(options, now, limits)
         account = LossAccount(losses, subscription, self._no_ack)
         groups = self._groups = GroupReconciler(losses, subscription, account, self._no_ack)
-        poison = self._poison = PoisonBatch(options["maxDeliveries"], self._dead_letter, losses, limits)
+        poison = self._poison = PoisonBatch(options.max_deliveries, self._dead_letter, losses, limits)
         removing = self._removing = Removing(options, subscription.retries, now, limits)
         acks = self._acknowledging = Acknowledging(
             self.worker, options, self.member, losses, self.counters, removing, limits
@@ -176,7 +176,7 @@ class MicroBatchStream:
         if batch is None or batch.end != end:
             batch = self._current = CurrentBatch(end)
         try:
-            if not batch.is_counted and not (batch.is_new and self._options["maxDeliveries"] is None):
+            if not batch.is_counted and not (batch.is_new and self._options.max_deliveries is None):
                 # Once a run: Spark plans a batch again for each action on it. One of an earlier run may have been cut
                 # by that run, whatever maxDeliveries is now.
                 batch.is_cut = self._server.run(lambda server: self._count_attempt(server, begin, end))
@@ -191,7 +191,7 @@ class MicroBatchStream:
             batch.is_opened = True
         size = self._admission.size([entries.count for entries in batch.ranges])
         tells_the_sink = batch.is_cut or self._poison.tells_the_sink(end)
-        return Plan.of(tasks(batch.ranges, size, self._options["ordered"], self._limits), tells_the_sink)
+        return Plan.of(tasks(batch.ranges, size, self._options.ordered, self._limits), tells_the_sink)
 
     def commit(self, end: Offset) -> None:
         """Acknowledge up to `end`, unless that is done or under way. The same code as in `next` (S3)."""
@@ -234,7 +234,7 @@ class MicroBatchStream:
             self._removing.seconds_until_due(),
         ]
         if self._memory.others_have_pending:
-            due.append(limits.idle_look if self._options["claimIdle"] is None else self._options["claimIdle"] / 10_000)
+            due.append(limits.idle_look if self._options.claim_idle is None else self._options.claim_idle / 10_000)
         return max(0.0, min(due))
 
     # -- how it is answered --------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class MicroBatchStream:
 
     def _ranges_after_a_restart(self, batch: CurrentBatch) -> list[EntryRange]:
         """What a batch holds that an earlier run has made."""
-        if self._options["delivery"] == "at-most-once":
+        if self._options.delivery == "at-most-once":
             told = batch.end.to_json()
             _log.warning("a batch that a crash interrupted is given up (delivery=at-most-once): %s", told)
             return []
@@ -308,7 +308,8 @@ class MicroBatchStream:
 
     def _dead_letter(self, entries: DeadEntries) -> None:
         """Entries that were delivered too often become dead letters."""
-        to = self._options["deadLetterStream"]
+        to = self._options.dead_letter_stream
+        assert to is not None  # maxDeliveries needs it
         posted, gone = dead_letter(self._server.get(), self.member.group, entries, to, self._limits.dead_letters)
         self._removing.dead_lettered(self._server.get(), entries.stream)
         self.counters.dead[origin_of(entries.stream)] += posted

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
 from spark_streams.ids import MAX_ID, StreamId
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState
@@ -57,7 +57,7 @@ class RunMemory:
 
     def __init__(
         self,
-        options: Options,
+        options: SourceOptions,
         subscription: Subscription,
         groups: GroupReconciler,
         positions: KeptPositions,
@@ -67,8 +67,8 @@ class RunMemory:
         forget: Callable[[], None],
         limits: Limits,
     ) -> None:
-        self._no_ack = bool(options["noAck"])
-        self._is_at_most_once = options["delivery"] == "at-most-once"
+        self._no_ack = options.no_ack
+        self._is_at_most_once = options.delivery == "at-most-once"
         self._subscription = subscription
         self._groups = groups
         self._positions = positions

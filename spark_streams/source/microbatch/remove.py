@@ -16,7 +16,7 @@ from collections.abc import Callable, Set
 
 from spark_streams.ids import StreamId
 from spark_streams.keys import is_returned
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.retention.readers import Standing
 from spark_streams.retention.sweep import Sweeper
 from spark_streams.source.group.retries import Retries
@@ -28,8 +28,8 @@ from spark_streams.wire.server import Server
 class Removing:
     """The removing of one query. retries: what it knows of its returned streams; now: seconds that only go up."""
 
-    def __init__(self, options: Options, retries: Retries, now: Callable[[], float], limits: Limits) -> None:
-        on_commit = options["onCommit"]
+    def __init__(self, options: SourceOptions, retries: Retries, now: Callable[[], float], limits: Limits) -> None:
+        on_commit = options.on_commit
         self._inputs = None if on_commit == "keep" else Sweeper(on_commit == "delete", now)
         self._returned = Sweeper(exactly=True, now=now)
         self._retries = retries

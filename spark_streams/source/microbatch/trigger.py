@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.options.parse import Options
+from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.group.group_reconciler import GroupReconciler
@@ -34,7 +34,7 @@ class Trigger:
 
     def __init__(
         self,
-        options: Options,
+        options: SourceOptions,
         subscription: Subscription,
         memory: RunMemory,
         groups: GroupReconciler,
@@ -96,12 +96,12 @@ class Trigger:
             remaining = Counter(state.above) - per_stream(contents.ranges)
         end = replace(
             state.begin.after(contents.ranges, token, contents.claimed).with_lost(self._losses.unlogged),
-            no_ack=bool(self._options["noAck"]),
-            notes=bool(contents) and self._options["mode"] == "DEADLETTER",
+            no_ack=self._options.no_ack,
+            notes=bool(contents) and self._options.mode == "DEADLETTER",
             counts=self._groups.account.at_checkpoint(remaining),
         )
         ranges = self._with_claimed(server, contents) if contents.claimed else contents.ranges
-        if self._options["delivery"] == "at-most-once":
+        if self._options.delivery == "at-most-once":
             ranges = self._acknowledge_at_once(server, end, ranges)
         return CurrentBatch(end, ranges, is_new=True)
 
@@ -148,7 +148,7 @@ class Trigger:
         """Begin to reserve what follows a batch, if that is much (Limits.worth_ahead). Not if others are in the groups:
         they could read it meanwhile. Not if entries were released: the next batch begins with them. new: what was
         reserved since they stood like this."""
-        if self._options["delivery"] == "at-most-once" or self._options["claimIdle"] is not None:
+        if self._options.delivery == "at-most-once" or self._options.claim_idle is not None:
             return
         if any(state.others or state.released for state in groups.values()):
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from spark_streams.options.parse import server_of
+from spark_streams.options.access_options import server_of
 
 os.environ |= {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "r-1"}
 os.environ |= {"STREAMS_USER": "app", "STREAMS_CACHE": "mine", "STREAMS_SERVICE": "elasticache"}

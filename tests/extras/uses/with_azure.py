@@ -8,7 +8,7 @@ from unittest import mock
 import azure.identity
 import jwt
 
-from spark_streams.options.parse import server_of
+from spark_streams.options.access_options import server_of
 
 answer = jwt.encode({"oid": "app", "exp": 4_000_000_000, "iat": 1}, "x" * 32, algorithm="HS256")
 answers = mock.Mock(return_value=SimpleNamespace(token=answer))

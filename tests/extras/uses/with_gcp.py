@@ -7,7 +7,7 @@ from unittest import mock
 
 import google.auth
 
-from spark_streams.options.parse import server_of
+from spark_streams.options.access_options import server_of
 
 account = SimpleNamespace(valid=True, token="of-the-account")
 with mock.patch.object(google.auth, "default", return_value=(account, "project")):

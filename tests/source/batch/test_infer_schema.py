@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_streams.errors import SchemaError
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import BATCH_SOURCE
+from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.batch.infer_schema import infer
 from spark_streams.source.batch.sample import sample
 from spark_streams.source.batch_reader import infer_schema
@@ -125,7 +124,7 @@ def client(server: Server) -> redis.Redis:
 
 
 def take(server: Server, limits: Limits = LIMITS, **options: str) -> list[list[bytes]]:
-    checked = parse_options({"url": server.url, **options}, BATCH_SOURCE, "source")
+    checked = BatchSourceOptions.parse({"url": server.url, **options})
     with Connection(checked.address) as connection:
         return [list(fields) for fields in sample(connection, checked, limits)]
 
@@ -155,12 +154,12 @@ def test_streams_without_entries_are_an_error_that_says_to_give_a_schema(server:
 def test_entries_without_a_field_that_can_be_a_column_are_an_error(server: Server, client: redis.Redis) -> None:
     """Of rows without columns Spark would read none."""
     client.xadd("s", {"_id": "1", "dl.redriven": "1 2026-01-01T00:00:00.000000Z dead/1-0"})
-    checked = parse_options({"url": server.url, "streams": "s", "inferSchema": "true"}, BATCH_SOURCE, "source")
+    checked = BatchSourceOptions.parse({"url": server.url, "streams": "s", "inferSchema": "true"})
     with pytest.raises(SchemaError, match="in them no field that can be a column: give a schema"):
         infer_schema(checked)
 
 
 def test_the_mark_of_an_entry_that_was_sent_back_is_no_column(server: Server, client: redis.Redis) -> None:
     client.xadd("s", {"n": 1, "dl.redriven": "1 2026-01-01T00:00:00.000000Z dead/1-0"})
-    checked = parse_options({"url": server.url, "streams": "s", "inferSchema": "true"}, BATCH_SOURCE, "source")
+    checked = BatchSourceOptions.parse({"url": server.url, "streams": "s", "inferSchema": "true"})
     assert infer_schema(checked).fieldNames() == ["n"]

@@ -256,11 +256,10 @@ def test_a_stream_that_is_read_without_a_group_is_left_alone(server: Server, cli
 
 
 def test_a_batch_read_has_no_commit(server: Server) -> None:
-    from spark_streams.options.parse import parse_options
-    from spark_streams.options.table import BATCH_SOURCE
+    from spark_streams.options.source_options import BatchSourceOptions
 
     with pytest.raises(InvalidOptionError, match=r"'onCommit' is one of spark.readStream, not of spark.read"):
-        parse_options({"streams": "s", "onCommit": "delete"}, BATCH_SOURCE, "source")
+        BatchSourceOptions.parse({"streams": "s", "onCommit": "delete"})
 
 
 # -- nobody loses an entry -----------------------------------------------------------------------------------------

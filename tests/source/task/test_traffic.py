@@ -7,8 +7,7 @@ import tracemalloc
 import pyarrow as pa
 import redis
 
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import BATCH_SOURCE
+from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.source.batch_reader import BatchReader
 from spark_streams.source.rows.columns import Columns
 from tests.servers import Server
@@ -83,9 +82,7 @@ def test_planning_a_batch_read_brings_few_of_large_entries(redis_server: Server)
     with redis_server.client(decode_responses=True) as client:
         client.flushall()
         names = large_streams(client, 2, 60)
-        checked = parse_options(
-            {"url": redis_server.url, "streams": names, "entriesPerPartition": "5"}, BATCH_SOURCE, "source"
-        )
+        checked = BatchSourceOptions.parse({"url": redis_server.url, "streams": names, "entriesPerPartition": "5"})
         one = BatchReader(checked, Columns(SCHEMA, True, "PERMISSIVE"))
         before = sent(client)
         tracemalloc.start()
@@ -109,7 +106,7 @@ def test_an_entry_of_fifty_megabytes_is_read(server: Server, client: redis.Redis
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     assert [(row["n"], row["x"]) for row in rows(one, start, end)] == [(1, None), (2, value), (3, None)]
-    checked = parse_options({"url": server.url, "streams": "s"}, BATCH_SOURCE, "source")
+    checked = BatchSourceOptions.parse({"url": server.url, "streams": "s"})
     batch = BatchReader(checked, Columns(schema, True, "PERMISSIVE"))
     found = [row for share in batch.partitions() for some in batch.read(share) for row in some.to_pylist()]
     assert [len(row["x"] or "") for row in found] == [0, len(value), 0]

@@ -1,38 +1,36 @@
-"""The option table: defaults, checks, and errors that name the nearest option."""
+"""Options of the source: defaults, checks, and errors that name the nearest option."""
 
 import pytest
 
 from spark_streams.errors import InvalidOptionError, UnknownOptionError
-from spark_streams.options.parse import parse_options
-from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE, table_of
+from spark_streams.options.source_options import BatchSourceOptions, SourceOptions
 
-QUERY = "be800551-afc6-46ac-a357-b30305364bfc"
 GOOD = {"streams": "a, b", "group": "g", "url": "redis://localhost:6379/0"}
 
 
 def test_defaults_are_filled_in() -> None:
-    options = parse_options(GOOD, SOURCE, "source")
-    assert options["streams"] == ("a", "b")
-    assert options["consumer"] == "spark"
-    assert options["failOnDataLoss"] is True
-    assert options["maxEntriesPerTrigger"].of("a") is None
-    assert options["startingOffsets"].of("a") == "$"
+    options = SourceOptions.parse(GOOD)
+    assert options.streams == ("a", "b")
+    assert options.consumer == "spark"
+    assert options.fail_on_data_loss is True
+    assert options.max_entries_per_trigger.of("a") is None
+    assert options.starting_offsets.of("a") == "$"
 
 
 def test_names_match_without_regard_to_case_and_sparks_own_are_passed_over() -> None:
-    options = parse_options({**GOOD, "MAXENTRIESPERTRIGGER": "5", "checkpointlocation": "/x"}, SOURCE, "source")
-    assert options["maxEntriesPerTrigger"].of("a") == 5
+    options = SourceOptions.parse({**GOOD, "MAXENTRIESPERTRIGGER": "5", "checkpointlocation": "/x"})
+    assert options.max_entries_per_trigger.of("a") == 5
 
 
 def test_an_unknown_option_names_the_nearest() -> None:
     with pytest.raises(UnknownOptionError, match="no option 'gruop'; did you mean 'group'"):
-        parse_options({**GOOD, "gruop": "x"}, SOURCE, "source")
+        SourceOptions.parse({**GOOD, "gruop": "x"})
 
 
 @pytest.mark.parametrize("name", ["streams", "group"])
 def test_a_missing_option_is_named(name: str) -> None:
     with pytest.raises(InvalidOptionError, match=f"option {name} is missing"):
-        parse_options({k: v for k, v in GOOD.items() if k != name}, SOURCE, "source")
+        SourceOptions.parse({k: v for k, v in GOOD.items() if k != name})
 
 
 @pytest.mark.parametrize(
@@ -64,12 +62,12 @@ def test_a_missing_option_is_named(name: str) -> None:
 )
 def test_a_value_that_does_not_fit_is_an_error_that_names_it(name: str, value: str) -> None:
     with pytest.raises(InvalidOptionError, match="RSTREAM_INVALID_OPTION"):
-        parse_options({**GOOD, name: value}, SOURCE, "source")
+        SourceOptions.parse({**GOOD, name: value})
 
 
 def test_starting_offsets_per_stream() -> None:
     given = {**GOOD, "streams": "a,b,c", "startingOffsets": '{"a": "earliest", "b": "5-1"}'}
-    starting = parse_options(given, SOURCE, "source")["startingOffsets"]
+    starting = SourceOptions.parse(given).starting_offsets
     assert (starting.of("a"), starting.of("b"), starting.of("c")) == ("0", "5-1", "$")
 
 
@@ -89,7 +87,7 @@ def test_starting_offsets_per_stream() -> None:
     ],
 )
 def test_a_password_never_shows(url: str) -> None:
-    address = parse_options({**GOOD, "url": url}, SOURCE, "source").address
+    address = SourceOptions.parse({**GOOD, "url": url}).address
     assert address.url == url
     assert "secret" not in f"{address} {address!r}"
 
@@ -120,7 +118,7 @@ def test_a_password_never_shows(url: str) -> None:
 )
 def test_a_password_in_a_url_that_is_refused_does_not_show_either(url: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
-        parse_options({**GOOD, "url": url}, SOURCE, "source")
+        SourceOptions.parse({**GOOD, "url": url})
     assert "secret" not in str(caught.value)
 
 
@@ -134,22 +132,16 @@ def test_the_parameters_of_a_url_are_checked() -> None:
         ("embedded:///d?fsync=often", "fsync is always, everysec or no"),
     ):
         with pytest.raises(InvalidOptionError, match=words.replace("?", ".")):
-            parse_options({**GOOD, "url": url}, SOURCE, "source")
-    parse_options({**GOOD, "url": "rediss://h?ssl_cert_reqs=none&socket_timeout=3"}, SOURCE, "source")
-    parse_options({**GOOD, "url": "embedded:?idle=60"}, SOURCE, "source")
+            SourceOptions.parse({**GOOD, "url": url})
+    SourceOptions.parse({**GOOD, "url": "rediss://h?ssl_cert_reqs=none&socket_timeout=3"})
+    SourceOptions.parse({**GOOD, "url": "embedded:?idle=60"})
 
 
 def test_offsets_for_a_stream_that_is_not_read_are_refused() -> None:
     with pytest.raises(
         InvalidOptionError, match="startingOffsets names stream 'A', which is not among streams; did you"
     ):
-        parse_options({**GOOD, "startingOffsets": '{"A": "earliest"}'}, SOURCE, "source")
-
-
-def test_every_option_has_a_line_in_the_table() -> None:
-    for table in (SOURCE, SINK):
-        text = table_of(table)
-        assert all(f"| `{option.name}` |" in text and option.doc for option in table)
+        SourceOptions.parse({**GOOD, "startingOffsets": '{"A": "earliest"}'})
 
 
 LETTERS = {"deadLetterStream": "dead"}
@@ -184,39 +176,18 @@ LETTERS = {"deadLetterStream": "dead"}
 )
 def test_options_that_contradict_or_lack_each_other_are_named(given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidOptionError, match=message):
-        parse_options({**GOOD, **given}, SOURCE, "source")
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"transaction": "t", "transactionBatch": "0"}, "transactionBatch needs option transactionQuery"),
-        ({"transaction": "t", "transactionQuery": QUERY}, "transactionQuery needs option transactionBatch"),
-        ({"transactionBatch": "0", "transactionQuery": QUERY}, "transactionBatch needs option transaction:"),
-        ({"transaction": "t", "transactionBatch": "-1", "transactionQuery": QUERY}, "must be a whole number"),
-        ({"transaction": "t", "transactionBatch": "0", "transactionQuery": "billing"}, "must be the id of a query"),
-    ],
-)
-def test_a_named_write_is_told_its_query_and_batch_together(given: dict[str, str], message: str) -> None:
-    with pytest.raises(InvalidOptionError, match=message):
-        parse_options({"stream": "s", "url": GOOD["url"], **given}, SINK, "sink")
-
-
-def test_the_first_batch_has_number_0() -> None:
-    given = {"stream": "s", "transaction": "t", "transactionBatch": "0", "transactionQuery": QUERY.upper()}
-    options = parse_options({"url": GOOD["url"], **given}, SINK, "sink")
-    assert (options["transactionBatch"], options["transactionQuery"]) == (0, QUERY)
+        SourceOptions.parse({**GOOD, **given})
 
 
 def test_a_pattern_makes_no_streams() -> None:
     given = {"url": GOOD["url"], "group": "g", "streamsPattern": "o*", "createStreams": "false"}
     with pytest.raises(InvalidOptionError, match="streamsPattern and createStreams contradict"):
-        parse_options(given, SOURCE, "source")
+        SourceOptions.parse(given)
 
 
 def test_options_at_their_harmless_value_contradict_nothing() -> None:
     given = {"ordered": "false", "minPartitions": "4", "noAck": "false", "claimIdle": "5m", "delivery": "at-least-once"}
-    assert parse_options({**GOOD, **given}, SOURCE, "source")["claimIdle"] == 300_000
+    assert SourceOptions.parse({**GOOD, **given}).claim_idle == 300_000
 
 
 @pytest.mark.parametrize(
@@ -230,50 +201,20 @@ def test_options_at_their_harmless_value_contradict_nothing() -> None:
     ],
 )
 def test_a_starting_time_is_the_id_below_its_first_entry(text: str, after: str) -> None:
-    assert parse_options({**GOOD, "startingTimestamp": text}, SOURCE, "source")["startingOffsets"].of("a") == after
+    assert SourceOptions.parse({**GOOD, "startingTimestamp": text}).starting_offsets.of("a") == after
 
 
 def test_a_batch_ends_at_the_last_id_below_its_ending_time() -> None:
     given = {"streams": "a", "url": GOOD["url"], "endingTimestamp": "5", "startingOffsets": '{"a": "3-1"}'}
-    options = parse_options(given, BATCH_SOURCE, "source")
-    assert options["endingOffsets"].of("a") == "4-18446744073709551615"
-    assert options["startingOffsets"].of("a") == "3-1"
+    options = BatchSourceOptions.parse(given)
+    assert options.ending_offsets.of("a") == "4-18446744073709551615"
+    assert options.starting_offsets.of("a") == "3-1"
     with pytest.raises(InvalidOptionError, match="'group' is one of spark.readStream, not of spark.read"):
-        parse_options({**given, "group": "g"}, BATCH_SOURCE, "source")
+        BatchSourceOptions.parse({**given, "group": "g"})
     with pytest.raises(InvalidOptionError, match="must be earliest or an id"):
-        parse_options({**given, "startingOffsets": "latest"}, BATCH_SOURCE, "source")
+        BatchSourceOptions.parse({**given, "startingOffsets": "latest"})
     with pytest.raises(InvalidOptionError, match="streams is missing \\(or streamsPattern\\)"):
-        parse_options({"url": GOOD["url"]}, BATCH_SOURCE, "source")
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"maxlen": "5", "minId": "5"}, "maxlen and minId contradict"),
-        ({"minId": "5", "retention": "1h"}, "minId and retention contradict"),
-        ({"trim": "maxlen"}, "trim=maxlen needs option maxlen"),
-        ({"trim": "minid"}, "trim=minid needs option minId or retention"),
-        ({"trim": "minid", "maxlen": "5"}, "trim and maxlen contradict"),
-        ({"maxlen": "5", "approximate": "false", "trimLimit": "3"}, "only whole nodes"),
-        ({"approximate": "false"}, "approximate needs one of maxlen, minId, retention, retentionBytes or trim=acked"),
-        ({"trimLimit": "3"}, "trimLimit needs one of"),
-        ({"minId": "x"}, "minId='x' is not a stream id"),
-        ({"retention": "7"}, "retention='7' must be a duration"),
-        ({"delivery": "at-most-once"}, "must be one of exactly-once, at-least-once"),
-        ({"waitReplicas": "0"}, "waitReplicas='0'"),
-    ],
-)
-def test_sink_options_that_do_not_fit(given: dict[str, str], message: str) -> None:
-    with pytest.raises(InvalidOptionError, match=message):
-        parse_options({"stream": "s", "url": GOOD["url"], **given}, SINK, "sink")
-
-
-def test_sink_options_by_default_and_given() -> None:
-    plain = parse_options({"stream": "s", "url": GOOD["url"]}, SINK, "sink")
-    assert (plain["delivery"], plain["trim"], plain["approximate"]) == ("exactly-once", None, True)
-    acked = {"url": GOOD["url"], "trim": "acked", "retention": "2d", "trimLimit": "9"}
-    given = parse_options(acked, SINK, "sink")
-    assert (given["stream"], given["retention"], given["trimLimit"]) == (None, 172_800_000, 9)
+        BatchSourceOptions.parse({"url": GOOD["url"]})
 
 
 @pytest.mark.parametrize(
@@ -296,15 +237,15 @@ def test_sink_options_by_default_and_given() -> None:
 )
 def test_what_is_given_by_stream_is_checked_stream_by_stream(option: str, value: str, problem: str) -> None:
     with pytest.raises(InvalidOptionError, match=problem):
-        parse_options({**GOOD, option: value}, SOURCE, "source")
+        SourceOptions.parse({**GOOD, option: value})
 
 
 def test_a_name_goes_before_a_pattern_and_patterns_in_their_order() -> None:
     given = {**GOOD, "streams": "a,a*,b:1,b:2", "maxEntriesPerTrigger": '{"a*": 1, "b:*": 3, "b:2": 4, "?": 5}'}
-    most = parse_options(given, SOURCE, "source")["maxEntriesPerTrigger"]
+    most = SourceOptions.parse(given).max_entries_per_trigger
     assert [most.of(stream) for stream in ("a*", "a", "b:1", "b:2", "c", "other")] == [1, 1, 3, 4, 5, None]
 
 
 def test_sizes_count_as_redis_does() -> None:
     given = {**GOOD, "maxBytesPerTrigger": "3 MB", "streamWeights": '{"a": 3}'}
-    assert parse_options(given, SOURCE, "source")["maxBytesPerTrigger"] == 3 << 20
+    assert SourceOptions.parse(given).max_bytes_per_trigger == 3 << 20

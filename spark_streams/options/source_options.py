@@ -1,0 +1,190 @@
+"""Options of the source: of `spark.readStream`, of `spark.read`, and what both have."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from spark_streams.errors import InvalidOptionError
+from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.options.access_options import AccessOptions
+from spark_streams.options.checks import check_names_of_shards
+from spark_streams.options.per_stream import PerStream
+from spark_streams.options.table import BATCH_SOURCE, SOURCE, Option
+from spark_streams.redis_pattern import is_pattern
+from spark_streams.shards.names import Shard
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions(AccessOptions):
+    """What both kinds of reader have. Positions are `$` (latest) or an entry id as text; either `streams` or
+    `streams_pattern` is None. Times are folded into positions."""
+
+    SIDE: ClassVar[str] = "source"
+
+    streams: tuple[str, ...] | None
+    streams_pattern: str | None
+    starting_offsets: PerStream[str]
+    starting_timestamp: PerStream[int | None] | None  # milliseconds since the epoch
+    entries_per_partition: int
+    min_partitions: int | None
+    ordered: bool
+    mode: str
+    column_name_of_corrupt_record: str
+
+    @property
+    def pattern(self) -> str:
+        """The pattern of a reader that names no streams."""
+        assert self.streams_pattern is not None
+        return self.streams_pattern
+
+    @property
+    def accepts_loss(self) -> bool:
+        """Whether lost entries are counted instead of ending the read."""
+        return False
+
+    def checked(self) -> Self:
+        if self.streams is None and self.streams_pattern is None:
+            raise InvalidOptionError("source option streams is missing (or streamsPattern): say which streams to read")
+        if self.streams is not None:
+            self._check_named(self.streams)
+        if "columnNameOfCorruptRecord" in self.given and self.mode != "PERMISSIVE":
+            raise InvalidOptionError(f"columnNameOfCorruptRecord has no meaning in mode={self.mode}: drop it")
+        if self.starting_timestamp is None:
+            return self
+        return replace(self, starting_offsets=_offsets_of(self.starting_timestamp, self.starting_offsets.otherwise))
+
+    def in_shards(self, shards: Mapping[str, Sequence[str]]) -> Self:
+        """The same, with the names of shards in place of the streams that are in shards. shards: by stream."""
+        names = [name for stream in self.streams or () for name in shards.get(stream, (stream,))]
+        return replace(
+            self, streams=tuple(dict.fromkeys(names)), starting_offsets=self.starting_offsets.of_parts(shards)
+        )
+
+    def _check_named(self, names: tuple[str, ...]) -> None:
+        """Raises InvalidOptionError where an option by stream names one that is not read."""
+        for option in self.TABLE:
+            given: object = getattr(self, option.field)
+            for stream in given.unmeant(names) if isinstance(given, PerStream) else ():
+                shard = Shard.named(stream)
+                if shard is not None and shard.stream in names:
+                    continue
+                near = difflib.get_close_matches(stream.lower(), {name.lower(): name for name in names}, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                what = f"stream {stream!r}, which is not"
+                what = what if not is_pattern(stream) else f"{stream!r}, which matches none"
+                raise InvalidOptionError(f"{option.name} names {what} among streams{hint}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(ReadOptions):
+    """Options of `spark.readStream`. Durations are in milliseconds."""
+
+    TABLE: ClassVar[tuple[Option, ...]] = SOURCE
+
+    create_streams: bool
+    shards: int | None
+    group: str
+    consumer: str
+    max_entries_per_trigger: PerStream[int | None]
+    max_bytes_per_trigger: int | None
+    stream_weights: PerStream[int]
+    min_entries_per_trigger: int | None
+    max_trigger_delay: int
+    delivery: str
+    on_commit: str
+    no_ack: bool
+    fail_on_data_loss: bool
+    claim_idle: int | None
+    max_deliveries: int | None
+    dead_letter_stream: str | None
+    retry_delay: tuple[int, ...] | None
+
+    @property
+    def is_start_given(self) -> bool:
+        """Whether the user typed where a new group starts, be it the default."""
+        return not self.given.isdisjoint(("startingOffsets", "startingTimestamp"))
+
+    @property
+    def accepts_loss(self) -> bool:
+        return not self.fail_on_data_loss
+
+    def checked(self) -> Self:
+        checked = super().checked()
+        self._check_limits()
+        self._check_dead_letters()
+        if self.shards is not None:
+            check_names_of_shards("streams", self.streams or ())
+        return checked
+
+    def in_shards(self, shards: Mapping[str, Sequence[str]]) -> Self:
+        return replace(
+            super().in_shards(shards),
+            max_entries_per_trigger=self.max_entries_per_trigger.of_parts(shards, _divided),
+            stream_weights=self.stream_weights.of_parts(shards),
+        )
+
+    def _check_limits(self) -> None:
+        most, least = self.max_entries_per_trigger, self.min_entries_per_trigger
+        if least is not None:
+            limits = [most.otherwise] if not most.named else [most.of(stream) for stream in self.streams or ()]
+            known = [limit for limit in limits if limit is not None]
+            if known and len(known) == len(limits) and least > sum(known):
+                raise InvalidOptionError(f"minEntriesPerTrigger={least} is more than maxEntriesPerTrigger={sum(known)}")
+        is_shared = most.otherwise is not None or self.max_bytes_per_trigger is not None
+        if "streamWeights" in self.given and not is_shared:
+            raise InvalidOptionError(
+                "option streamWeights needs option maxEntriesPerTrigger (one number for all streams) or "
+                "maxBytesPerTrigger: without a limit every stream is read to its end"
+            )
+
+    def _check_dead_letters(self) -> None:
+        to = self.dead_letter_stream
+        if to is None and self.mode == "DEADLETTER":
+            raise InvalidOptionError("mode=DEADLETTER needs option deadLetterStream: where the entries go")
+        if to is not None and self.mode != "DEADLETTER" and self.max_deliveries is None:
+            raise InvalidOptionError(
+                "option deadLetterStream has nothing to receive: set mode=DEADLETTER, maxDeliveries or both"
+            )
+        if to is not None and self.streams is not None and to in self.streams:
+            raise InvalidOptionError(f"deadLetterStream={to!r} is among the streams that are read: name another one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSourceOptions(ReadOptions):
+    """Options of `spark.read`."""
+
+    TABLE: ClassVar[tuple[Option, ...]] = BATCH_SOURCE
+
+    ending_offsets: PerStream[str]
+    ending_timestamp: PerStream[int | None] | None  # milliseconds since the epoch
+    infer_schema: bool
+    push_filters: bool
+
+    def checked(self) -> Self:
+        checked = super().checked()
+        if checked.ending_timestamp is None:
+            return checked
+        return replace(checked, ending_offsets=_offsets_of(checked.ending_timestamp, checked.ending_offsets.otherwise))
+
+    def in_shards(self, shards: Mapping[str, Sequence[str]]) -> Self:
+        return replace(super().in_shards(shards), ending_offsets=self.ending_offsets.of_parts(shards))
+
+
+def _divided(most: int | None, count: int) -> int | None:
+    return None if most is None else -(-most // count)
+
+
+def _offsets_of(times: PerStream[int | None], otherwise: str) -> PerStream[str]:
+    """The offsets that times stand for: the first id of that millisecond is the first one read, or the first one not
+    read any more. otherwise: of streams without a time."""
+
+    def before(milliseconds: int | None) -> str:
+        if milliseconds is None:
+            return otherwise
+        first = StreamId(milliseconds, 0)
+        return str(first.previous() if first > MIN_ID else MIN_ID)
+
+    return times.map(before, before(times.otherwise))
