@@ -21,7 +21,7 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def json_text(value: Any, **how: Any) -> str:
+def json_text(value: object, **how: Any) -> str:
     """A JSON document of the same value. Other letters than Latin ones stand for themselves. how: of json.dumps."""
     text = json.dumps(value, ensure_ascii=False, **how)
     # A line end is never within a string: there JSON itself has an escape.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +14,7 @@ from spark_streams.errors import SchemaError, ServerReplyError
 from spark_streams.monitor.terminal.units import counted
 
 if TYPE_CHECKING:
+    from spark_streams.wire.connection import Argument
     from spark_streams.wire.server import Server
 
 _CHUNK = 1_000  # entries that are sent together
@@ -41,7 +42,7 @@ def add(
       rstream add orders --id 1700000000000-0 customer=ann
       cat orders.jsonl | rstream add orders - --maxlen 1000000
     """
-    head: list[Any] = ["XADD", stream]
+    head: list[Argument] = ["XADD", stream]
     head += ["NOMKSTREAM"] if no_create else []
     head += [] if maxlen is None else ["MAXLEN", "~", maxlen]
     if fields == ("-",):
@@ -63,13 +64,13 @@ def add(
         say(last or "")
 
 
-def _send(server: Server, head: Sequence[Any], entries: Iterator[Sequence[str]]) -> tuple[int, str | None]:
+def _send(server: Server, head: Sequence[Argument], entries: Iterator[Sequence[str]]) -> tuple[int, str | None]:
     """How many were added, and the last id. Raises ServerError, SchemaError, which say how many were added before."""
     from spark_streams.wire.connection import ReplyError
 
     added, last = 0, None
     while True:
-        chunk: list[Sequence[Any]] = []
+        chunk: list[tuple[Argument, ...]] = []
         refused: SchemaError | None = None
         try:
             for fields in islice(entries, _CHUNK):
@@ -120,7 +121,7 @@ def _lines(lines: Iterable[str]) -> Iterator[list[str]]:
         yield fields
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bool):
@@ -128,7 +129,7 @@ def _text(value: Any) -> str:
     return _json(value)
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     """JSON in which numbers keep their digits."""
     if isinstance(value, _Number):
         return str(value)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 import click
 
@@ -13,7 +13,18 @@ from spark_streams.commands.shared import milliseconds
 if TYPE_CHECKING:
     from spark_streams.groups.choice import Choice
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class Chosen(TypedDict):
+    """What a command is given for these options."""
+
+    idle: int | None
+    ids: tuple[str, ...]
+    first: str | None
+    last: str | None
+    limit: int | None
+
 
 _OPTIONS = (
     click.option("--idle", metavar="TIME", callback=milliseconds, help="Only those pending for so long (30s, 5m)."),
@@ -31,7 +42,7 @@ def choice_options(command: F) -> F:
     return command
 
 
-def choice_of(consumers: tuple[str, ...], chosen: Mapping[str, Any], released: bool = False) -> Choice:
+def choice_of(consumers: tuple[str, ...], chosen: Chosen, released: bool = False) -> Choice:
     """Return what these options mean. consumers, released: as in Choice."""
     from spark_streams.groups.choice import Choice
     from spark_streams.ids import MAX_ID, MIN_ID

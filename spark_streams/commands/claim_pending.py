@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import click
 
-from spark_streams.commands.choice import choice_of, choice_options
+from spark_streams.commands.choice import Chosen, choice_of, choice_options
 from spark_streams.commands.hands import Hand, Told, hand_options, plural, standings_of
 from spark_streams.commands.shared import connect
 
@@ -20,7 +20,13 @@ from spark_streams.commands.shared import connect
 @choice_options
 @hand_options
 def claim(
-    names: tuple[str, ...], source: str | None, released: bool, to: str, again: bool, hand: Hand, **chosen: Any
+    names: tuple[str, ...],
+    source: str | None,
+    released: bool,
+    to: str,
+    again: bool,
+    hand: Hand,
+    **chosen: Unpack[Chosen],
 ) -> None:
     """Hand what is pending for one consumer of a group to another one (XCLAIM). It counts as no delivery.
 
@@ -90,7 +96,12 @@ def claim(
 @choice_options
 @hand_options
 def ack(
-    names: tuple[str, ...], consumers: tuple[str, ...], released: bool, everything: bool, hand: Hand, **chosen: Any
+    names: tuple[str, ...],
+    consumers: tuple[str, ...],
+    released: bool,
+    everything: bool,
+    hand: Hand,
+    **chosen: Unpack[Chosen],
 ) -> None:
     """Acknowledge pending entries of a group (XACK): nobody is given them again. All that is said of them must hold.
 

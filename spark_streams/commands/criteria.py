@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 import click
 
@@ -15,7 +15,22 @@ if TYPE_CHECKING:
     from spark_streams.deadletter.criteria import Criteria
     from spark_streams.wire.address import Address
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class Chosen(TypedDict):
+    """What a command is given for these options."""
+
+    streams: tuple[str, ...]
+    reasons: tuple[str, ...]
+    stages: tuple[str, ...]
+    errors: tuple[str, ...]
+    fields: tuple[str, ...]
+    older: str | None
+    newer: str | None
+    first: str | None
+    last: str | None
+
 
 _OPTIONS = (
     click.option("--stream", "streams", multiple=True, metavar="TEXT", help="Of entries of this stream (dl.stream)."),
@@ -37,7 +52,7 @@ def criteria_options(command: F) -> F:
     return command
 
 
-def criteria_of(chosen: Mapping[str, Any]) -> Criteria:
+def criteria_of(chosen: Chosen) -> Criteria:
     """What these options mean. Raises click.UsageError."""
     from spark_streams.deadletter.criteria import parse_criteria
 

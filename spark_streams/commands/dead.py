@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from spark_streams.commands.criteria import criteria_of, criteria_options, progress, say_none_is_meant
+from spark_streams.commands.criteria import Chosen, criteria_of, criteria_options, progress, say_none_is_meant
 from spark_streams.commands.entry import age, no_such_entry, parse_id, print_entry
 from spark_streams.commands.redrive import redrive
 from spark_streams.commands.shared import (
@@ -55,7 +55,7 @@ def dead() -> None:
 @criteria_options
 @url_option
 @json_option
-def list_(stream: str | None, url: str, as_json: bool, **chosen: Any) -> None:
+def list_(stream: str | None, url: str, as_json: bool, **chosen: Unpack[Chosen]) -> None:
     """The streams that hold dead letters, and what waits for another try; or the dead letters of one STREAM, counted by
     kind."""
     from spark_streams.deadletter.listing import count_by_kind, look
@@ -93,7 +93,7 @@ def list_(stream: str | None, url: str, as_json: bool, **chosen: Any) -> None:
 @criteria_options
 @url_option
 @json_option
-def show(stream: str, entry: str | None, limit: int, url: str, as_json: bool, **chosen: Any) -> None:
+def show(stream: str, entry: str | None, limit: int, url: str, as_json: bool, **chosen: Unpack[Chosen]) -> None:
     """Dead letters of STREAM with all that they hold: the entry's own fields, and why it is dead. ID: only this one."""
     from spark_streams.deadletter.envelope import PREFIX, raw
     from spark_streams.deadletter.export import as_json as object_of
@@ -102,9 +102,9 @@ def show(stream: str, entry: str | None, limit: int, url: str, as_json: bool, **
     if entry is not None:
         if chosen["first"] or chosen["last"]:
             raise click.UsageError("an ID is one dead letter: --first-id and --last-id go without it")
-        chosen.update(first=entry, last=entry)
+        chosen["first"] = chosen["last"] = entry
     address, criteria = address_of(url), criteria_of(chosen)
-    shown: list[dict[str, Any]] = []
+    shown: list[dict[str, object]] = []
     for dead_letter in each_dead_letter(address, stream, criteria, limit):
         if not as_json:
             click.echo("", nl=bool(shown))
@@ -127,7 +127,7 @@ def show(stream: str, entry: str | None, limit: int, url: str, as_json: bool, **
 @click.option("--limit", type=click.IntRange(1), help="So many dead letters at most, oldest first.")
 @criteria_options
 @url_option
-def export(stream: str, output: str, limit: int | None, url: str, **chosen: Any) -> None:
+def export(stream: str, output: str, limit: int | None, url: str, **chosen: Unpack[Chosen]) -> None:
     """Dead letters of STREAM as JSON lines: id, envelope, fields.
 
     A text that is no UTF-8 is written as {"base64": "…"}. Where a field's name is no UTF-8 or comes twice, `fields` is
@@ -161,7 +161,9 @@ def export(stream: str, output: str, limit: int | None, url: str, **chosen: Any)
 @criteria_options
 @url_option
 @json_option
-def purge(stream: str, limit: int | None, dry_run: bool, yes: bool, url: str, as_json: bool, **chosen: Any) -> None:
+def purge(
+    stream: str, limit: int | None, dry_run: bool, yes: bool, url: str, as_json: bool, **chosen: Unpack[Chosen]
+) -> None:
     """Delete dead letters of STREAM for good. Entries that are no dead letters stay."""
     from spark_streams.deadletter.purge import purge as delete
 
@@ -223,7 +225,7 @@ def _due(one: WaitingEntries, duration: Callable[[float], str]) -> str:
     return f"in {duration(one.due_in)}" if one.due_in else "now"
 
 
-def _kinds(counts: KindCounts) -> list[dict[str, Any]]:
+def _kinds(counts: KindCounts) -> list[dict[str, object]]:
     from spark_streams.deadletter.page import KIND
 
     return [{**dict(zip(KIND, kind, strict=True)), **asdict(count)} for kind, count in counts]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -91,13 +91,13 @@ def _at_cluster(address: Address, uses: Sequence[str], names: Sequence[str], as_
     return found
 
 
-def _print_json(about: dict[str, Any], found: Sequence[Finding]) -> None:
+def _print_json(about: dict[str, object], found: Sequence[Finding]) -> None:
     from spark_streams.doctor.finding import worst
 
     print_json({**about, "worst": worst(found), "findings": [one.for_json() for one in found]})
 
 
-def _about(facts: ServerFacts) -> dict[str, Any]:
+def _about(facts: ServerFacts) -> dict[str, object]:
     """What it is, for programs; null where it does not say."""
     return {
         "address": facts.address,
@@ -114,7 +114,7 @@ def _about(facts: ServerFacts) -> dict[str, Any]:
     }
 
 
-def _about_cluster(facts: ClusterFacts) -> dict[str, Any]:
+def _about_cluster(facts: ClusterFacts) -> dict[str, object]:
     """The same for each node; slots_covered is null if the user may not ask for the slots."""
     return {
         "address": facts.address,
@@ -123,7 +123,7 @@ def _about_cluster(facts: ClusterFacts) -> dict[str, Any]:
     }
 
 
-def _about_member(cluster: ClusterFacts, member: Member) -> dict[str, Any]:
+def _about_member(cluster: ClusterFacts, member: Member) -> dict[str, object]:
     from spark_streams.doctor.cluster import name_of
 
     told = {} if member.facts is None else _about(member.facts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -50,7 +50,7 @@ def print_entry(what: str, entry: str, pairs: Iterable[tuple[bytes, bytes]], not
         click.echo(f"  {click.style(name, dim=dim)}{' ' * (width - len(name))}  {value}".rstrip())
 
 
-def entry_as_json(entry: str, pairs: Iterable[tuple[bytes, bytes]], **more: Any) -> dict[str, Any]:
+def entry_as_json(entry: str, pairs: Iterable[tuple[bytes, bytes]], **more: object) -> dict[str, object]:
     """An entry for programs, as rstream dead export writes fields. more: what else is known, before its id."""
     from spark_streams.deadletter.envelope import text
     from spark_streams.deadletter.export import fields_as_json

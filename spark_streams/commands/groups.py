@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -66,7 +65,7 @@ def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
 
     with connect(url) as server:
         views = view_streams(server, named_streams(server, names, beside=True))
-    found: list[Any] = [group for view in views for group in view.groups]
+    found = [group for view in views for group in view.groups]
     if as_json:
         print_json([asdict(group) for group in found])
         return

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spark_streams.wire.server import Server
 
 REFUSED = 3  # exit code of a dry run of what would be refused
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 Row = Sequence[object]
 
 

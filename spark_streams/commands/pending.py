@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from spark_streams.commands.shared import (
@@ -124,9 +122,11 @@ def _entries(
     from spark_streams.monitor.terminal.units import duration
     from spark_streams.wire.released import FATAL, SHOWN
 
-    words: list[Any] = ["XPENDING", stream, group, *([] if idle is None else ["IDLE", idle]), "-", "+", most]
+    waited_for: tuple[str | int, ...] = () if idle is None else ("IDLE", idle)
     with connect(url) as server:
-        found = server.execute(*words, *([] if consumer is None else [consumer]))
+        found = server.execute(
+            "XPENDING", stream, group, *waited_for, "-", "+", most, *([] if consumer is None else [consumer])
+        )
     rows = [
         (shown(entry), None if waited < 0 else shown(who), None if waited < 0 else waited, deliveries)
         for entry, who, waited, deliveries in found

@@ -6,11 +6,11 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from spark_streams.commands.criteria import criteria_of, criteria_options, progress, say_none_is_meant
+from spark_streams.commands.criteria import Chosen, criteria_of, criteria_options, progress, say_none_is_meant
 from spark_streams.commands.shared import address_of, json_option, print_json, print_table, say, url_option
 from spark_streams.errors import OptionError
 from spark_streams.monitor.terminal.units import counted
@@ -49,7 +49,7 @@ def redrive(
     dry_run: bool,
     url: str,
     as_json: bool,
-    **chosen: Any,
+    **chosen: Unpack[Chosen],
 ) -> None:
     """Send dead letters of STREAM back to be read again, each once.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import click
 
-from spark_streams.commands.choice import choice_of, choice_options
+from spark_streams.commands.choice import Chosen, choice_of, choice_options
 from spark_streams.commands.hands import Hand, Told, hand_options, plural, standings_of
 from spark_streams.commands.shared import connect
 
@@ -23,7 +23,7 @@ from spark_streams.commands.shared import connect
 )
 @choice_options
 @hand_options
-def release(names: tuple[str, ...], consumer: str, mode: str, hand: Hand, **chosen: Any) -> None:
+def release(names: tuple[str, ...], consumer: str, mode: str, hand: Hand, **chosen: Unpack[Chosen]) -> None:
     """Give entries that are pending for a consumer back to its group (XNACK; Redis 8.8 or the bundled engine).
 
     Released entries are pending for no consumer. The next query of the group takes them at once, without `claimIdle`.

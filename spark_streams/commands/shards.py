@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import click
 
@@ -82,7 +83,7 @@ def _not_in_shards(server: Server, stream: str) -> StreamStateError:
     return StreamStateError(f"stream {stream!r} at {server.address} is not in shards; rstream shards lists what is")
 
 
-def _print(known: ShardSet, line: str, as_json: bool, **more: Any) -> None:
+def _print(known: ShardSet, line: str, as_json: bool, **more: object) -> None:
     if as_json:
         print_json({"stream": known.stream, "shards": known.count, "by": known.by, "names": known.names, **more})
     else:
@@ -101,31 +102,39 @@ def _list(server: Server, as_json: bool) -> None:
             counts.setdefault(shard.stream, set()).add(shard.count)
     rows = [row for stream, found in look(server, sorted(counts)).items() for row in _rows(found, counts[stream])]
     if as_json:
-        print_json(rows)
+        print_json([asdict(row) for row in rows])
     else:
-        shown = [(one["stream"], one["shards"], one["by"] or "-", _state(one)) for one in rows]
+        shown = [(one.stream, one.shards, one.by or "-", one.state) for one in rows]
         print_table(("stream", "shards", "by", "state"), shown)
 
 
-def _rows(found: Survey, counts: Collection[int]) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class _Row:
+    """One set of shards. shards: how many; key: whether the key that tells of it exists."""
+
+    stream: str
+    shards: int
+    by: str | None
+    lost: list[str]
+    key: bool
+
+    @property
+    def state(self) -> str:
+        """For people."""
+        lost = [f"{len(self.lost)} lost"] if self.lost else []
+        return ", ".join([*lost, *([] if self.key else ["no key says so"])]) or "whole"
+
+
+def _rows(found: Survey, counts: Collection[int]) -> list[_Row]:
     """One for the set in use, and one for each other number of which shards exist."""
     known = found.known
-    rows: list[dict[str, Any]] = []
+    rows = []
     for count in sorted({*counts, *([] if known is None else [known.count])}):
         is_used = known is not None and known.count == count
-        rows.append({
-            "stream": found.stream,
-            "shards": count,
-            "by": known.by if known is not None and is_used else None,
-            "lost": list(found.lost) if is_used else [],
-            "key": found.registered is not None and is_used,
-        })  # fmt: skip
+        by = known.by if known is not None and is_used else None
+        lost = list(found.lost) if is_used else []
+        rows.append(_Row(found.stream, count, by, lost, found.registered is not None and is_used))
     return rows
-
-
-def _state(row: dict[str, Any]) -> str:
-    lost = [f"{len(row['lost'])} lost"] if row["lost"] else []
-    return ", ".join([*lost, *([] if row["key"] else ["no key says so"])]) or "whole"
 
 
 def _recreate(server: Server, found: Survey, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -24,7 +24,7 @@ _WIDE = 240  # columns
 # What was given beside --url, in click's context: as options; by variables.
 _TYPED, _ENVIRONMENT = "rstream.typed", "rstream.environment"
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 # Commands that are no more, and what to use instead.
@@ -35,10 +35,13 @@ REMOVED = {
 }
 
 
+Resolved = tuple[str | None, click.Command | None, list[str]]  # name, command, the arguments that are left
+
+
 class Group(click.Group):
     """Errors of ours become one line and exit code 1."""
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Resolved:
         if args[0] in REMOVED:
             ctx.fail(REMOVED[args[0]])
         return super().resolve_command(ctx, args)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -60,7 +60,9 @@ def show(stream: str, entry: str | None, first: int | None, last: int | None, ur
         say(f"{stream} holds no entries")
 
 
-def _entries(server: Server, streams: Sequence[str | bytes], command: str, *words: str | bytes | int) -> list[Any]:
+def _entries(
+    server: Server, streams: Sequence[str | bytes], command: str, *words: str | bytes | int
+) -> list[tuple[bytes, list[bytes]]]:
     """(id, fields) of what the command finds in each of these, oldest first."""
     from spark_streams.ids import StreamId
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any
 
 from spark_streams.deadletter.envelope import raw
 from spark_streams.deadletter.transform import DeadLetter
 from spark_streams.printable import json_text
 
 
-def as_json(dead_letter: DeadLetter) -> dict[str, Any]:
+def as_json(dead_letter: DeadLetter) -> dict[str, object]:
     """The object of one dead letter."""
     return {
         "id": dead_letter.id,
@@ -26,7 +25,7 @@ def as_json(dead_letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-def fields_as_json(pairs: Sequence[tuple[str, str]]) -> dict[str, Any] | list[list[Any]]:
+def fields_as_json(pairs: Sequence[tuple[str, str]]) -> dict[str, object] | list[list[object]]:
     """`fields` of any entry. pairs: (name, value), bytes that are no UTF-8 as surrogate escapes."""
     told = [(_value(name), _value(value)) for name, value in pairs]
     names = [name for name, _ in told if isinstance(name, str)]

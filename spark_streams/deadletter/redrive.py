@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from spark_streams.deadletter import transform
 from spark_streams.deadletter.destinations import Destinations
@@ -57,7 +56,7 @@ class Report:
     seconds: float = 0.0
     counts: KindCounts = field(default_factory=KindCounts)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """The same for programs."""
         rate = round((self.moved + self.parked) / self.seconds) if self.seconds else 0
         names = ("action", "to", "stage", "reason")

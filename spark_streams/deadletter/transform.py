@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +41,7 @@ class DeadLetter:
 
 
 # Gives the fields of the entry, or None to leave the dead letter. Values: str, bytes, int or float.
-Transform = Callable[[DeadLetter], Mapping[str, Any] | None]
+Transform = Callable[[DeadLetter], Mapping[str, object] | None]
 
 
 def load(name: str) -> Transform:
@@ -93,7 +92,7 @@ def dead_letters_of(page: DeadLetterPage, rows: Index) -> list[DeadLetter]:
     ]
 
 
-def _checked(fields: Any, letter: str) -> list[tuple[bytes, bytes]]:
+def _checked(fields: object, letter: str) -> list[tuple[bytes, bytes]]:
     if not isinstance(fields, Mapping) or not fields:
         raise TransformError(
             f"the transform gave {type(fields).__name__} for dead letter {letter}, not a dict of fields"
@@ -106,7 +105,7 @@ def _checked(fields: Any, letter: str) -> list[tuple[bytes, bytes]]:
     return pairs
 
 
-def _bytes(value: Any, letter: str) -> bytes:
+def _bytes(value: object, letter: str) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, bool) or not isinstance(value, str | int | float):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
 
 
 class Level(StrEnum):
@@ -34,7 +33,7 @@ class Finding:
     remedy: str = ""
     nodes: tuple[str, ...] = ()
 
-    def for_json(self) -> dict[str, Any]:
+    def for_json(self) -> dict[str, object]:
         """Its fields."""
         return {**asdict(self), "level": str(self.level), "nodes": list(self.nodes)}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 JOBS = ("load", "etl", "aggregate", "archive", "reprocess_dead_letters")
 MONITORING = {"alerts": "alerts.yml", "grafana": "grafana.json"}  # what else `rstream init` writes

@@ -184,7 +184,7 @@ class Batches:
         finally:
             chosen.unpersist()
 
-    def told(self) -> dict[str, Any]:
+    def told(self) -> dict[str, object]:
         """For the closing numbers."""
         main = {one.shown: self.written[one.name] for one, _ in self._outputs if one.is_main}
         others = {one.name: self.written[one.name] for one, _ in self._outputs if not one.is_main}

@@ -57,7 +57,7 @@ class Job:
     check: bool = False
     spark_is_told: bool = False  # by whoever called spark-submit, of what [spark] has
     stop: Stop = field(default_factory=Stop)
-    summary: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, object] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
     spark: SparkSession | None = None
 
@@ -103,7 +103,7 @@ class Job:
         self.stop.then(call)
         self.stop.listen(launch_gateway() if _under_submit() else None)  # type: ignore[no-untyped-call]
 
-    def plan(self, **facts: Any) -> None:
+    def plan(self, **facts: object) -> None:
         """What the job is about to do, when all is checked. Ends a run with `--check`."""
         if self.check:
             width = max(map(len, facts))
@@ -138,7 +138,7 @@ class Job:
         """A config table as options of any format: Spark takes texts."""
         return as_texts(self.get(table, {}))
 
-    def say(self, **facts: Any) -> None:
+    def say(self, **facts: object) -> None:
         """Facts for the summary at the end."""
         self.summary.update(facts)
 
@@ -189,13 +189,13 @@ def as_texts(table: Mapping[str, Any]) -> dict[str, str]:
     return {key: _as_option(value) for key, value in table.items()}
 
 
-def _as_option(value: Any) -> str:
+def _as_option(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value) if isinstance(value, list | dict) else str(value)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, bool | str):
         return printable(str(value))
     if isinstance(value, int):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -70,7 +69,7 @@ class Query:
             else:
                 self.waiting += view.length if group is None else group.pending + (group.lag or 0)
 
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> dict[str, object]:
         """For `--check`."""
         source = self._source
         wanted = self._job.get("job.trigger", "available-now")

@@ -5,8 +5,6 @@ It runs on the driver alone, for the server is what takes the time, and needs no
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.text import Text
 
 from spark_streams.deadletter import transform
@@ -61,14 +59,12 @@ def body(job: Job) -> None:
         # A page is one transaction: whatever comes, a dead letter is either here or there.
         job.stop_with(run.stop)
         report = run.run(dry_run)
-    facts = report.facts()
-    for to in facts.pop("destinations"):
-        job.console.print(Text(printable(f"  → {to['to']}: {to['letters']:,} ({to['action']})")))
-    kinds = facts.pop("by")
-    for kind in kinds:
-        what = {"move": "would move" if dry_run else "moved", "park": "would park" if dry_run else "parked"}
-        what["stay"] = what["refuse"] = "would leave" if dry_run else "left"
-        line = f"  {what[kind['action']]} {kind['letters']:,} × {kind['reason'] or '-'} → {kind['to']}"
+    for action, to, letters in report.destinations():
+        job.console.print(Text(printable(f"  → {to}: {letters:,} ({action})")))
+    what = {"move": "would move" if dry_run else "moved", "park": "would park" if dry_run else "parked"}
+    what["stay"] = what["refuse"] = "would leave" if dry_run else "left"
+    for (action, to, _, reason), count in report.counts:
+        line = f"  {what[action]} {count.letters:,} × {reason or '-'} → {to}"
         job.console.print(Text(printable(line)))  # no markup
     if report.homeless:
         homeless = f"{report.homeless:,} dead letters name no stream to go to, or {options.stream}"
@@ -76,6 +72,7 @@ def body(job: Job) -> None:
     if report.refused:
         refused = f"{report.refused:,} dead letters stay: their group does not read that stream"
         job.console.print(Text(f"  {refused}; name the streams that are meant (redrive.allow)"))
+    facts = report.facts()
     told = ("stream", "dry_run", "moved", "parked", "left", "homeless", "refused")
     job.say(**{name: facts[name] for name in (*told, "bound", "goes_on", "stopped", "letters_per_second")})
 
@@ -101,7 +98,7 @@ def _plan(job: Job, options: RedriveOptions, dry_run: bool) -> None:
 
 def _options(job: Job) -> RedriveOptions:
     """Raises ConfigError, InvalidOptionError."""
-    lists: dict[str, Any] = {}
+    lists: dict[str, list[str]] = {}
     allow = job.get("redrive.allow", [])
     if not all(isinstance(name, str) for name in allow):
         raise ConfigError(f"redrive.allow must be a list of streams, not {allow!r}")

@@ -192,7 +192,7 @@ class Watch(StreamingQueryListener):
                 continue  # a later version's
             self._standings.tell(lambda server, at=offset_of: note_failure(server, at, failure))  # type: ignore[misc]
 
-    def _tell(self, line: dict[str, Any]) -> None:
+    def _tell(self, line: dict[str, object]) -> None:
         if self._write is not None:
             self._write(log_lines.text(line))
 

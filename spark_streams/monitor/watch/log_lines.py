@@ -34,7 +34,7 @@ class Writer(Protocol):
     def __call__(self, line: str) -> None: ...
 
 
-def progress_line(at: str, progress: Progress, standings: Mapping[tuple[str, str], GroupStanding]) -> dict[str, Any]:
+def progress_line(at: str, progress: Progress, standings: Mapping[tuple[str, str], GroupStanding]) -> dict[str, object]:
     """For a micro-batch. at: now, when the groups were looked at."""
     return {
         "at": at,
@@ -51,19 +51,19 @@ def progress_line(at: str, progress: Progress, standings: Mapping[tuple[str, str
     }
 
 
-def event_line(at: str, event: str, query: str, query_id: str, run: str, **more: Any) -> dict[str, Any]:
+def event_line(at: str, event: str, query: str, query_id: str, run: str, **more: object) -> dict[str, object]:
     """For everything else."""
     return {"at": at, "event": event, "query": query, "id": query_id, "run": run, **more}
 
 
 def groups(
     sources: tuple[SourceProgress, ...], standings: Mapping[tuple[str, str], GroupStanding], entries: bool
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Each stream of each source. entries: with what the batch took."""
     found = []
     for source in sources:
         for one in source.streams:
-            told: dict[str, Any] = {"stream": one.stream, "group": source.group, "consumer": source.consumer}
+            told: dict[str, object] = {"stream": one.stream, "group": source.group, "consumer": source.consumer}
             if entries:
                 told["entries"] = one.entries
             told |= {"position": one.position, "lost": one.lost, "claimed": one.claimed, "dead": one.dead}
@@ -90,7 +90,7 @@ class File:
         self._file.flush()
 
 
-def text(line: Mapping[str, Any]) -> str:
+def text(line: Mapping[str, object]) -> str:
     """One line, without its end."""
     return json_text(line, separators=(", ", ": "))
 
