@@ -8,7 +8,6 @@ output that goes past this module. Pure.
 from __future__ import annotations
 
 import json
-from typing import Any
 
 
 def printable(text: str) -> str:
@@ -21,9 +20,10 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def json_text(value: object, **how: Any) -> str:
-    """A JSON document of the same value. Other letters than Latin ones stand for themselves. how: of json.dumps."""
-    text = json.dumps(value, ensure_ascii=False, **how)
+def json_text(value: object, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:
+    """A JSON document of the same value. Other letters than Latin ones stand for themselves. indent, separators: as for
+    json.dumps."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators)
     # A line end is never within a string: there JSON itself has an escape.
     return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)
 

@@ -45,7 +45,7 @@ def hand_options(command: Callable[..., None]) -> Callable[..., None]:
         "--even-active", is_flag=True, help="Also where a consumer that is no query was active in the last minute."
     )
     @functools.wraps(command)
-    def with_hand(*, group: str, yes: bool, even_active: bool, url: str, as_json: bool, **others: Any) -> None:
+    def with_hand(*, group: str, yes: bool, even_active: bool, url: str, as_json: bool, **others: object) -> None:
         command(hand=Hand(group, yes, even_active, url, as_json), **others)
 
     return url_option(json_option(with_hand))

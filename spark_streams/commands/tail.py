@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from spark_streams.wire.server import Server
     from spark_streams.wire.session import Session
 
+T = TypeVar("T")
 _FIND = 2.0  # seconds between two looks for streams that are new
 _WAIT_MS = 1_000  # for an entry, with one question
 _PAUSE = 0.1  # seconds between two questions where the server cannot wait: streams in several slots of a cluster
@@ -170,7 +171,7 @@ class Tail:
             time.sleep(_PAUSE)
         return found
 
-    def _patiently(self, step: Callable[[Server], Any]) -> Any:
+    def _patiently(self, step: Callable[[Server], T]) -> T:
         """A step, over a connection that breaks, however long the server is away (the log says so)."""
         while True:
             try:

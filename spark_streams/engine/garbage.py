@@ -8,7 +8,6 @@ look takes as long as there are new objects, a fraction of a millisecond, howeve
 from __future__ import annotations
 
 import gc
-from typing import Any
 
 _YOUNG = 1_000  # new containers from one look to the next
 _NEVER = 1_000_000_000
@@ -28,6 +27,6 @@ def sweep() -> None:
     gc.freeze()
 
 
-def _leave_out(phase: str, _info: dict[str, Any]) -> None:
+def _leave_out(phase: str, _info: dict[str, int]) -> None:
     if phase == "stop":
         gc.freeze()

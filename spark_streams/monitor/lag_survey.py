@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from spark_streams.deadletter.envelope import says_where_from
 from spark_streams.errors import NotPermittedError, RStreamError, WrongKeyTypeError
@@ -108,7 +107,7 @@ class _Draft:
     first: StreamId  # of the stream
     ahead: StreamId | None = None  # the first entry that the group has not been given
     entry_bytes: int = 0
-    oldest: Sequence[Any] | None = None  # pending: id, consumer, idle, deliveries
+    oldest: Sequence[Reply] | None = None  # pending: id, consumer, idle, deliveries
     consumers: tuple[ConsumerStanding, ...] = ()
     names: tuple[bytes, ...] = ()  # of the consumers
     released: int = 0
@@ -227,7 +226,7 @@ def _look(server: Server, drafts: Sequence[_Draft], refused: Callable[[RStreamEr
         draft.consumers = tuple(_consumer(consumer, draft.oldest) for consumer in told)
 
 
-def _consumer(info: ConsumerInfo, oldest: Sequence[Any] | None) -> ConsumerStanding:
+def _consumer(info: ConsumerInfo, oldest: Sequence[Reply] | None) -> ConsumerStanding:
     is_its = oldest is not None and oldest[1] == info.name and oldest[2] >= 0  # a released one has waited for -1
     known = oldest[2] if oldest is not None and is_its else None
     return ConsumerStanding(shown(info.name), info.pending, info.idle, known)

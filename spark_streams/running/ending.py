@@ -6,13 +6,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_streams.running.stopping import Stop
 from spark_streams.spark.connect import is_of_connect
+from spark_streams.untyped import JavaObject
 
 _LOOK = 0.2  # seconds
 _GLANCE = 0.005  # seconds
@@ -121,11 +121,11 @@ def _overflows_untold(query: StreamingQuery) -> Iterator[None]:
 class _Uncaught:
     """A Thread.UncaughtExceptionHandler of the JVM."""
 
-    def __init__(self, thread: str, before: Any) -> None:
+    def __init__(self, thread: str, before: JavaObject) -> None:
         self._thread = thread
         self._before = before
 
-    def uncaughtException(self, thread: Any, error: Any) -> None:
+    def uncaughtException(self, thread: JavaObject, error: JavaObject) -> None:
         if self._thread in thread.getName() and error.getClass().getSimpleName() == "StackOverflowError":
             return
         if self._before is not None:

@@ -11,11 +11,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
+
+from spark_streams.untyped import JavaObject
 
 # Of the JVM: what they log of a query is a task that failed or was stopped, and how the query came to its end.
 REPEATING = (
@@ -116,7 +117,7 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
     return record.msg != "KeyboardInterrupt while sending command."
 
 
-def _turned_off_in(jvm: Any) -> list[Callable[[], object]]:
+def _turned_off_in(jvm: JavaObject) -> list[Callable[[], object]]:
     log4j = jvm.org.apache.logging.log4j
     try:
         context = log4j.LogManager.getContext(False)

@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
-from typing import Any
 
 from pyspark.java_gateway import ensure_callback_server_started
+
+from spark_streams.untyped import JavaObject
 
 SIGNALS = ("TERM", "INT")
 _TWICE = 1.0  # seconds: `timeout` and some supervisors tell the process and its group, which is one request
@@ -62,7 +63,7 @@ class Stop:
         """Call this when the program is asked: from a signal handler, or another thread."""
         self._then.append(call)
 
-    def listen(self, gateway: Any = None) -> None:
+    def listen(self, gateway: JavaObject = None) -> None:
         """Take the signals over, in this process and in the JVM behind a gateway. From the main thread only."""
         for name in SIGNALS:
             number = getattr(signal, f"SIG{name}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
@@ -18,6 +17,7 @@ from spark_streams.running.ending import wait_for_end
 from spark_streams.running.stopping import Stop
 from spark_streams.running.telling import say
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
+from spark_streams.untyped import JavaObject
 
 Start = Callable[[], StreamingQuery]
 
@@ -59,6 +59,6 @@ def _has_checkpoint(query: StreamingQuery) -> bool:
     """Whether what the query knows is still there: a checkpoint that nobody has named goes with the query."""
     context = SparkContext._active_spark_context
     assert context is not None  # or there would be no query
-    jvm: Any = context._jvm
+    jvm: JavaObject = context._jvm
     folder = jvm.org.apache.hadoop.fs.Path(query._jsq.streamingQuery().resolvedCheckpointRoot())
     return bool(folder.getFileSystem(context._jsc.hadoopConfiguration()).exists(folder))

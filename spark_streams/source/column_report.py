@@ -7,9 +7,10 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 from spark_streams.ids import StreamId
+from spark_streams.untyped import Json
 
 MOST_NAMES = 100  # of fields that a report carries
 
@@ -78,6 +79,6 @@ class ColumnReport:
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         """What `to_json` has written."""
-        told: dict[str, Any] = json.loads(text)
+        told: dict[str, Json] = json.loads(text)
         bad = {column: BadValues(one["type"], one["counts"], *one["first"]) for column, one in told["bad"].items()}
         return cls(told["mode"], told["entries"], bad, tuple(told["absent"]), tuple(told["names"]), told["tasks"])

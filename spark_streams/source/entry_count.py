@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from spark_streams.untyped import Json
 
 
 class Count(NamedTuple):
@@ -18,7 +20,7 @@ class Count(NamedTuple):
     ahead: bool = False
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Count:
+    def from_json(cls, value: Mapping[str, Json]) -> Count:
         """Raises KeyError, TypeError, ValueError for anything that `to_json` did not write."""
         return cls(
             int(value["read"]),
@@ -28,10 +30,10 @@ class Count(NamedTuple):
             bool(value.get("ahead", False)),
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """`missed`, `shared` and `ahead` only where there is something to say."""
         read, added, *others = self
-        told: dict[str, Any] = {"read": read, "added": added}
+        told: dict[str, object] = {"read": read, "added": added}
         if any(others):
             told |= {name: value for name, value in zip(("missed", "shared", "ahead"), others, strict=True) if value}
         return told

@@ -29,12 +29,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from spark_streams.errors import OffsetError
 from spark_streams.ids import MIN_ID, InvalidStreamId, StreamId
 from spark_streams.source.entry_count import Count
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.untyped import Json
 
 VERSION = 3
 _OLDEST = 2  # that is read
@@ -62,7 +62,7 @@ class Share:
     after: StreamId
     begun: StreamId | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """`begun` only if there is one."""
         told = {"count": self.count, "owned": self.owned, "after": str(self.after)}
         return told if self.begun is None else {**told, "begun": str(self.begun)}
@@ -96,7 +96,7 @@ class Offset:
     notes: bool = False
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Offset:
+    def from_json(cls, value: Mapping[str, Json]) -> Offset:
         """Raises OffsetError for anything that `to_json` of versions 2 and 3 did not write."""
         if not isinstance(value, Mapping) or type(version := value.get("version")) is not int or version < 1:
             raise OffsetError(
@@ -132,7 +132,7 @@ class Offset:
         except (KeyError, AttributeError, TypeError, ValueError, InvalidStreamId) as error:
             raise OffsetError(f"the checkpoint's offset {value!r} cannot be read: {error}") from None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The form above."""
         told = {
             "version": VERSION,
@@ -217,9 +217,9 @@ class Offset:
         return self.token == other.token and self.positions.items() >= other.positions.items()
 
 
-def _refuse_unknown_fields(value: Mapping[str, Any]) -> None:
+def _refuse_unknown_fields(value: Mapping[str, Json]) -> None:
     """Raises OffsetError if a newer version has written something that this one would pass over."""
-    parts: list[tuple[str, Mapping[str, Any]]] = [("an offset", value)]
+    parts: list[tuple[str, Mapping[str, Json]]] = [("an offset", value)]
     for name in ("batch", "counts"):
         parts += [(name, one) for one in value.get(name, {}).values()]
     parts += [("claimed", one) for some in value.get("claimed", {}).values() for one in some]
@@ -229,14 +229,14 @@ def _refuse_unknown_fields(value: Mapping[str, Any]) -> None:
             raise _newer(f"has fields that this spark-streams does not know ({', '.join(unknown)} in {name})", value)
 
 
-def _newer(problem: str, value: Mapping[str, Any]) -> OffsetError:
+def _newer(problem: str, value: Mapping[str, Json]) -> OffsetError:
     return OffsetError(
         f"the checkpoint's offset {problem}: a newer spark-streams has written it. Install a spark-streams at least as "
         f"new as the one that ran this query last, on the driver and on the executors. The offset: {dict(value)!r}"
     )
 
 
-def _share(value: Mapping[str, Any]) -> Share:
+def _share(value: Mapping[str, Json]) -> Share:
     begun = value.get("begun")
     after = StreamId.parse(value["after"])
     return Share(int(value["count"]), bool(value["owned"]), after, None if begun is None else StreamId.parse(begun))

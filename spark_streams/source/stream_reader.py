@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -101,10 +100,10 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         self._wanted = options  # with the names of shards
         self._has_met_checkpoint = False
         self._batches: MicroBatchStream | None = None
-        self._known: list[tuple[dict[str, Any], Offset]] = []  # the last offsets
+        self._known: list[tuple[dict[str, object], Offset]] = []  # the last offsets
         self._until_now = False  # whether the end of the run is still to be fixed
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Tasks get the options and the columns; connections and what is known of batches stay on the driver."""
         return {**self.__dict__, "_batches": None, "_known": []}
 
@@ -131,7 +130,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
     def _looking(self, is_known: bool) -> Session:
         return Session(self._options.address, f"looking for the streams of group {self._options.group!r}", is_known)
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, object]:
         first = self._prepared().first().to_json()
         if self._wanted.streams is not None:
             with self._looking(is_known=True) as server:
@@ -147,7 +146,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         with contextlib.suppress(ServerUnreachableError):
             self._prepared()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """The end of the next batch; `start` itself where there is nothing to read."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < UNLIMITED else None
         if isinstance(limit, ReadAllAvailable) and not self._options.no_ack and self._is_at_least_once:
@@ -160,13 +159,13 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         end = self._prepared(begin).next(begin, most)
         return start if end is None else self._told(end)
 
-    def _told(self, offset: Offset) -> dict[str, Any]:
+    def _told(self, offset: Offset) -> dict[str, object]:
         """An offset as Spark keeps it."""
         value = offset.to_json()
         self._keep(value, offset)
         return value
 
-    def _offset(self, value: dict[str, Any]) -> Offset:
+    def _offset(self, value: dict[str, object]) -> Offset:
         """What Spark gives back: one of the last ones, nearly always. Raises OffsetError."""
         for known, offset in self._known:
             if known == value:
@@ -175,7 +174,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         self._keep(value, offset)
         return offset
 
-    def _keep(self, value: dict[str, Any], offset: Offset) -> None:
+    def _keep(self, value: dict[str, object], offset: Offset) -> None:
         self._known = [*self._known[1 - _KNOWN :], (value, offset)]
 
     @property
@@ -199,7 +198,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
     def reportLatestOffset(self) -> dict[str, object]:
         return self.batches.reported()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         begin, stop = self._offset(start), self._offset(end)
         plan = self._prepared(begin).plan(begin, stop)
         if begin == stop:
@@ -213,7 +212,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         others = replace(batch, tried=None)  # one task notes it
         return [EntriesPartition(task, others if at else batch) for at, task in enumerate(tasks)]
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: dict[str, object]) -> None:
         self.batches.commit(self._offset(end))
 
     def stop(self) -> None:

@@ -38,13 +38,13 @@ class StartingReader(DataSourceStreamReader):
 
     def __init__(self, reader: DataSourceStreamReader) -> None:
         self._reader = reader
-        self._planned: dict[str, Any] | None = None  # where the batch ends that was planned last
-        self._told: dict[str, Any] | None = None  # where one ends that is not planned yet
+        self._planned: dict[str, object] | None = None  # where the batch ends that was planned last
+        self._told: dict[str, object] | None = None  # where one ends that is not planned yet
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, object]:
         return self._reader.initialOffset()
 
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # as Spark 4.0 and 4.1 call it
+    def latestOffset(self) -> dict[str, object]:  # type: ignore[override]  # as Spark 4.0 and 4.1 call it
         if self._told is None:
             start = self._reader.initialOffset() if self._planned is None else self._planned
             end = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
@@ -55,7 +55,7 @@ class StartingReader(DataSourceStreamReader):
             self._told = {**end, REPORT: counts} if counts else end
         return self._told
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         """Raises UnsupportedError where the calls come in another order than is known."""
         if self._planned is None and self._told is not None and start == end:
             raise UnsupportedError(
@@ -67,7 +67,7 @@ class StartingReader(DataSourceStreamReader):
         self._planned, self._told = end, None
         return planned
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: dict[str, object]) -> None:
         self._reader.commit(end)
 
     def stop(self) -> None:

@@ -10,7 +10,7 @@ import functools
 import importlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from spark_streams.errors import InvalidOptionError, LoginError, ServerUnreachableError
 
@@ -72,13 +72,19 @@ def _of_provider(name: str) -> Credentials:
     return given
 
 
+class _Provider(Protocol):
+    """As redis.CredentialProvider."""
+
+    def get_credentials(self) -> Credentials: ...
+
+
 @functools.cache
-def _provider(name: str) -> Any:
+def _provider(name: str) -> _Provider:
     """What the function returns, once a process: a provider may keep its token, and renew it. Raises
     InvalidOptionError."""
     module, _, function = name.partition(":")
     try:
-        provider = getattr(importlib.import_module(module), function)()
+        provider: _Provider = getattr(importlib.import_module(module), function)()
     except Exception as error:  # noqa: BLE001 - it is the user's code
         raise InvalidOptionError(
             f"credentialProvider {name} cannot be used: {type(error).__name__}: {error}; it is module:function, where "

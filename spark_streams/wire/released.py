@@ -7,14 +7,14 @@ nothing can have waited names exactly them.
 
 from __future__ import annotations
 
-from typing import Any
+from spark_streams.wire.connection import Reply
 
 RELEASED_IDLE = 1 << 50  # milliseconds
 SHOWN = "(released)"  # stands in the place of a consumer's name
 FATAL = (1 << 63) - 1  # deliveries: XNACK FATAL sets an entry's counter to this, and no count of deliveries reaches it
 
 
-def released_in(summary: Any) -> int:
+def released_in(summary: Reply) -> int:
     """Number of released entries of a group. summary: the reply to XPENDING key group."""
     total, _, _, consumers = summary
     return max(0, int(total) - sum(int(count) for _, count in consumers or ()))

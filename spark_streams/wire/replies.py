@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import hiredis
 
@@ -40,7 +39,7 @@ def milliseconds(reply: Sequence[bytes]) -> int:
     return int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
-def pairs(reply: Sequence[Any]) -> dict[bytes, Any]:
+def pairs(reply: Sequence[Reply]) -> dict[bytes, Reply]:
     """`[name, value, name, value …]`, as RESP2 writes a map, by name."""
     return dict(zip(reply[0::2], reply[1::2], strict=True))
 

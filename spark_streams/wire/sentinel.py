@@ -8,11 +8,11 @@ lost.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import hiredis
 import redis
@@ -20,7 +20,7 @@ import redis
 from spark_streams.errors import LoginError, RStreamError, ServerReplyError, ServerUnreachableError
 from spark_streams.wire import server_url
 from spark_streams.wire.address import Address
-from spark_streams.wire.connection import Connection, ReplyError, pack
+from spark_streams.wire.connection import Connection, Reply, ReplyError, pack
 from spark_streams.wire.redis_py import opened, socket_of
 from spark_streams.wire.server_url import Node
 
@@ -154,7 +154,7 @@ def ask(address: Address, node: Node) -> Named:
     return Named((where[0], int(where[1])), int(of_it["config-epoch"]), down, state in _PROMOTING, state in _PROMOTED)
 
 
-def _replies(connected: Any, reader: Any) -> Iterator[Any]:
+def _replies(connected: socket.socket, reader: hiredis.Reader) -> Iterator[Reply]:
     """Replies as they come. Raises OSError."""
     while True:
         while (reply := reader.gets()) is not False:

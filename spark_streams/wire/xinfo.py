@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.wire.connection import Reply, ReplyError
@@ -80,7 +80,7 @@ def read_stream_state(server: Server, stream: str | bytes, reply: Reply) -> Stre
     return stream_in(reply)
 
 
-def stream_in(reply: Sequence[Any]) -> StreamState:
+def stream_in(reply: Sequence[Reply]) -> StreamState:
     """From the reply to XINFO STREAM."""
     info = pairs(reply)
     first = info.get(b"recorded-first-entry-id")
@@ -92,7 +92,7 @@ def stream_in(reply: Sequence[Any]) -> StreamState:
     )
 
 
-def ends_in(reply: Sequence[Any]) -> StreamEnds | None:
+def ends_in(reply: Sequence[Reply]) -> StreamEnds | None:
     """From the reply to XINFO STREAM; None where the stream is empty."""
     info = pairs(reply)
     first, last = info[b"first-entry"], info[b"last-entry"]
@@ -101,7 +101,7 @@ def ends_in(reply: Sequence[Any]) -> StreamEnds | None:
     return StreamEnds((StreamId.parse(first[0]), first[1]), (StreamId.parse(last[0]), last[1]), info[b"length"])
 
 
-def groups_in(reply: Sequence[Any]) -> list[GroupInfo]:
+def groups_in(reply: Sequence[Reply]) -> list[GroupInfo]:
     """From the reply to XINFO GROUPS."""
     return [
         GroupInfo(
@@ -123,6 +123,6 @@ def group_named(name: str, reply: Reply) -> GroupInfo | None:
     return next((group for group in groups_in(reply) if group.name == name.encode()), None)
 
 
-def consumers_in(reply: Sequence[Any]) -> list[ConsumerInfo]:
+def consumers_in(reply: Sequence[Reply]) -> list[ConsumerInfo]:
     """From the reply to XINFO CONSUMERS."""
     return [ConsumerInfo(info[b"name"], info[b"pending"], info[b"idle"]) for info in map(pairs, reply)]

@@ -13,11 +13,12 @@ import spark_streams
 ROOT = Path(spark_streams.__file__).parent
 JOBS = ROOT.parent / "jobs"
 # What each part of the package may import of the others, from the ground up.
-GROUND = {"numbers", "printable"}  # any part may import these, which import nothing
+GROUND = {"numbers", "printable", "untyped"}  # any part may import these, which import nothing
 BELOW = {
     "_version": set(),
     "numbers": set(),
     "printable": set(),
+    "untyped": set(),
     "errors": set(),
     "ids": set(),
     "redis_pattern": set(),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.jobs.output.batch_name import batch_name
+from spark_streams.untyped import JavaObject
 
 
 class BatchFolders:
@@ -56,7 +56,7 @@ class BatchFolders:
         )
 
     def _remove(self, below: str) -> None:
-        jvm: Any = self._spark.sparkContext._jvm
+        jvm: JavaObject = self._spark.sparkContext._jvm
         found = jvm.org.apache.hadoop.fs.Path(self._path, below)
         store = found.getFileSystem(self._spark.sparkContext._jsc.hadoopConfiguration())
         for one in store.globStatus(found) or []:

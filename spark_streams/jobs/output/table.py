@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.errors import ConfigError
-from spark_streams.jobs.config import FREE
+from spark_streams.jobs.config import FREE, Config
 from spark_streams.jobs.output.appended_table import AppendedTable
 from spark_streams.jobs.output.batch_folders import BatchFolders
 from spark_streams.jobs.output.catalog_table import CatalogTable
 from spark_streams.jobs.output.deltalake_table import DELTALAKE, DeltalakeTable, lacking
 from spark_streams.running.failing import one_line
+from spark_streams.untyped import JavaObject
 
 SHAPE = {"format": str, "path": str, "name": str, "partition_by": list, "once": bool, "options": FREE}
 PARQUET_SHAPE = {"path": str, "partition_by": list}
@@ -53,7 +54,7 @@ class TableConfig:
     options: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], where: str, options: dict[str, str]) -> TableConfig:
+    def of(cls, given: Config, where: str, options: dict[str, str]) -> TableConfig:
         """given: the keys of the table, their types as SHAPE has them; options: its [options] as texts.
 
         Raises ConfigError.
@@ -123,7 +124,7 @@ class TableConfig:
                     "tasks run"
                 )
             return
-        jvm: Any = spark.sparkContext._jvm
+        jvm: JavaObject = spark.sparkContext._jvm
         find = jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource
         try:
             find(self.kind, jvm.org.apache.spark.sql.internal.SQLConf.get())

@@ -11,9 +11,9 @@ Refused by name: other unions (Spark makes a struct of guesses of them) and type
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from typing import Any
 
 from spark_streams.errors import ConfigError
+from spark_streams.untyped import Json
 
 _PRIMITIVE = {
     "boolean": "BOOLEAN",
@@ -26,7 +26,7 @@ _PRIMITIVE = {
 }
 _REMEDY = "say in [columns] what its type shall be"
 # By the type and its logical type; of others the type alone counts, as Avro wants it.
-_LOGICAL: dict[tuple[str, Any], str] = {
+_LOGICAL: dict[tuple[str, Json], str] = {
     ("int", "date"): "DATE",
     ("long", "timestamp-millis"): "TIMESTAMP",
     ("long", "timestamp-micros"): "TIMESTAMP",
@@ -34,14 +34,14 @@ _LOGICAL: dict[tuple[str, Any], str] = {
     ("long", "local-timestamp-micros"): "TIMESTAMP_NTZ",
 }
 _WIDER = {frozenset({"int", "long"}): "BIGINT", frozenset({"float", "double"}): "DOUBLE"}
-Names = Mapping[str, Any]  # types that have a name, by it: they may be used again
+Names = Mapping[str, Json]  # types that have a name, by it: they may be used again
 
 
-def columns(schema: Any, but: Container[str] = ()) -> dict[str, str]:
+def columns(schema: Json, but: Container[str] = ()) -> dict[str, str]:
     """By the name of each field of a record its type. but: fields that are left out. Raises ConfigError."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ConfigError(f"the schema is no record but {_shown(schema)}: columns are the fields of a record")
-    known: dict[str, Any] = {}
+    known: dict[str, Json] = {}
     _learn(schema, "", known)
     return {
         field["name"]: _type(field["type"], field["name"], known, (_full(schema, ""),), _space(schema, ""))
@@ -50,7 +50,7 @@ def columns(schema: Any, but: Container[str] = ()) -> dict[str, str]:
     }
 
 
-def _type(schema: Any, at: str, known: Names, within: tuple[str, ...], space: str) -> str:
+def _type(schema: Json, at: str, known: Names, within: tuple[str, ...], space: str) -> str:
     """at: the field, for messages; within: the named types around it; space: the namespace. Raises ConfigError."""
     if isinstance(schema, list):
         return _union(schema, at, known, within, space)
@@ -73,7 +73,7 @@ def _type(schema: Any, at: str, known: Names, within: tuple[str, ...], space: st
     return _type(kind, at, known, within, space)
 
 
-def _union(branches: list[Any], at: str, known: Names, within: tuple[str, ...], space: str) -> str:
+def _union(branches: list[Json], at: str, known: Names, within: tuple[str, ...], space: str) -> str:
     some = [branch for branch in branches if branch != "null"]
     if len(some) == 1:
         return _type(some[0], at, known, within, space)
@@ -92,7 +92,7 @@ def _named(name: str, at: str, known: Names, within: tuple[str, ...], space: str
     return _type(known[full], at, known, within, space)
 
 
-def _record(schema: Mapping[str, Any], at: str, known: Names, within: tuple[str, ...], space: str) -> str:
+def _record(schema: Mapping[str, Json], at: str, known: Names, within: tuple[str, ...], space: str) -> str:
     full, below = _full(schema, space), _space(schema, space)
     if full in within:
         raise ConfigError(f"field {at}: type {full} contains itself, which no column can: {_REMEDY}")
@@ -103,11 +103,11 @@ def _record(schema: Mapping[str, Any], at: str, known: Names, within: tuple[str,
     return f"STRUCT<{', '.join(fields)}>"
 
 
-def _array(schema: Mapping[str, Any], at: str, known: Names, within: tuple[str, ...], space: str) -> str:
+def _array(schema: Mapping[str, Json], at: str, known: Names, within: tuple[str, ...], space: str) -> str:
     return f"ARRAY<{_type(schema['items'], at, known, within, space)}>"
 
 
-def _map(schema: Mapping[str, Any], at: str, known: Names, within: tuple[str, ...], space: str) -> str:
+def _map(schema: Mapping[str, Json], at: str, known: Names, within: tuple[str, ...], space: str) -> str:
     return f"MAP<STRING, {_type(schema['values'], at, known, within, space)}>"
 
 
@@ -128,7 +128,7 @@ _BUILT: dict[str, Callable[..., str]] = {
 }
 
 
-def _learn(schema: Any, space: str, known: dict[str, Any]) -> None:
+def _learn(schema: Json, space: str, known: dict[str, Json]) -> None:
     """The types that have a name, and those within them."""
     if isinstance(schema, list):
         for branch in schema:
@@ -143,18 +143,18 @@ def _learn(schema: Any, space: str, known: dict[str, Any]) -> None:
             _learn(schema.get(key), space, known)
 
 
-def _full(schema: Mapping[str, Any], space: str) -> str:
+def _full(schema: Mapping[str, Json], space: str) -> str:
     name = str(schema["name"])
     inner = schema.get("namespace", space)
     return name if "." in name or not inner else f"{inner}.{name}"
 
 
-def _space(schema: Mapping[str, Any], space: str) -> str:
+def _space(schema: Mapping[str, Json], space: str) -> str:
     """The namespace of what stands within."""
     return _full(schema, space).rpartition(".")[0]
 
 
-def _shown(schema: Any) -> str:
+def _shown(schema: Json) -> str:
     if isinstance(schema, list):
         return ", ".join(_shown(one) for one in schema)
     return str(schema.get("name", schema.get("type"))) if isinstance(schema, dict) else str(schema)

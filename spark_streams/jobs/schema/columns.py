@@ -7,7 +7,6 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
@@ -15,6 +14,7 @@ from spark_streams.errors import ConfigError
 from spark_streams.jobs.config import FREE, Config, value_at
 from spark_streams.jobs.schema import avro, json_schema
 from spark_streams.running.failing import first_line
+from spark_streams.untyped import Json
 
 FOREIGN = {"ddl": str, "json": str, "avro": str, "json_schema": str}
 SHAPE = {"columns": FREE, "schema": FOREIGN}
@@ -89,14 +89,14 @@ def is_nested(kind: str) -> bool:
     return kind.strip().upper().startswith(("STRUCT", "ARRAY", "MAP"))
 
 
-def _of_spark(schema: Any, but: Container[str]) -> dict[str, str]:
+def _of_spark(schema: Json, but: Container[str]) -> dict[str, str]:
     """df.schema.json()."""
     found = StructType.fromJson(schema)
     return {column.name: sql_type(column.dataType) for column in found if column.name not in but}
 
 
 # Each takes what the file holds, and the names that [columns] says.
-Reader = Callable[[Any, Container[str]], dict[str, str]]
+Reader = Callable[[Json, Container[str]], dict[str, str]]
 _READERS: dict[str, Reader] = {
     "json": _of_spark,
     "avro": avro.columns,

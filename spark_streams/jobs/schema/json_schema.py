@@ -10,9 +10,9 @@ schemas (oneOf, anyOf, allOf, $ref), several types, and arrays or objects that d
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import Any
 
 from spark_streams.errors import ConfigError
+from spark_streams.untyped import Json
 
 _SIMPLE = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "STRING"}
 _FORMATS = {"date-time": "TIMESTAMP", "date": "DATE"}
@@ -20,14 +20,14 @@ _REMEDY = "say in [columns] what its type shall be"
 _COMBINED = ("oneOf", "anyOf", "allOf", "$ref", "not", "if")
 
 
-def columns(schema: Any, but: Container[str] = ()) -> dict[str, str]:
+def columns(schema: Json, but: Container[str] = ()) -> dict[str, str]:
     """By the name of each property its type. but: properties that are left out. Raises ConfigError."""
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
         raise ConfigError("the schema has no properties: columns are the properties of an object")
     return {name: _type(inner, name) for name, inner in schema["properties"].items() if name not in but}
 
 
-def _type(schema: Any, at: str) -> str:
+def _type(schema: Json, at: str) -> str:
     """Raises ConfigError."""
     if not isinstance(schema, dict):
         raise ConfigError(f"property {at} may be anything, or nothing ({schema!r}): {_REMEDY}")
@@ -47,7 +47,7 @@ def _type(schema: Any, at: str) -> str:
     raise ConfigError(f"property {at} has no one type that a column can be ({given!r}): {_REMEDY}")
 
 
-def _object(schema: Mapping[str, Any], at: str) -> str:
+def _object(schema: Mapping[str, Json], at: str) -> str:
     inner = schema.get("properties")
     if inner:
         fields = [f"`{name}`: {_type(one, f'{at}.{name}')}" for name, one in inner.items()]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from spark_streams.monitor.lag_survey import GroupStanding, Survey
 from spark_streams.monitor.rates import Key, rates_between
@@ -21,6 +20,7 @@ from spark_streams.monitor.report.report import (
     charts_of,
 )
 from spark_streams.monitor.report.series import Series
+from spark_streams.untyped import Json
 
 
 class _Groups:
@@ -123,7 +123,7 @@ class LogReading:
         self._queries: dict[str, QueryRow] = {}
         self._counts: dict[str, dict[tuple[str, Key], tuple[int, int, int, int]]] = {}
 
-    def add(self, line: Mapping[str, Any]) -> None:
+    def add(self, line: Mapping[str, Json]) -> None:
         """One line."""
         at = round(datetime.datetime.fromisoformat(line["at"]).timestamp() * 1000)
         self._began, self._ended = min(self._began or at, at), max(self._ended, at)
@@ -141,7 +141,7 @@ class LogReading:
             self._speeds.add(name, at, line["rows_per_second"])
             self._took.add(name, at, line["batch_ms"])
 
-    def _add_group(self, at: int, query: str, run: str, one: Mapping[str, Any]) -> None:
+    def _add_group(self, at: int, query: str, run: str, one: Mapping[str, Json]) -> None:
         key = one["stream"], one["group"]
         self._groups.add(at, key, one["lag"], one["lag_ms"])
         self._rows[key] = GroupRow(

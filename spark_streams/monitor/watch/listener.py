@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -35,6 +35,7 @@ from spark_streams.options.access_options import server_of
 from spark_streams.source.offset import Offset
 from spark_streams.source.recovery.poison_record import Failure, note_failure
 from spark_streams.spark.connect import is_of_connect
+from spark_streams.untyped import Json
 from spark_streams.wire.address import Address
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class Watch(StreamingQueryListener):
 
     def _note(self, query_id: str, run: str, failure: Failure) -> None:
         """For the dead letter of the entry that did it, if it was one: a note for each rstream source of the query."""
-        offsets: dict[tuple[str, str], dict[str, Any]] = {}
+        offsets: dict[tuple[str, str], dict[str, Json]] = {}
         with self._lock:
             handle, query = self._handles.get(run), self._queries.get(query_id)
         for source in () if query is None else query.sources:

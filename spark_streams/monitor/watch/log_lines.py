@@ -20,12 +20,13 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 from spark_streams.errors import ConfigError
 from spark_streams.monitor.lag_survey import GroupStanding
 from spark_streams.monitor.watch.progress import Progress, SourceProgress
 from spark_streams.printable import json_text
+from spark_streams.untyped import Json
 
 
 class Writer(Protocol):
@@ -95,7 +96,7 @@ def text(line: Mapping[str, object]) -> str:
     return json_text(line, separators=(", ", ": "))
 
 
-def read_lines(file: IO[str]) -> Iterator[dict[str, Any]]:
+def read_lines(file: IO[str]) -> Iterator[dict[str, Json]]:
     """The lines of a log; text of other programs between them is passed over. Raises ConfigError where none is ours."""
     seen = False
     for line in file:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from spark_streams.untyped import Json
 
 _OURS = frozenset({"version", "group", "consumer", "streams"})
 
@@ -42,7 +43,7 @@ class SourceProgress:
     group: str
     consumer: str
     streams: tuple[StreamProgress, ...]
-    offset: Mapping[str, Any]
+    offset: Mapping[str, Json]
     is_told: bool = True
 
 
@@ -61,7 +62,7 @@ class Progress:
     sources: tuple[SourceProgress, ...]
 
 
-def read_progress(told: Mapping[str, Any]) -> Progress:
+def read_progress(told: Mapping[str, Json]) -> Progress:
     """From StreamingQueryProgress.json; sources of other formats are left out."""
     sources = [source for one in told["sources"] if (source := _source(one)) is not None]
     return Progress(
@@ -77,7 +78,7 @@ def read_progress(told: Mapping[str, Any]) -> Progress:
     )
 
 
-def _source(told: Mapping[str, Any]) -> SourceProgress | None:
+def _source(told: Mapping[str, Json]) -> SourceProgress | None:
     end = _offset(told.get("endOffset"))
     if end is None:
         return None
@@ -109,7 +110,7 @@ def _source(told: Mapping[str, Any]) -> SourceProgress | None:
     return SourceProgress(end["group"], end["consumer"], tuple(streams), end, is_told)
 
 
-def _report(told: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+def _report(told: Mapping[str, Json]) -> tuple[Mapping[str, Json], bool]:
     """What the run has counted, and whether that is of now."""
     latest = _offset(told.get("latestOffset"))
     if latest is None:
@@ -122,7 +123,7 @@ def _report(told: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     return (latest["report"] if is_told else {}), is_told
 
 
-def _offset(value: Any) -> dict[str, Any] | None:
+def _offset(value: Json) -> dict[str, Json] | None:
     """One of our offsets, None for anything else."""
     if isinstance(value, str):
         try:
@@ -132,7 +133,7 @@ def _offset(value: Any) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and value.keys() >= _OURS else None
 
 
-def offsets_in(text: str) -> Iterator[dict[str, Any]]:
+def offsets_in(text: str) -> Iterator[dict[str, Json]]:
     """The rstream offsets inside a longer text, such as that of a StreamingQueryException, in the order they stand."""
     decoder = json.JSONDecoder()
     at = text.find('{"')

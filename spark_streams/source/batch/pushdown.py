@@ -13,7 +13,6 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from spark_streams.ids import MIN_ID, U64_MAX, InvalidStreamId, StreamId
 from spark_streams.numbers import whole
@@ -24,7 +23,7 @@ _NOTHING = Narrowing(ids=frozenset())
 _TEXT_OF_ID = re.compile(r"([1-9][0-9]{0,19})(-.*)?", re.DOTALL)
 
 
-def narrowing_of(filters: Iterable[Any], columns: Mapping[str, str]) -> Narrowing:
+def narrowing_of(filters: Iterable[object], columns: Mapping[str, str]) -> Narrowing:
     """All filters together (they are joined by AND). filters: pyspark.sql.datasource.Filter; columns: column name →
     `stream`, `id` or `timestamp`, for columns that are that and nothing else."""
     left = Narrowing()
@@ -36,12 +35,12 @@ def narrowing_of(filters: Iterable[Any], columns: Mapping[str, str]) -> Narrowin
     return left
 
 
-def _on_stream(kind: str, value: Any) -> Narrowing:
+def _on_stream(kind: str, value: object) -> Narrowing:
     names = _values(kind, value)
     return Narrowing() if names is None else Narrowing(streams=frozenset(n for n in names if isinstance(n, str)))
 
 
-def _on_id(kind: str, value: Any) -> Narrowing:
+def _on_id(kind: str, value: object) -> Narrowing:
     named = _values(kind, value)
     if named is not None:
         ids = frozenset(one for one in map(_id_of, named) if one is not None)
@@ -57,7 +56,7 @@ def _on_id(kind: str, value: Any) -> Narrowing:
     return Narrowing()
 
 
-def _on_timestamp(kind: str, value: Any) -> Narrowing:
+def _on_timestamp(kind: str, value: object) -> Narrowing:
     moments = _values(kind, value)
     if moments is not None:
         micros = [_microseconds(moment) for moment in moments if moment is not None]
@@ -74,21 +73,21 @@ def _on_timestamp(kind: str, value: Any) -> Narrowing:
     return _between(least, most)
 
 
-_NARROWINGS: Mapping[str, Callable[[str, Any], Narrowing]] = {
+_NARROWINGS: Mapping[str, Callable[[str, object], Narrowing]] = {
     "stream": _on_stream,
     "id": _on_id,
     "timestamp": _on_timestamp,
 }
 
 
-def _values(kind: str, value: Any) -> list[Any] | None:
+def _values(kind: str, value: object) -> list[object] | None:
     """The values of an equality; None for another kind of filter. A comparison with NULL is left to Spark."""
     if kind in ("EqualTo", "EqualNullSafe") and value is not None:
         return [value]
-    return list(value) if kind == "In" else None
+    return list(value) if kind == "In" and isinstance(value, tuple) else None
 
 
-def _id_of(value: Any) -> StreamId | None:
+def _id_of(value: object) -> StreamId | None:
     """The id that this is the text of; None where no id has this text (`5`, `05-0`)."""
     try:
         one = StreamId.parse(value) if isinstance(value, str) else None
@@ -97,7 +96,7 @@ def _id_of(value: Any) -> StreamId | None:
     return one if one is not None and str(one) == value and one > MIN_ID else None
 
 
-def _microseconds(value: Any) -> int | None:
+def _microseconds(value: object) -> int | None:
     """Since the epoch; None for what is no moment (a time without a zone)."""
     if not isinstance(value, datetime.datetime) or value.tzinfo is None:
         return None

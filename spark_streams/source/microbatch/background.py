@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
@@ -29,7 +28,7 @@ class BackgroundWorker:
         self._submitted = 0
         self._thread: threading.Thread | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[BackgroundWorker], tuple[Address]]:
         return BackgroundWorker, (self._address,)
 
     def submit(self, job: Job) -> None:

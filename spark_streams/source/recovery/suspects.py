@@ -23,7 +23,9 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Self
+
+from spark_streams.untyped import Json
 
 PIECES = 16
 DEATHS = 6  # of an entry alone, until it is given up
@@ -77,7 +79,7 @@ class Book:
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
         """Read what `to_json` wrote. Raises LookupError, TypeError, ValueError for anything else."""
-        known: dict[str, Any] = json.loads(text)
+        known: dict[str, Json] = json.loads(text)
         aside = known.pop("aside")
         pieces = {name: Piece(**piece) for name, piece in known.pop("pieces").items()}
         return cls(**known, pieces=pieces, aside=None if aside is None else Piece(**aside))

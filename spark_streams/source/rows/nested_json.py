@@ -17,7 +17,6 @@ from __future__ import annotations
 import binascii
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +24,7 @@ import pyarrow.compute as pc
 
 from spark_streams.source.rows.arrow_json import raw_type, read_lines
 from spark_streams.source.rows.bisect_cast import assemble, halved
+from spark_streams.untyped import Json
 from spark_streams.wire.entries.lines import Index, Mask
 
 _FEW = 50  # rows that are sooner read one by one than halved further
@@ -100,7 +100,7 @@ class _Reader:
         self._bad: Mask = np.zeros(rows, np.bool_)
 
     def read(self, text: pa.Array, to: pa.DataType) -> tuple[pa.Array, pa.Array | None]:
-        values: list[Any] = []
+        values: list[Json] = []
         for row, json_text in enumerate(text.to_pylist()):
             try:
                 values.append(None if json_text is None else _decode(json_text))
@@ -113,7 +113,7 @@ class _Reader:
         kept = pa.array(np.arange(len(text)), mask=self._bad)
         return column.take(kept), pa.array(self._bad)
 
-    def _column(self, values: list[Any], rows: Index, to: pa.DataType) -> pa.Array:
+    def _column(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
         """values: what is at one place, row by row; rows: which row of the whole each belongs to."""
         if pa.types.is_map(to):
             return self._map(values, rows, to)
@@ -123,7 +123,7 @@ class _Reader:
             return self._struct(values, rows, to)
         return self._leaves(values, rows, to)
 
-    def _only(self, kind: type, values: list[Any], rows: Index) -> list[Any]:
+    def _only(self, kind: type, values: list[Json], rows: Index) -> list[Json]:
         """Values of another kind are bad, and null from here on."""
         for index, value in enumerate(values):
             if value is not None and not isinstance(value, kind):
@@ -131,19 +131,19 @@ class _Reader:
                 values[index] = None
         return values
 
-    def _part(self, values: list[Any], rows: Index, field: pa.Field) -> pa.Array:
+    def _part(self, values: list[Json], rows: Index, field: pa.Field) -> pa.Array:
         column = self._column(values, rows, field.type)
         if not field.nullable and column.null_count:
             self._bad[rows[column.is_null().to_numpy(zero_copy_only=False)]] = True
         return column
 
-    def _list(self, values: list[Any], rows: Index, to: pa.DataType) -> pa.Array:
+    def _list(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
         values = self._only(list, values, rows)
         sizes, offsets = _offsets(values)
         items = [item for value in values if value is not None for item in value]
         return pa.ListArray.from_arrays(offsets, self._part(items, np.repeat(rows, sizes), to.value_field), type=to)
 
-    def _map(self, values: list[Any], rows: Index, to: pa.DataType) -> pa.Array:
+    def _map(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
         values = self._only(tuple, values, rows)
         sizes, _ = _offsets(values)
         of_pair = np.repeat(np.arange(len(values)), sizes)
@@ -155,7 +155,7 @@ class _Reader:
         items = self._part([item for value in values for _, item in value or ()], rows[of_pair], to.item_field)
         return pa.MapArray.from_arrays(_offsets(values)[1], keys, items, type=to)
 
-    def _struct(self, values: list[Any], rows: Index, to: pa.DataType) -> pa.Array:
+    def _struct(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
         values = [None if value is None else dict(value) for value in self._only(tuple, values, rows)]
         present = np.array([value is not None for value in values], np.bool_)
         there = [value for value in values if value is not None]
@@ -165,7 +165,7 @@ class _Reader:
             parts = [part.take(place) for part in parts]
         return pa.StructArray.from_arrays(parts, fields=list(to), mask=pa.array(~present))
 
-    def _leaves(self, values: list[Any], rows: Index, to: pa.DataType) -> pa.Array:
+    def _leaves(self, values: list[Json], rows: Index, to: pa.DataType) -> pa.Array:
         texts = self._only(str, [_NAMES[v] if isinstance(v, bool) else v for v in values], rows)
         if pa.types.is_binary(to):
             return pa.array([self._bytes(text, row) for text, row in zip(texts, rows, strict=True)], to)
@@ -185,7 +185,7 @@ class _Reader:
 _NAMES = {True: "true", False: "false"}
 
 
-def _offsets(values: Sequence[Any]) -> tuple[Index, pa.Array]:
+def _offsets(values: Sequence[Json]) -> tuple[Index, pa.Array]:
     """(how many items each value has, the offsets of a list array; null where a value is)."""
     sizes = np.array([0 if value is None else len(value) for value in values], np.int64)
     return sizes, _bounds(sizes, np.array([value is None for value in values], np.bool_))

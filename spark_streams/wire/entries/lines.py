@@ -7,12 +7,13 @@ line end inside a value, does not fit this view: the caller finds out because th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
+Word = TypeVar("Word", np.uint32, np.uint64)
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -65,7 +66,7 @@ class Lines:
             and bool((self.numbers(long) == length[~short]).all())
         )
 
-    def words(self, kind: type[np.uint32] | type[np.uint64]) -> npt.NDArray[Any]:
+    def words(self, kind: type[Word]) -> npt.NDArray[Word]:
         """The data as little-endian words, one beginning at each byte: one look-up compares 4 or 8 bytes."""
         size = np.dtype(kind).itemsize
         return np.ndarray((max(0, len(self.data) - size + 1),), np.dtype(kind).newbyteorder("<"), self.data, 0, (1,))

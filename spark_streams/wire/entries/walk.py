@@ -22,7 +22,6 @@ like an entry's start makes a wrong guess, which is noticed, and the exact way r
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -169,7 +168,7 @@ class Walk:
             position = end_of
         return position
 
-    def _match(self, shape: Shape, position: Index, piece: bytes) -> tuple[npt.NDArray[Any], Index]:
+    def _match(self, shape: Shape, position: Index, piece: bytes) -> tuple[Bytes, Index]:
         """Keep the rows that have these bytes where they stand: the bytes after them, and where these begin."""
         ahead = HEADER if shape.names is not None else 0
         size = len(piece) + ahead

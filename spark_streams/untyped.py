@@ -1,0 +1,8 @@
+"""Names for values without a static type: what others hand over, and is checked where it is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = Any  # as json.loads returns it: None, bool, int, float, str, a list or a dict of these
+JavaObject = Any  # an object of Spark's JVM, through py4j
