@@ -6,7 +6,6 @@ Nothing here makes a Python object per dead letter.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -96,9 +95,9 @@ class DeadLetterPage:
         return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), self._names.take(at), self._values.take(at))
 
 
-def by_value(column: pa.Array, of: Callable[[str], Any]) -> npt.NDArray[Any]:
+def by_value(column: pa.Array, of: Callable[[str], int]) -> npt.NDArray[np.generic]:
     """`of` each row's value as text (empty for null), called once for each distinct value."""
     coded = pc.fill_null(column, b"").dictionary_encode()
     known = np.array([of(text(value)) for value in coded.dictionary.to_pylist()])
-    found: npt.NDArray[Any] = known[coded.indices.to_numpy()] if len(known) else np.empty(0)
+    found: npt.NDArray[np.generic] = known[coded.indices.to_numpy()] if len(known) else np.empty(0)
     return found

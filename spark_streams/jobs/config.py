@@ -12,13 +12,13 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from spark_streams.errors import ConfigError
+from spark_streams.untyped import Json
 
-Config = dict[str, Any]
+Config = dict[str, Json]  # as TOML has it: the same values as JSON, and times
 # A key's shape: a type (str, int, bool, list), a choice of types, FREE for a table of any keys, or a table of shapes.
-Shape = Mapping[str, Any]
+Shape = Mapping[str, object]
 FREE = object()
 
 
@@ -46,9 +46,9 @@ def load(path: str | None, overrides: Iterable[str], shape: Shape, required: Ite
     return filled
 
 
-def value_at(config: Config, key: str, default: Any = None) -> Any:
+def value_at(config: Config, key: str, default: Json = None) -> Json:
     """The value at a dotted key."""
-    at: Any = config
+    at: Json = config
     for part in key.split("."):
         if not isinstance(at, dict) or part not in at:
             return default
@@ -67,7 +67,7 @@ def _read(path: str) -> Config:
         raise ConfigError(f"the config file {path!r} is not TOML: {error}") from None
 
 
-def _shape_at(shape: Any, key: str) -> Any:
+def _shape_at(shape: object, key: str) -> object:
     """What is expected at a dotted key: str inside a table of any keys, whose values are options, that is texts."""
     for part in key.split("."):
         if shape is FREE:
@@ -76,7 +76,7 @@ def _shape_at(shape: Any, key: str) -> Any:
     return shape
 
 
-def _value(text: str, expected: Any, key: str) -> Any:
+def _value(text: str, expected: object, key: str) -> Json:
     """Where a string is expected, the text as it was typed, without quotes around it; else as TOML reads it, and a
     string if it is not TOML. Raises ConfigError for quotes that are not around all of it."""
     quoted = text.strip().startswith(("'", '"'))
@@ -93,7 +93,7 @@ def _value(text: str, expected: Any, key: str) -> Any:
         return text
 
 
-def _put(config: Config, key: str, value: Any) -> None:
+def _put(config: Config, key: str, value: Json) -> None:
     *tables, last = key.split(".")
     at = config
     for table in tables:
@@ -103,7 +103,7 @@ def _put(config: Config, key: str, value: Any) -> None:
     at[last] = value
 
 
-def check_keys(config: Mapping[str, Any], shape: Shape, prefix: str, where: str) -> None:
+def check_keys(config: Mapping[str, Json], shape: Shape, prefix: str, where: str) -> None:
     """Whether these are keys that are known, and their values of the types that are expected. Raises ConfigError.
 
     prefix: of the keys, as messages have them; where: the file."""
@@ -121,7 +121,9 @@ def check_keys(config: Mapping[str, Any], shape: Shape, prefix: str, where: str)
                 raise ConfigError(f"{where}: {prefix}{key} must be a table, not {value!r}")
             if isinstance(expected, Mapping):
                 check_keys(value, expected, f"{prefix}{key}.", where)
-        elif not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+            continue
+        assert isinstance(expected, type | tuple)
+        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
             raise ConfigError(f"{where}: {prefix}{key} must be a {_NAMES[expected]}, not {value!r}")
 
 
@@ -135,7 +137,7 @@ _NAMES = {
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def _fill(value: Any, where: str) -> Any:
+def _fill(value: Json, where: str) -> Json:
     """`${NAME}` in strings becomes the environment variable: the place for secrets."""
     if isinstance(value, dict):
         return {key: _fill(inner, where) for key, inner in value.items()}

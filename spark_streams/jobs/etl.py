@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -18,6 +17,7 @@ from spark_streams.jobs.config import FREE
 from spark_streams.jobs.job import Job, Program
 from spark_streams.jobs.output.outputs import SHAPE as OUTPUTS
 from spark_streams.jobs.output.outputs import Output, apply_sql, check_main_columns, outputs_of, stream_options
+from spark_streams.jobs.output.table import Table
 from spark_streams.jobs.query import SHAPE as JOB
 from spark_streams.jobs.query import Query, added, foreach_batch
 from spark_streams.jobs.schema.columns import SHAPE as SCHEMA
@@ -131,7 +131,7 @@ class Batches:
         self,
         split: Split,
         sql: str | None,
-        outputs: Sequence[tuple[Output, Any]],
+        outputs: Sequence[tuple[Output, Table]],
         source: SourceOptions,
         sink: dict[str, str],
     ) -> None:
@@ -172,7 +172,7 @@ class Batches:
         finally:
             made.unpersist()
 
-    def _write_output(self, output: Output, place: Any, good: DataFrame, count: int, number: int) -> None:
+    def _write_output(self, output: Output, place: Table, good: DataFrame, count: int, number: int) -> None:
         if output.rows is None:
             place.write(good, number)
             self.written[output.name] += count

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from spark_streams import register
 from spark_streams.errors import ConfigError, RStreamError
-from spark_streams.jobs.config import Config, value_at
+from spark_streams.jobs.config import Config, Shape, value_at
 from spark_streams.jobs.spark_settings import SparkSettings, has_java, prepare, settings_of
 from spark_streams.options.access_options import server_of
 from spark_streams.options.table import ACCESS, IDENTITY
@@ -26,6 +26,7 @@ from spark_streams.printable import json_text, printable
 from spark_streams.running.failing import first_line
 from spark_streams.running.stopping import Stop
 from spark_streams.spark.connect import is_of_connect
+from spark_streams.untyped import Json
 from spark_streams.wire.address import Address, default_url
 
 _NEEDS_THE_DRIVER = (
@@ -42,7 +43,7 @@ class Program(NamedTuple):
     given; body: what it does."""
 
     doc: str
-    shape: Mapping[str, Any]
+    shape: Shape
     required: Sequence[str]
     body: Callable[[Job], None]
 
@@ -61,7 +62,7 @@ class Job:
     started: float = field(default_factory=time.monotonic)
     spark: SparkSession | None = None
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: Json = None) -> Json:
         return value_at(self.config, key, default)
 
     @property
@@ -184,7 +185,7 @@ def _under_submit() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def as_texts(table: Mapping[str, Any]) -> dict[str, str]:
+def as_texts(table: Mapping[str, object]) -> dict[str, str]:
     """A table of options as Spark takes them."""
     return {key: _as_option(value) for key, value in table.items()}
 

@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spark_streams.errors import ConfigError
 from spark_streams.jobs.config import FREE, Config, value_at
@@ -92,7 +92,7 @@ def _without_blanks(folder: Path) -> str | None:
     return next((path for path in (str(folder), os.path.relpath(folder)) if " " not in path), None)
 
 
-def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _flat(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
     """`spark.sql.x = 1` is three tables to TOML."""
     for key, value in table.items():
         if isinstance(value, dict):
@@ -101,5 +101,5 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

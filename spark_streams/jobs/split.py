@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -18,6 +16,7 @@ from pyspark.sql.types import (
 
 from spark_streams.deadletter.routing import route_dead_letters
 from spark_streams.errors import ConfigError
+from spark_streams.jobs.config import Config
 from spark_streams.jobs.schema.columns import Columns, is_nested
 from spark_streams.options.values import delays
 from spark_streams.running.failing import first_line
@@ -35,7 +34,7 @@ class Split:
     retry_delay: `source.retryDelay`, where it is given: bad rows are tried again.
     """
 
-    def __init__(self, columns: Columns, rules: list[dict[str, Any]], by_source: bool, retry_delay: str = "") -> None:
+    def __init__(self, columns: Columns, rules: list[Config], by_source: bool, retry_delay: str = "") -> None:
         """Raises ConfigError."""
         for rule in rules:
             if not isinstance(rule, dict) or set(rule) != {"reason", "when"} or not all(map(_is_str, rule.values())):

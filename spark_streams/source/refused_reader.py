@@ -7,12 +7,15 @@ one that ends the query: so what is wrong is said when Spark asks the first ques
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.errors import RStreamError
 from spark_streams.spark.read_limits import ReadLimit, SupportsTriggerAvailableNow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -39,5 +42,5 @@ class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
         self._refuse()
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         self._refuse()

@@ -16,12 +16,15 @@ Nor is a source asked there what it reports. Its counts go into the offset: Spar
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.errors import UnsupportedError
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 REPORT = "report"  # in an offset, beside what Offset.from_json reads
 COUNTS = ("lost", "claimed", "dead", "retried", "bad", "waiting")  # of run_counters, and of what waits
@@ -73,5 +76,5 @@ class StartingReader(DataSourceStreamReader):
     def stop(self) -> None:
         self._reader.stop()
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._reader.read(partition)

@@ -17,7 +17,7 @@ CONNECT_TIMEOUT = 5.0  # seconds
 
 
 @functools.cache
-def _driver_info() -> dict[str, Any]:
+def _driver_info() -> dict[str, redis.DriverInfo]:
     """Who connects, for CLIENT LIST. Looked up once: redis-py takes longer for that than for connecting."""
     if not hasattr(redis, "DriverInfo"):  # redis-py below 7.2
         return {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -13,7 +12,7 @@ from spark_streams.errors import ConfigError, OptionError
 from spark_streams.jobs.config import FREE, Config, check_keys, value_at
 from spark_streams.jobs.job import as_texts, beside
 from spark_streams.jobs.output.stream import Stream
-from spark_streams.jobs.output.table import PARQUET_SHAPE, TableConfig
+from spark_streams.jobs.output.table import PARQUET_SHAPE, Table, TableConfig
 from spark_streams.jobs.output.table import SHAPE as TABLE
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.running.failing import first_line
@@ -54,7 +53,7 @@ class Output:
             self.to.check_columns(names)
             self.to.check_format(good.sparkSession)
 
-    def open(self, spark: SparkSession) -> Any:
+    def open(self, spark: SparkSession) -> Table:
         return self.to if isinstance(self.to, Stream) else self.to.open(spark, self.name)
 
 
@@ -100,7 +99,7 @@ def check_main_columns(outputs: Iterable[Output], names: Sequence[str]) -> None:
             output.to.check_columns(names)
 
 
-def _output(given: Mapping[str, Any], name: str, where: str, access: Mapping[str, str]) -> Output:
+def _output(given: Config, name: str, where: str, access: Mapping[str, str]) -> Output:
     """Raises ConfigError."""
     check_keys(given, _OUTPUT, "", where)
     if not given.get("name"):
@@ -123,7 +122,7 @@ def _output(given: Mapping[str, Any], name: str, where: str, access: Mapping[str
     return Output(name, Stream(checked, options, name), rows)
 
 
-def _rows(given: Mapping[str, Any], name: str) -> Callable[[DataFrame], DataFrame] | None:
+def _rows(given: Config, name: str) -> Callable[[DataFrame], DataFrame] | None:
     if "sql" in given:
         return lambda good: apply_sql(good, given["sql"])
     if "where" not in given and "select" not in given:

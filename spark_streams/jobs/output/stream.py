@@ -28,7 +28,7 @@ class Stream:
     def sweep(self) -> None:
         """Nothing: the ledger beside the stream knows what is written."""
 
-    def write(self, rows: DataFrame, _number: int) -> None:
+    def write(self, rows: DataFrame, number: int) -> None:
         """One micro-batch of the query that runs on this thread."""
         once = {"transaction": f"output:{self.name}"} if self.options.delivery == "exactly-once" else {}
         rows.write.format("rstream").mode("append").options(**{**once, **self.given}).save()
