@@ -138,8 +138,8 @@ def at_a_moment(
     outcome = judge(scene, query, after, done)
     outcome.report.forgive("unseen")  # others acknowledge, too, and groups vanish
     if mode != "at-least-once" or hand == "sets the group back":
-        # The query acknowledges what is pending above such a group, and the group delivers it again. A strict query does so
-        # if it has no commit mark yet: then it takes the group for one that an older file has brought back.
+        # The query acknowledges what is pending above such a group, and the group delivers it again. A strict query
+        # does so if it has no commit mark yet: then it takes the group for one that an older file has brought back.
         outcome.report.forgive("early")
     shown = ", ".join([hand, str(moment), mode, "lenient" if lenient else "strict", *(["shared"] if shared else [])])
     outcome.chosen = shown
