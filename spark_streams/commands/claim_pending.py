@@ -7,7 +7,7 @@ from typing import Unpack
 import click
 
 from spark_streams.commands.choice import Chosen, choice_of, choice_options
-from spark_streams.commands.hands import Hand, Told, hand_options, plural, standings_of
+from spark_streams.commands.hands import Hand, Told, entries_in, hand_options, plural, standings_of
 from spark_streams.commands.shared import connect
 
 
@@ -62,10 +62,11 @@ def claim(
         raise click.UsageError("say whose entries: --from CONSUMER (or --released, or --again)")
     if source == to:
         raise click.UsageError("--from and --to are the same consumer")
-    told, choice = Told(hand.yes, hand.as_json), choice_of(() if source is None else (source,), chosen, released)
+    told: Told[Claimed] = Told(hand.yes, hand.as_json)
+    choice = choice_of(() if source is None else (source,), chosen, released)
 
     def work(one: Standing) -> Claimed:
-        left = choice.less(told.entries)
+        left = choice.less(entries_in(told.reports))
         if again:
             return (claim_again if hand.yes else plan_claim_again)(server, one, to, left)
         if hand.yes:
@@ -84,7 +85,7 @@ def claim(
     told.show(
         ("stream", "group", "from", "to", "entries", "gone", "stay"),
         lambda one: (one.stream, one.group, one.source or "-", one.to, one.entries, one.gone, one.above),
-        f"handed over {plural(told.entries, 'entry', 'entries')}",
+        f"handed over {plural(entries_in(told.reports), 'entry', 'entries')}",
     )
 
 
@@ -124,10 +125,11 @@ def ack(
         raise click.UsageError(f"say which entries ({which}), or --all")
     if released and (consumers or has_idle):
         raise click.UsageError("--released goes without --consumer and --idle")
-    told, choice = Told(hand.yes, hand.as_json), choice_of(consumers, chosen, released)
+    told: Told[Acknowledged] = Told(hand.yes, hand.as_json)
+    choice = choice_of(consumers, chosen, released)
 
     def work(one: Standing) -> Acknowledged:
-        left = choice.less(told.entries)
+        left = choice.less(entries_in(told.reports))
         if hand.yes:
             return acknowledge(server, one, left, hand.even_active)
         return plan_acknowledge(server, one, left)
@@ -145,5 +147,5 @@ def ack(
             *(one.stream, one.group, one.entries),
             ", ".join(f"{name}: {count:,}" for name, count in one.consumers.items()) or "-",
         ),
-        f"acknowledged {plural(told.entries, 'entry', 'entries')}",
+        f"acknowledged {plural(entries_in(told.reports), 'entry', 'entries')}",
     )

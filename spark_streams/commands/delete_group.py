@@ -11,6 +11,7 @@ from spark_streams.commands.hands import Hand, Told, hand_options, plural, stand
 from spark_streams.commands.shared import connect
 
 if TYPE_CHECKING:
+    from spark_streams.groups.delete import Deleted
     from spark_streams.wire.server import Server
 
 
@@ -37,7 +38,7 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, h
     """
     if forget_pending and consumer is None:
         raise click.UsageError("--forget-pending goes with --consumer")
-    told = Told(hand.yes, hand.as_json)
+    told: Told[Deleted] = Told(hand.yes, hand.as_json)
     with connect(hand.url) as server:
         if consumer is None:
             _groups(server, names, hand, told)
@@ -55,7 +56,7 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, h
     )
 
 
-def _groups(server: Server, names: Sequence[str], hand: Hand, told: Told) -> None:
+def _groups(server: Server, names: Sequence[str], hand: Hand, told: Told[Deleted]) -> None:
     from spark_streams.groups.afterwards import after_deleting_group, what_waits
     from spark_streams.groups.delete import delete_group, forget_kept, plan_delete_group, plan_forget
     from spark_streams.groups.kept_keys import entries_waiting, find_kept, kept_by_stream
@@ -90,7 +91,7 @@ def _groups(server: Server, names: Sequence[str], hand: Hand, told: Told) -> Non
 
 
 def _consumers(
-    server: Server, names: Sequence[str], hand: Hand, consumer: str, forget_pending: bool, told: Told
+    server: Server, names: Sequence[str], hand: Hand, consumer: str, forget_pending: bool, told: Told[Deleted]
 ) -> None:
     from spark_streams.groups.afterwards import after_deleting_consumer
     from spark_streams.groups.delete import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import Field, asdict, dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 import click
 
@@ -20,8 +20,25 @@ if TYPE_CHECKING:
     from spark_streams.wire.server import Server
 
 REFUSED = 3  # exit code of a dry run of what would be refused
-F = TypeVar("F", bound=Callable[..., object])
 Row = Sequence[object]
+
+
+class Report(Protocol):
+    """A dataclass: what was, or would be, done on one stream."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+
+    @property
+    def stream(self) -> str: ...
+
+
+class _OfEntries(Protocol):
+    @property
+    def entries(self) -> int: ...
+
+
+R = TypeVar("R", bound=Report)
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -92,22 +109,17 @@ def server_time(server: Server) -> int:
 
 
 @dataclass
-class Told:
-    """What was, or would be, done. reports: dataclasses, one a stream; refused: why it would be refused now; then:
+class Told(Generic[R]):
+    """What was, or would be, done. reports: one a stream; refused: why it would be refused now; then:
     what a query does afterwards."""
 
     yes: bool
     as_json: bool
-    reports: list[Any] = field(default_factory=list)
+    reports: list[R] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     then: list[str] = field(default_factory=list)
 
-    @property
-    def entries(self) -> int:
-        """How many entries the reports tell of."""
-        return sum(report.entries for report in self.reports)
-
-    def carry_out(self, standings: Sequence[Standing], refused: Sequence[str], work: Callable[[Standing], Any]) -> None:
+    def carry_out(self, standings: Sequence[S], refused: Sequence[str], work: Callable[[S], R]) -> None:
         """The work of each stream, when none of them is refused. Raises GroupInUseError, and what the work raises: then
         what was done before is told."""
         self.refused = list(refused)
@@ -122,7 +134,7 @@ class Told:
                 raise type(error)(f"{error.message} (done before: {done})") from None
             raise
 
-    def show(self, head: Sequence[str], row: Callable[[Any], Row], said: str) -> None:
+    def show(self, head: Sequence[str], row: Callable[[R], Row], said: str) -> None:
         """Print it; said: one line on all of it, which begins with a verb's past: `set 2 groups`."""
         if self.as_json:
             print_json(self._json())
@@ -139,7 +151,7 @@ class Told:
             "then": self.then,
         }
 
-    def _print(self, head: Sequence[str], row: Callable[[Any], Row], said: str) -> None:
+    def _print(self, head: Sequence[str], row: Callable[[R], Row], said: str) -> None:
 
         print_table(head, [row(one) for one in self.reports])
         for line in dict.fromkeys(self.then):
@@ -147,6 +159,11 @@ class Told:
         for line in self.refused:
             say(f"refused now: {line}")
         say(said if self.yes else f"dry run, nothing is changed: --yes, and it has {said}")
+
+
+def entries_in(reports: Iterable[_OfEntries]) -> int:
+    """How many entries the reports tell of."""
+    return sum(report.entries for report in reports)
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +12,7 @@ from spark_streams.commands.hands import Row, Told, plural, server_time, streams
 from spark_streams.commands.shared import connect, json_option, milliseconds, say, url_option
 
 if TYPE_CHECKING:
-    from spark_streams.groups.prune import Found
+    from spark_streams.groups.prune import Found, Pruned
 
 
 @click.command(short_help="Delete groups that nobody reads from any more.")
@@ -83,7 +83,7 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
 
 
 @dataclass
-class _Told(Told):
+class _Told(Told["Pruned"]):
     """With the groups that stay."""
 
     found: Found = field(init=False)
@@ -95,7 +95,7 @@ class _Told(Told):
             "in_use": self.found.in_use,
         }
 
-    def _print(self, head: Sequence[str], row: Callable[[Any], Row], said: str) -> None:
+    def _print(self, head: Sequence[str], row: Callable[[Pruned], Row], said: str) -> None:
         super()._print(head, row, said)
         for one in self.found.kept:
             say(f"kept: group {one.group!r} of stream {one.stream!r}: {one.why}")

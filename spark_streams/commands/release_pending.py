@@ -7,7 +7,7 @@ from typing import Unpack
 import click
 
 from spark_streams.commands.choice import Chosen, choice_of, choice_options
-from spark_streams.commands.hands import Hand, Told, hand_options, plural, standings_of
+from spark_streams.commands.hands import Hand, Told, entries_in, hand_options, plural, standings_of
 from spark_streams.commands.shared import connect
 
 
@@ -43,10 +43,11 @@ def release(names: tuple[str, ...], consumer: str, mode: str, hand: Hand, **chos
     from spark_streams.groups.release import release as give_back
     from spark_streams.groups.standing import Standing, query_of
 
-    told, choice = Told(hand.yes, hand.as_json), choice_of((consumer,), chosen)
+    told: Told[Released] = Told(hand.yes, hand.as_json)
+    choice = choice_of((consumer,), chosen)
 
     def work(one: Standing) -> Released:
-        left = choice.less(told.entries)
+        left = choice.less(entries_in(told.reports))
         if hand.yes:
             return give_back(server, one, left, mode, hand.even_active)
         return plan_release(server, one, left, mode)
@@ -60,5 +61,5 @@ def release(names: tuple[str, ...], consumer: str, mode: str, hand: Hand, **chos
     told.show(
         ("stream", "group", "consumer", "entries", "mode"),
         lambda one: (one.stream, one.group, one.consumer, one.entries, one.mode),
-        f"released {plural(told.entries, 'entry', 'entries')}",
+        f"released {plural(entries_in(told.reports), 'entry', 'entries')}",
     )

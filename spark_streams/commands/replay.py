@@ -57,11 +57,12 @@ def replay(
       rstream replay orders --group etl --from 1h
       rstream replay orders --group etl --from 2026-11-20T08:00 --to 2026-11-20T09:00 --yes
     """
-    from spark_streams.groups.replay import Span, plan_replay, query_in, what_follows
+    from spark_streams.groups.replay import Replayed, Span, plan_replay, query_in, what_follows
     from spark_streams.groups.replay import replay as hand_again
 
     with connect(url) as server:
-        span, told = Span(begin, end, server_time(server)), Told(yes, as_json)
+        told: Told[Replayed] = Told(yes, as_json)
+        span = Span(begin, end, server_time(server))
         standings = standings_of(server, names, group)
         queries = {one.stream: query_in(one, consumer) for one in standings}
         told.carry_out(

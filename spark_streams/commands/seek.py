@@ -10,6 +10,8 @@ from spark_streams.commands.hands import Hand, Told, hand_options, plural, serve
 from spark_streams.commands.shared import connect, json_option, url_option
 
 if TYPE_CHECKING:
+    from spark_streams.groups.create import Created
+    from spark_streams.groups.seek import Sought
     from spark_streams.groups.target import Target
 
 
@@ -56,7 +58,8 @@ def seek(names: tuple[str, ...], target: Target, hand: Hand) -> None:
     from spark_streams.groups.seek import seek as move
 
     with connect(hand.url) as server:
-        now, told = server_time(server), Told(hand.yes, hand.as_json)
+        told: Told[Sought] = Told(hand.yes, hand.as_json)
+        now = server_time(server)
         standings = standings_of(server, names, hand.group)
         refused = [why for one in standings for why in one.in_use(None, hand.even_active)]
         told.carry_out(
@@ -116,7 +119,8 @@ def create(
     if target.entries is not None:
         raise click.UsageError("--start +N and -N are from where a group stands, and there is none yet")
     with connect(url, starts=yes) as server:
-        now, told = server_time(server), Told(yes, as_json)
+        told: Told[Created] = Told(yes, as_json)
+        now = server_time(server)
         meant = streams_meant(server, names, None)
         planned = [plan_create(server, stream, group, target, now, mkstream)[0] for stream in meant]
         if yes:

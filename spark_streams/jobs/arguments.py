@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 import click
 
@@ -12,6 +12,17 @@ F = TypeVar("F", bound=Callable[..., object])
 
 JOBS = ("load", "etl", "aggregate", "archive", "reprocess_dead_letters")
 MONITORING = {"alerts": "alerts.yml", "grafana": "grafana.json"}  # what else `rstream init` writes
+
+
+class Given(TypedDict):
+    """What a command is given for these options."""
+
+    config: str | None
+    settings: tuple[str, ...]
+    check: bool
+    summary: str | None
+    traceback: bool
+
 
 _OPTIONS = (
     click.option("--config", metavar="FILE", help="The configuration, a TOML file; `rstream init JOB` writes one."),

@@ -14,13 +14,13 @@ import sys
 import traceback as tracebacks
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import NoReturn, Unpack
 
 import click
 from rich.console import Console
 
 from spark_streams.errors import OptionError
-from spark_streams.jobs.arguments import job_options
+from spark_streams.jobs.arguments import Given, job_options
 from spark_streams.jobs.config import load
 from spark_streams.jobs.job import ACCESS_SHAPE, NO_JAVA, CheckedError, Job, JobError, Program
 from spark_streams.jobs.spark_settings import SHAPE as SPARK
@@ -40,7 +40,7 @@ def main(name: str, spark_is_told: bool) -> None:
 
     @click.command(help=program(name).doc, context_settings=SETTINGS)
     @job_options
-    def command(**given: Any) -> None:
+    def command(**given: Unpack[Given]) -> None:
         run_job(name, **given, spark_is_told=spark_is_told)
 
     run(command, f"{name}.py", name)
