@@ -198,8 +198,8 @@ SOURCE: tuple[Option, ...] = (
         size,
         None,
         "all",
-        "The most bytes of fields and values in a micro-batch (`64mb`). An entry above it comes alone in a batch of "
-        "its own. The driver measures entries before it takes them, which reads them once more.",
+        "About how many bytes of field names and values a micro-batch has (`64mb`). It is a soft limit, as Delta's "
+        "option of that name: a micro-batch may be larger, and has one entry at least.",
     ),
     Option(
         "streamWeights",

@@ -55,7 +55,6 @@ class Limits:
     sampled_entries: of a stream
     sampled_at_once: entries of all streams together, but one of each at least
     sampled_bytes: of a stream, as far as its entries are like the first one
-    sample_reach: entries that are taken for each one in the sample
 
     note_page: notes that a task leaves, or the driver takes, with one command
     dead_letters: how they are looked at and posted
@@ -83,10 +82,9 @@ class Limits:
     look_behind: float = 10.0
     sample_entries: int = 1_000
     sample_bytes: int = 32 << 20
-    sampled_entries: int = 100
+    sampled_entries: int = 50
     sampled_at_once: int = 1_000
     sampled_bytes: int = 64 << 10
-    sample_reach: int = 100
     note_page: int = 500
     dead_letters: DeadLetterLimits = DEAD_LETTER_LIMITS
     lease: Terms = DEFAULT_TERMS

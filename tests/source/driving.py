@@ -27,7 +27,16 @@ ALL = ReadMaxRows(UNLIMITED)
 SCHEMA = pa.schema([("n", pa.int64()), ("_stream", pa.string()), ("_id", pa.string())])
 # Small steps and pages, so that a few hundred entries cross every boundary; however little is left, it is reserved
 # ahead of its batch. Each trigger asks the server, also after one that found nothing.
-SMALL = replace(LIMITS, first_page=7, pending_page=70, reserve_step=30, reserve_round=100, worth_ahead=1, idle_look=0)
+SMALL = replace(
+    LIMITS,
+    first_page=7,
+    pending_page=70,
+    reserve_step=30,
+    reserve_round=100,
+    worth_ahead=1,
+    idle_look=0,
+    sampled_entries=3,
+)
 NEVER_AHEAD = replace(SMALL, worth_ahead=1 << 62)  # a batch is reserved when it is made
 LOOK_EACH_TIME = replace(SMALL, look_every=0.0)  # streams that match a pattern are looked for at every trigger
 _running: list[StreamReader] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from tests.source.driving import (
 
 WIDE = pa.schema([("n", pa.int64()), ("text", pa.string()), ("_stream", pa.string())])
 LIMITS = (SMALL, NEVER_AHEAD)
+REACH = 20 * SMALL.sampled_entries  # entries that one sample counts for
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +64,12 @@ def wide(client: redis.Redis, sizes: list[int], stream: str = "s") -> None:
 
 def bytes_of(batch: list[dict[str, object]]) -> int:
     return sum(8 + len(str(row["text"])) for row in batch)
+
+
+def before_the_last_part(batch: list[dict[str, object]]) -> list[dict[str, object]]:
+    """A batch without the last entries of each stream, as many as one sample counts for."""
+    left = counted(batch) - Counter(dict.fromkeys(counted(batch), REACH))
+    return [row for row in batch if (left.subtract([row["_stream"]]) or left[row["_stream"]]) >= 0]
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])
@@ -134,17 +140,82 @@ def test_weights_share_a_limit(server: Server) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"noAck": "true"}, {"delivery": "at-most-once"}], ids=["acked", "noAck", "once"]
 )
-def test_a_batch_has_no_more_bytes_than_asked_for(server: Server, options: dict[str, str], limits: object) -> None:
+def test_batches_of_entries_that_are_alike_have_the_bytes_asked_for(
+    server: Server, options: dict[str, str], limits: object
+) -> None:
+    with server.client() as client:
+        wide(client, [100] * 250)
+    found = batches(reader(server, WIDE, limits=limits, maxBytesPerTrigger="10000", **options))  # type: ignore[arg-type]
+    assert [row["n"] for batch in found for row in batch] == list(range(100, 350))
+    assert [len(batch) for batch in found] == [100, 100, 50]
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])
+@pytest.mark.parametrize(
+    "options", [{}, {"noAck": "true"}, {"delivery": "at-most-once"}], ids=["acked", "noAck", "once"]
+)
+def test_a_batch_ends_soon_after_entries_have_become_larger(
+    server: Server, options: dict[str, str], limits: object
+) -> None:
+    """By its first sample a batch would have 1,000 entries, of which nearly all are large."""
+    with server.client() as client:
+        wide(client, [10] * 295 + [5_000] * 200)
+    found = batches(reader(server, WIDE, limits=limits, maxBytesPerTrigger="10000", **options))  # type: ignore[arg-type]
+    assert [row["n"] for batch in found for row in batch] == list(range(100, 100 + 295 + 200))
+    # A part of 60 entries begins 55 entries before the large ones; the sample behind it leaves two more.
+    assert [len(batch) for batch in found] == [302, *[2] * 96, 1]
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])
+@pytest.mark.parametrize(
+    "options", [{}, {"noAck": "true"}, {"delivery": "at-most-once"}], ids=["acked", "noAck", "once"]
+)
+def test_entries_that_become_smaller_fill_the_batches_after_that(
+    server: Server, options: dict[str, str], limits: object
+) -> None:
+    with server.client() as client:
+        wide(client, [5_000] * 4 + [20] * 750)
+    found = batches(reader(server, WIDE, limits=limits, maxBytesPerTrigger="10000", **options))  # type: ignore[arg-type]
+    assert [row["n"] for batch in found for row in batch] == list(range(100, 100 + 4 + 750))
+    assert [len(batch) for batch in found] == [2, 3, 500, 249]
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])
+@pytest.mark.parametrize(
+    "options", [{}, {"noAck": "true"}, {"delivery": "at-most-once"}], ids=["acked", "noAck", "once"]
+)
+def test_entries_of_mixed_sizes_come_in_batches_of_about_the_limit(
+    server: Server, options: dict[str, str], limits: object
+) -> None:
     sizes = [10] * 300 + [2_000] * 5 + [9_000] + [100] * 50 + [12_000] + [10] * 20
     with server.client() as client:
         wide(client, sizes)
-    one = reader(server, WIDE, limits=limits, maxBytesPerTrigger="10000", **options)  # type: ignore[arg-type]
-    found = batches(one)
+    found = batches(reader(server, WIDE, limits=limits, maxBytesPerTrigger="10000", **options))  # type: ignore[arg-type]
     assert [row["n"] for batch in found for row in batch] == list(range(100, 100 + len(sizes)))
-    assert [len(batch) for batch in found if bytes_of(batch) > 10_000] == [1]  # the one that is larger than that
-    # No batch could have had the next entry, too.
-    ends = list(itertools.accumulate(len(batch) for batch in found))[:-1]
-    assert all(bytes_of(batch) + sizes[end] > 10_000 for batch, end in zip(found, ends, strict=False))
+    assert [bytes_of(batch) for batch in found] == [11_000, 11_100, 17_100]
+
+
+def test_one_byte_takes_an_entry_a_batch(server: Server) -> None:
+    """Of each stream in its turn."""
+    with server.client() as client:
+        wide(client, [10, 70_000, 10], "a")
+        wide(client, [1_000] * 3, "b")
+    found = batches(reader(server, WIDE, limits=NEVER_AHEAD, streams="a,b", maxBytesPerTrigger="1"))
+    assert [len(batch) for batch in found] == [1] * 6
+    assert sum(map(counted, found), Counter()) == {"a": 3, "b": 3}
+
+
+def test_streams_in_shards_share_a_limit_of_bytes(server: Server) -> None:
+    with server.client() as client:
+        one = reader(server, WIDE, limits=NEVER_AHEAD, shards="4", maxBytesPerTrigger="12000")
+        at = begin(one)
+        shards = [key.decode() for key in client.scan_iter(_type="stream")]
+        for shard in shards:
+            wide(client, [1_000] * 10, shard)
+    assert len(shards) == 4
+    found = batches(one, at)
+    assert [len(batch) for batch in found] == [12, 12, 12, 4]
+    assert set(counted(found[0]).values()) == {3}
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])
@@ -179,7 +250,7 @@ def test_bytes_are_shared_between_streams_by_weight_and_nobody_starves(server: S
     )
     found = batches(one)
     assert sum(map(counted, found), Counter()) == {"small": 60, "vip": 60, "large": 4}
-    assert all(bytes_of(batch) <= 20 << 10 or len(batch) == 1 for batch in found)
+    assert all(bytes_of(batch) <= (20 << 10) + 30_000 for batch in found)
     both = next(batch for batch in found if not counted(batch)["large"])
     assert counted(both)["vip"] > 2 * counted(both)["small"] > 0
     assert any(counted(batch)["large"] for batch in found[:3])
@@ -212,7 +283,7 @@ def test_what_is_claimed_is_cut_by_bytes_too(server: Server) -> None:
 
 @pytest.mark.parametrize("limits", LIMITS, ids=["ahead", "never ahead"])
 @pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=["acked", "noAck"])
-def test_entries_above_the_limit_come_alone_whichever_of_several_streams_they_are_in(
+def test_entries_above_the_limit_block_nothing_whichever_of_several_streams_they_are_in(
     server: Server, options: dict[str, str], limits: object
 ) -> None:
     """Others of several streams are above a stream's part of the limit, and fit in beside what the rest takes."""
@@ -226,10 +297,12 @@ def test_entries_above_the_limit_come_alone_whichever_of_several_streams_they_ar
     for stream in "abc":
         numbers = [row["n"] for batch in found for row in batch if row["_stream"] == stream]
         assert numbers == sorted(numbers)
-    assert [len(batch) for batch in found if bytes_of(batch) > 10_000] == [1] * 7
+    assert all(bytes_of(before_the_last_part(batch)) <= 10_000 for batch in found)
+    # At most both entries of 15,000 that are within reach of a sample of `a` which has seen none of them.
+    assert max(map(bytes_of, found)) <= 10_000 + 2 * 15_000
 
 
-def test_an_entry_above_the_limit_joins_no_claimed_ones(server: Server) -> None:
+def test_an_entry_above_the_limit_among_claimed_ones_blocks_nothing(server: Server) -> None:
     """New behind claimed ones, claimed behind claimed ones of another consumer, and first among them."""
     with server.client() as client:
         wide(client, [1_000] * 3 + [1_000, 15_000, 1_000] + [15_000] + [15_000, 1_000, 1_000])
@@ -238,11 +311,11 @@ def test_an_entry_above_the_limit_joins_no_claimed_ones(server: Server) -> None:
             client.xreadgroup("g", consumer, {"s": ">"}, count=count)
         found = batches(reader(server, WIDE, limits=NEVER_AHEAD, maxBytesPerTrigger="10000", claimIdle="1ms"))
         assert sorted(row["n"] for batch in found for row in batch) == list(range(100, 110))  # type: ignore[type-var]
-        assert [len(batch) for batch in found if bytes_of(batch) > 10_000] == [1, 1, 1]
+        assert max(map(bytes_of, found)) <= 10_000 + 15_000
         assert pending_count(client) == 0
 
 
-def test_an_entry_above_the_limit_that_a_crash_left_comes_alone(server: Server) -> None:
+def test_an_entry_above_the_limit_that_a_crash_left_blocks_nothing(server: Server) -> None:
     """Reserved by a run that died, and claimed by one."""
     sizes = [1_000, 15_000, 1_000, 0 + 8]
     with server.client() as client:
@@ -258,7 +331,7 @@ def test_an_entry_above_the_limit_that_a_crash_left_comes_alone(server: Server) 
         again = reader(server, WIDE, limits=NEVER_AHEAD, maxBytesPerTrigger="10000", **streams)
         found = batches(again)
         assert sum(map(counted, found), Counter()) == {"a": 4, "b": 2, "dead": 4}
-        assert [len(batch) for batch in found if bytes_of(batch) > 10_000] == [1] * 3
+        assert max(map(bytes_of, found)) <= 10_000 + 15_000
         assert all(pending_count(client, stream) == 0 for stream in ("a", "b", "dead"))
 
 
@@ -274,7 +347,8 @@ def test_what_was_handed_to_the_query_is_cut_by_bytes_too(server: Server) -> Non
         wide(client, [1_000] * 2)
         one = reader(server, WIDE, limits=NEVER_AHEAD, maxBytesPerTrigger="10000")
         found = batches(one, end)
-        assert [bytes_of(batch) for batch in found] == [8_000, 15_000, 10_000, 5_000]
+        # The sample has three entries of 1,000: as many as ten of these are taken, one of which is larger.
+        assert [bytes_of(batch) for batch in found] == [24_000, 10_000, 4_000]
         assert pending_count(client) == 0
         assert [consumer["name"] for consumer in client.xinfo_consumers("s", "g")] == [b"spark"]
 

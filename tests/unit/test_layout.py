@@ -102,7 +102,7 @@ SOURCE = [
         "sampled_size",
     },
     {"column_report", "column_warnings", "rows", "task_notes", "group"},
-    {"task", "weigh", "room", "recovery"},
+    {"task", "room", "recovery"},
     {"batch", "microbatch"},
     {"batch_reader", "refused_reader", "stream_reader"},
 ]

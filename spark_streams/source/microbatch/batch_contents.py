@@ -23,7 +23,7 @@ from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import Rules, take_over
 from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.poison_batch import PoisonBatch
-from spark_streams.source.room import Room
+from spark_streams.source.room import Room, take_in_parts
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.wire.server import Server
 
@@ -90,11 +90,10 @@ class ContentsChooser:
 
     def _claimed_left_and_new(self, server: Server, state: QueryState, token: str, room: Room) -> BatchContents:
         """What is claimed comes first; the room that it leaves goes to what a crash left, else to what is new."""
-        claimed = self._claim(server, state, token, room)
-        room = room.without({stream: sum(one.count for one in some) for stream, some in claimed.items()})
+        claimed, room = self._claim(server, state, token, room)
         if state.prefetch is not None:
             ranges = state.prefetch.ranges
-            room = replace(room, budget=state.prefetch.room.budget)  # it was told of them
+            room = replace(room, size=state.prefetch.room.size)
         else:
             ranges = self._left_by_a_crash(server, state, room)
             if ranges:
@@ -102,8 +101,11 @@ class ContentsChooser:
         new = self._new(server, state.groups, room.without(per_stream(ranges)), hurry=bool(claimed or ranges))
         return BatchContents(claimed, ranges + new, new)
 
-    def _claim(self, server: Server, state: QueryState, token: str, room: Room) -> dict[str, list[Claimed]]:
-        """Entries of dead consumers and released ones, and claims of a run that died before an offset named them."""
+    def _claim(
+        self, server: Server, state: QueryState, token: str, room: Room
+    ) -> tuple[dict[str, list[Claimed]], Room]:
+        """Entries of dead consumers and released ones, and claims of a run that died before an offset named them; also
+        the room that they leave."""
         options = self._options
         rules = Rules(
             options.claim_idle,
@@ -115,10 +117,10 @@ class ContentsChooser:
             self._subscription.live,
             self._limits,
         )
-        claimed = take_over(server, self._subscription.member, state.groups, state.begin, token, rules, room)
+        claimed, left = take_over(server, self._subscription.member, state.groups, state.begin, token, rules, room)
         for stream, some in claimed.items():
             self._counters.claimed[stream] += sum(one.count for one in some)
-        return claimed
+        return claimed, left
 
     def _leave(self, stream: str, ids: Sequence[StreamId]) -> None:
         """Fatal entries stay pending: said once."""
@@ -140,11 +142,14 @@ class ContentsChooser:
         backlog = {s: group.ours for s, group in state.groups.items() if group.ours > known.get(s, 0)}
         if not backlog or room.is_full:
             return []
-        allowed = room.shares(backlog, self.turn)
-        asked = [PendingRange(s, MAX_ID, state.begin[s], most=entries) for s, entries in allowed.items()]
-        size = self._admission.size(list(allowed.values()))
-        ranges = pending_ranges(server, self._subscription.member, asked, size, limits=self._limits)
-        return ranges if room.budget is None else room.budget.first_of(ranges)
+
+        def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
+            asked = [PendingRange(s, MAX_ID, after[s], most=entries) for s, entries in allowed.items()]
+            size = self._admission.size(list(allowed.values()))
+            return pending_ranges(server, self._subscription.member, asked, size, limits=self._limits)
+
+        after = {stream: state.begin[stream] for stream in backlog}
+        return take_in_parts(server, room, backlog, after, self.turn, take, self._limits)[0]
 
     def _new(self, server: Server, groups: Mapping[str, GroupState], room: Room, hurry: bool) -> list[EntryRange]:
         """hurry: there is a batch anyway, so what is new need not wait for more to come."""
@@ -154,7 +159,7 @@ class ContentsChooser:
             return []
         room = room.at_most(self._poison.share_of(sum(backlog.values()), room.entries))
         while backlog:
-            reserved = self.reserving.new_entries(server, self._groups.heads, groups, backlog, room, self.turn)
+            reserved, _ = self.reserving.new_entries(server, self._groups.heads, groups, backlog, room, self.turn)
             self._groups.account.took(self._groups.heads, groups, reserved)
             if reserved.ranges or not reserved.states:
                 return reserved.ranges

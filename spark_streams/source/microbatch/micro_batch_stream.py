@@ -46,7 +46,7 @@ from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Plan, tasks
 from spark_streams.source.recovery.dead_entries import DeadEntries, dead_letter
 from spark_streams.source.recovery.poison_batch import PoisonBatch
-from spark_streams.source.room import Rooms
+from spark_streams.source.room import Room
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task_notes import open_notes, void
 from spark_streams.wire.server import Server
@@ -107,9 +107,9 @@ class MicroBatchStream:
             contents.forget,
             limits,
         )
-        rooms = self._rooms = Rooms(options, self.member, limits)
+        room = Room.of_options(options)
         self._idle = Idle(options.address, now, limits)
-        self._trigger = Trigger(options, subscription, memory, groups, contents, acks, admission, rooms, losses, limits)
+        self._trigger = Trigger(options, subscription, memory, groups, contents, acks, admission, room, losses, limits)
         self._current: CurrentBatch | None = None
 
     def _greet(self, server: Server) -> None:
@@ -218,7 +218,6 @@ class MicroBatchStream:
         """Give the lease back and close the connections."""
         self.worker.close()
         self._subscription.release()
-        self._rooms.close()
         self._idle.close()
         self._server.close()
 

@@ -20,7 +20,7 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.reserve import Wanted, reserve
-from spark_streams.source.room import Room
+from spark_streams.source.room import Room, take_in_parts
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState
 
@@ -42,20 +42,22 @@ class Reserving:
         backlog: Mapping[str, int],
         room: Room,
         turn: int,
-    ) -> Reserved:
-        """Reserve of each stream's backlog what there is room for. Raises as `reserve` does."""
-        allowed = room.shares(backlog, turn)
-        if room.budget is not None:
-            ends = {stream: self.admission.end_of(stream, heads).last for stream in allowed}
-            waiting = {
-                stream: EntryRange(stream, states[stream].last_delivered, ends[stream], count, owned=True)
-                for stream, count in allowed.items()
-                if count
-            }
-            allowed = room.budget.share(waiting, room.weight, turn)
-        wanted = {s: Wanted(n, self.admission.end_of(s, heads).last) for s, n in allowed.items() if n > 0}
-        step = min(self.limits.reserve_step, self.admission.size(list(allowed.values())))
-        return reserve(server, self.member, wanted, states, step, self.no_ack, self.limits)
+    ) -> tuple[Reserved, Room]:
+        """Reserve of each stream's backlog what there is room for; also the room that is left. Raises as `reserve`
+        does."""
+        ends = {stream: self.admission.end_of(stream, heads).last for stream in backlog}
+        now: dict[str, GroupState] = {}
+
+        def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
+            wanted = {s: Wanted(n, ends[s]) for s, n in allowed.items() if n > 0 and after[s] < ends[s]}
+            step = min(self.limits.reserve_step, self.admission.size(list(allowed.values())))
+            part = reserve(server, self.member, wanted, {**states, **now}, step, self.no_ack, self.limits)
+            now.update(part.states)
+            return part.ranges
+
+        after = {stream: states[stream].last_delivered for stream in backlog}
+        ranges, left = take_in_parts(server, room, backlog, after, turn, take, self.limits)
+        return Reserved(ranges, now), left
 
     def is_worth_it(self, backlog: Mapping[str, int], room: Room) -> bool:
         """Whether the next batch, with so much room for what is left, takes a while to reserve."""
@@ -66,7 +68,8 @@ class Reserving:
 
 @dataclass
 class Prefetch:
-    """One reserving ahead. known: the streams at the last look; ranges: what it has reserved, once it has `work`ed."""
+    """One reserving ahead. known: the streams at the last look; ranges: what it has reserved, once it has `work`ed, and
+    room: what that leaves."""
 
     reserving: Reserving
     streams: Sequence[str]
@@ -83,7 +86,8 @@ class Prefetch:
             return
         backlog = self.reserving.admission.backlog(heads, states)
         if self.reserving.is_worth_it(backlog, self.room):
-            self.ranges = self.reserving.new_entries(server, heads, states, backlog, self.room, self.turn).ranges
+            reserved, self.room = self.reserving.new_entries(server, heads, states, backlog, self.room, self.turn)
+            self.ranges = reserved.ranges
 
     def pending(self) -> Counter[str]:
         """How many entries are pending for it, per stream."""

@@ -24,7 +24,7 @@ from spark_streams.source.microbatch.prefetch import Prefetch
 from spark_streams.source.microbatch.query_state import QueryState, RunMemory
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges, pending_ranges
-from spark_streams.source.room import Rooms
+from spark_streams.source.room import Room
 from spark_streams.wire.entries.pending_page import texts_of
 from spark_streams.wire.server import Server
 
@@ -41,7 +41,7 @@ class Trigger:
         contents: ContentsChooser,
         acknowledging: Acknowledging,
         admission: Admission,
-        rooms: Rooms,
+        room: Room,
         losses: DataLoss,
         limits: Limits,
     ) -> None:
@@ -52,7 +52,7 @@ class Trigger:
         self._contents = contents
         self._acknowledging = acknowledging
         self._admission = admission
-        self._rooms = rooms
+        self._room = room
         self._losses = losses
         self._limits = limits
 
@@ -64,7 +64,7 @@ class Trigger:
         state = self._memory.state_at(server, begin)
         self._acknowledging.marks.hold(server, [stream for stream in state.groups if stream not in begin.positions])
         token = secrets.token_hex(6)
-        contents = self._contents.choose(server, state, token, self._rooms.of(most))
+        contents = self._contents.choose(server, state, token, self._room.at_most(most))
         self._memory.remember(state.groups, contents.new or [])
         if not contents:
             if not self._acknowledging.is_done(state.begin):
@@ -154,7 +154,7 @@ class Trigger:
             return
         left = Counter(self._admission.backlog(self._groups.heads, groups))
         left.subtract(per_stream(new))
-        reserving, room = self._contents.reserving, self._rooms.of(most)
+        reserving, room = self._contents.reserving, self._room.at_most(most)
         if reserving.is_worth_it(left, room):
             turn = self._contents.turn + 1
             self._memory.expect(Prefetch(reserving, list(groups), room, turn, self._groups.heads))

@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
@@ -37,6 +36,7 @@ from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.holders import Holder, Live, holders_of
 from spark_streams.source.recovery.left_claims import left_claims, that_fit
 from spark_streams.source.room import Room
+from spark_streams.source.sampled_size import sampled_sizes
 from spark_streams.wire.connection import ReplyError, pack
 from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, decode_pending, texts_of
 from spark_streams.wire.released import FATAL
@@ -72,21 +72,21 @@ def take_over(
     token: str,
     rules: Rules,
     room: Room,
-) -> dict[str, list[Claimed]]:
-    """Claim what there is room for; per stream the consumers that now hold some.
+) -> tuple[dict[str, list[Claimed]], Room]:
+    """Claim what there is room for: per stream the consumers that now hold some, and the room that is left.
 
-    begin: the offset before this batch, whose own claims are left alone; the room is told of their bytes alone.
+    begin: the offset before this batch, whose own claims are left alone.
     """
-    claimed = that_fit(server, member, left_claims(member, states, begin), room.budget, rules.limits)
-    room = room.without({stream: sum(claim.count for claim in claims) for stream, claims in claimed.items()})
+    claimed, room = that_fit(server, member, left_claims(member, states, begin), room, rules.limits)
     if room.is_full:
-        return claimed
+        return claimed, room
     ours = claim_consumer(member.consumer, token)
     for stream, holders in holders_of(server, member, states, rules.idle, rules.released, rules.live).items():
         asked: list[bytes] = []
         taken = 0
         for holder in holders:
-            ids, count = _claim(server, member, stream, holder, ours, rules, room.without({stream: taken}))
+            ids, count, size = _claim(server, member, stream, holder, ours, rules, room.without({stream: taken}))
+            room = replace(room, size=size)
             asked += ids
             taken += count
         if taken:
@@ -105,17 +105,18 @@ def take_over(
                 )
                 remedy = "they are pending no more, and the next run goes on without them"
                 rules.lose(stream, gone, problem, remedy)
-    return claimed
+    return claimed, room
 
 
 def _claim(
     server: Server, member: Membership, stream: str, holder: Holder, to: str, rules: Rules, room: Room
-) -> tuple[list[bytes], int]:
-    """Claim from one holder, a page at a time; the entries that were asked for (as `PendingPage.ids`), how many."""
+) -> tuple[list[bytes], int, float | None]:
+    """Claim from one holder, a page at a time: the entries that were asked for (as `PendingPage.ids`), how many, and
+    the bytes that there is still room for."""
     ids: list[bytes] = []
     limit = room.of(stream)
     asked, start, most = 0, MIN_ID, rules.limits.claim_page
-    while (limit is None or asked < limit) and not (room.budget and room.budget.is_spent):
+    while (limit is None or asked < limit) and not room.is_full:
         count = most if limit is None else min(most, limit - asked)
         question = holder.question(member, stream, start, count)
         there = server.of(stream)
@@ -126,21 +127,26 @@ def _claim(
         if page.last is None:
             break
         left, packed = _without_dead(stream, holder, page, rules) if holder.counts else (page.count, page.ids)
-        is_all = True
-        if left and room.budget is not None:
-            found = EntryRange(stream, start, page.last, left, owned=False, ids=packed)
-            weighed = room.budget.take(found)
-            is_all = weighed.is_all
-            if not is_all:
-                left, packed = weighed.count, b"".join(arguments_of(packed)[: weighed.count].to_pylist())
+        last, is_all = page.last, True
+        if left and room.size is not None:
+            sizes = sampled_sizes(server, {stream: _ids(packed)[0].previous()}, rules.limits)
+            fitting = sizes[stream].fitting(room.size)
+            if fitting < left:
+                left, packed, is_all = fitting, b"".join(arguments_of(packed)[:fitting].to_pylist()), False
+                last = _ids(packed)[-1]
+            room = room.without({stream: left}, sizes)
         if left:
             send_claim(server, member, stream, to, holder.idle, left, packed, holder.counts)
             ids.append(packed)
             asked += left
-        if page.count < count or page.last == MAX_ID or not is_all:
+        if (is_all and page.count < count) or last == MAX_ID:
             break
-        start = page.last.next()
-    return ids, asked
+        start = last.next()
+    return ids, asked, room.size
+
+
+def _ids(packed: bytes) -> list[StreamId]:
+    return [StreamId.parse(one) for one in texts_of(packed).to_pylist()]
 
 
 def _without_dead(stream: str, holder: Holder, page: PendingPage, rules: Rules) -> tuple[int, bytes]:
