@@ -160,7 +160,7 @@ class Query:
         self.was_no_ack |= self.options.get("noAck") == "true"
         self.world.tell(f"   start: {given}{' AvailableNow' if available_now else ''}")
         checked = SourceOptions.parse(given).with_patience(PATIENCE)
-        columns = Columns(SCHEMA, True, checked["mode"], checked["columnNameOfCorruptRecord"])
+        columns = Columns(SCHEMA, True, checked.mode, checked.column_name_of_corrupt_record)
         limits = replace(SMALL, worth_ahead=self.world.setup.ahead, lease=TERMS)
         self._reader = StreamReader(checked, columns, limits=limits)
         self._limit = self._reader.getDefaultReadLimit()
