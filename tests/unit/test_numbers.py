@@ -47,7 +47,6 @@ ALLOWED = {
     "source/rows/text_forms.py": "at most six digits, by a pattern",
 }
 for _path in (
-    *("source/task/ownership.py", "source/weigh.py", "source/rows/columns.py", "source/rows/malformed.py"),
     *("source/rows/returned_page.py", "shards/of_keys.py", "deadletter/kind_counts.py", "deadletter/mover.py"),
     *("deadletter/page_reader.py",),
     *("deadletter/redrive_plan.py", "monitor/report/svg.py", "monitor/terminal/units.py", "monitor/group_metrics.py"),
