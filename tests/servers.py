@@ -52,6 +52,10 @@ class Served(Server):
         """Bytes of its process in memory."""
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
+    def processor_time(self) -> float:
+        """Seconds of processor time that its process has used; Linux computes the clock's number from the pid."""
+        return time.clock_gettime(~self.process.pid << 3 | 2)
+
 
 def counts_entries(client: redis.Redis) -> bool:
     """Whether its streams count what they were given, and groups what they have read: all but Redis before 7.0."""

@@ -71,7 +71,10 @@ def add_worker(spark: SparkSession, host: str) -> None:
 
 
 def start(spark: SparkSession, query: Query) -> StreamingQuery:
-    """Start one query."""
+    """Start one query when its name is free: Spark releases a name a moment after its query has become inactive."""
+    deadline = time.monotonic() + 60
+    while query.name in {one.name for one in spark.streams.active} and time.monotonic() < deadline:
+        time.sleep(0.02)  # where it stays taken, Spark says so below
     query.sign("ended").unlink(missing_ok=True)
     given = {"url": query.url, "group": query.group, "startingOffsets": "earliest", **query.options}
     fault = {"chaos": json.dumps(query.to_json())}
