@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -54,14 +54,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if has_turn[item]]
 
 
+def _parameters(item: pytest.Item) -> Mapping[str, object]:
+    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+
+
 def _has_turn(item: pytest.Item, seed: int) -> bool:
-    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    """Parameter `server`: each test has a turn of its own; `kind`: the tests of a file, which share what was done to a
+    server, have one turn."""
+    given = _parameters(item)
+    if given.get("kind") in KINDS:
+        return kind_of_turn(item.nodeid.partition("::")[0], seed) == given["kind"]
     kind = given.get("server")
     if kind not in KINDS:
         return True
     test, _, parameters = item.nodeid.partition("[")
     others = [part for part in parameters.rstrip("]").split("-") if part not in KINDS]
     return kind_of_turn(f"{test} {'-'.join(others)}", seed) == kind
+
+
+@pytest.fixture(scope="module")
+def servers_of_kinds(request: pytest.FixtureRequest) -> dict[str, Server]:
+    """The servers that tests of this file look at by their parameter `kind`: both, one by turns, or those of `-k`."""
+    kinds = {_parameters(item).get("kind") for item in request.session.items if item.path == request.path}
+    there = KINDS if redis_server_path() else KINDS[:1]
+    return {kind: request.getfixturevalue(f"{kind}_server") for kind in there if kind in kinds}
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ FIRST = [*SPARK, "tests/source", "tests/engine"]
 PARTS = {"tests/spark": 3}
 # Tests of how Spark goes with us, of which each costs a query or a Spark: on the engine or redis-server, by turns. How
 # a server goes with us is shown by the other folders, on both.
-BY_TURNS = ["tests/spark", "tests/faults", "tests/recipes", "tests/connect"]
+BY_TURNS = ["tests/spark", "tests/faults", "tests/jobs", "tests/recipes", "tests/connect"]
 # Where scripts/test has set it up: a Python with what Spark Connect and the recipes need, and what runs in that.
 OF_CONNECT = Path(sys.prefix) / "connect" / "bin" / "python"
 IN_CONNECT = SPARK[-2:]

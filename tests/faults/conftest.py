@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.chaos.query import SINKS
 from tests.chaos.scene import Scene
-from tests.servers import Server, kind_of_turn, redis_server_path
+from tests.servers import Server, kind_of_turn
 
 _CHOSEN = pytest.StashKey[dict[str, str]]()
 
@@ -29,12 +29,10 @@ def seed() -> int:
     return chosen
 
 
-@pytest.fixture(scope="session")
-def servers(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Kind → URL of the servers of this machine; a query on each costs no more than one Spark."""
-    kinds = ["engine", "redis"] if redis_server_path() else ["engine"]
-    found: dict[str, Server] = {kind: request.getfixturevalue(f"{kind}_server") for kind in kinds}
-    return {kind: server.url for kind, server in found.items()}
+@pytest.fixture(scope="module")
+def servers(servers_of_kinds: dict[str, Server]) -> dict[str, str]:
+    """Kind → URL of the servers that tests of this file look at; one Spark has queries on all of them."""
+    return {kind: server.url for kind, server in servers_of_kinds.items()}
 
 
 @pytest.fixture(scope="package")

@@ -1,7 +1,7 @@
 """The jobs as a data engineer runs them: submitted, killed in the middle, started again, stopped; on both servers.
 
-One history for each server, side by side: the sample is loaded, cleaned, aggregated and archived, each job is killed on
-the way, and the next process goes on. Then each is stopped. The tests look at what came of it.
+One history for each server that is asked for, side by side: the sample is loaded, cleaned, aggregated and archived,
+each job is killed on the way, and the next process goes on. Then each is stopped. The tests look at what came of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.jobs.work import KEY, Running, Work, sample
-from tests.servers import Server
+from tests.servers import KINDS, Server, skip_without_redis
 
 pytestmark = pytest.mark.spark
 
@@ -127,24 +127,28 @@ def _live(work: Work, seed: int) -> History:
 
 
 @pytest.fixture(scope="module")
-def histories(
-    engine_server: Server, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, History]:
-    servers = [engine_server, request.getfixturevalue("redis_server")]
-    for server in servers:
+def histories(servers_of_kinds: dict[str, Server], tmp_path_factory: pytest.TempPathFactory) -> dict[str, History]:
+    for server in servers_of_kinds.values():
         with server.client() as client:
             client.flushall()
     seed = random.randrange(1000)
     print(f"seed {seed}")
-    works = [Work(tmp_path_factory.mktemp(server.kind), server) for server in servers]
-    with ThreadPoolExecutor(len(works)) as both:
-        lived = list(both.map(live, works, [seed, seed + 1]))
+    works = [Work(tmp_path_factory.mktemp(kind), server) for kind, server in servers_of_kinds.items()]
+    with ThreadPoolExecutor(len(works)) as side_by_side:
+        lived = list(side_by_side.map(live, works, range(seed, seed + len(works))))
     return {history.work.server.kind: history for history in lived}
 
 
-@pytest.fixture(params=["engine", "redis"])
-def history(request: pytest.FixtureRequest, histories: dict[str, History]) -> History:
-    return histories[request.param]
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param == "redis":
+        skip_without_redis()
+    return str(request.param)
+
+
+@pytest.fixture
+def history(kind: str, histories: dict[str, History]) -> History:
+    return histories[kind]
 
 
 def test_a_killed_load_goes_on_where_it_was(history: History) -> None:

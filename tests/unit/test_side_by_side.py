@@ -58,7 +58,7 @@ def test_what_runs_on_another_spark_is_there() -> None:
 
 def test_two_turns_run_every_test_and_no_test_of_a_server_twice() -> None:
     def collected(**turn: str) -> list[str]:
-        """Of a small folder."""
+        """Of a small folder, and of a file whose tests share a parameter `kind`."""
         words = [
             "--collect-only",
             "-q",
@@ -66,6 +66,7 @@ def test_two_turns_run_every_test_and_no_test_of_a_server_twice() -> None:
             "no:cacheprovider",
             *(["--by-turns"] if turn else []),
             "tests/deadletter",
+            "tests/faults/test_killed_driver.py",
         ]
         run = subprocess.run(
             [sys.executable, "-m", "pytest", *words], cwd=ROOT, env={**os.environ, **turn},
