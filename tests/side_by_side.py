@@ -51,7 +51,7 @@ SHORT = {
 }
 CORES = min(5, os.cpu_count() or 1)
 SPARKS_AT_ONCE = CORES + 1
-AT_ONCE = CORES + 1
+AT_ONCE = CORES + 2  # beside the Sparks, which wait much, one folder that needs none
 AGAIN = 10  # so many failed tests at most are run again
 NO_TESTS = 5  # pytest's exit code where none is left after -m
 INTERRUPTED = 130

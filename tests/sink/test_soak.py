@@ -2,7 +2,7 @@
 
 RSTREAM_RUNS=2000 RSTREAM_SEED=1 python -m pytest tests/sink/test_soak.py     so many seeds, from this one on
 
-A seed says what happens; how threads take turns is the machine's.
+A seed says what happens, and on which server; how threads take turns is the machine's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_streams.sink.runs import begin_run
 from spark_streams.sink.write import Result
 from spark_streams.wire.address import Address
 from tests.proxy import Proxy
-from tests.servers import Server
+from tests.servers import KINDS, Server
 from tests.sink.keeping import Copy
 from tests.sink.standing import Standing, watched
 from tests.sink.writing import KilledError, close, dying, frame, ledger_keys, numbers, options, write
@@ -189,7 +189,11 @@ def no_clock_counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", [Driver, Unlucky])
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
+@pytest.mark.parametrize(
+    ("seed", "server"),
+    [(seed, KINDS[seed % len(KINDS)]) for seed in range(FIRST, FIRST + RUNS)],
+    indirect=["server"],
+)
 def test_each_row_is_there_once_whatever_happens(server: Server, seed: int, kind: type[Driver]) -> None:
     with Proxy(server.url) as proxy:
         driver = kind(server, proxy, seed)
