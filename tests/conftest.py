@@ -39,6 +39,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TURN] = int(os.environ.get("RSTREAM_SEED") or random.randrange(2))
 
 
+def turn_of(config: pytest.Config) -> int:
+    """The seed that chooses the server of each test, by turns."""
+    return config.stash[_TURN]
+
+
+def by_turns(config: pytest.Config) -> bool:
+    """Whether a test of both servers runs on one of them."""
+    return bool(config.getoption("--by-turns")) and redis_server_path() is not None
+
+
 def pytest_report_header(config: pytest.Config) -> str | None:
     """What repeats this choice."""
     return f"by turns: RSTREAM_SEED={config.stash[_TURN]}" if config.getoption("--by-turns") else None
@@ -47,7 +57,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """--by-turns, where this machine has both."""
-    if not config.getoption("--by-turns") or redis_server_path() is None:
+    if not by_turns(config):
         return
     has_turn = {item: _has_turn(item, config.stash[_TURN]) for item in items}
     config.hook.pytest_deselected(items=[item for item in items if not has_turn[item]])

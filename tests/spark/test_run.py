@@ -23,7 +23,8 @@ import spark_streams
 from spark_streams.errors import DecodeError, InvalidOptionError, QueryError, UnknownOptionError, UnsupportedError
 from spark_streams.running import quiet
 from spark_streams.spark.read_limits import HAS_READ_LIMITS
-from tests.servers import Server
+from tests.conftest import by_turns, turn_of
+from tests.servers import KINDS, Server, kind_of_turn
 from tests.spark.streams import read_stream
 
 pytestmark = pytest.mark.spark
@@ -89,9 +90,10 @@ class Program:
 
 
 @pytest.fixture
-def both(engine_server: Server, request: pytest.FixtureRequest) -> list[Server]:
-    """Empty servers."""
-    servers = [engine_server, request.getfixturevalue("redis_server")]
+def servers(request: pytest.FixtureRequest) -> list[Server]:
+    """Empty servers, which one program takes one after the other: both, or one by turns."""
+    kinds = [kind_of_turn(request.node.nodeid, turn_of(request.config))] if by_turns(request.config) else KINDS
+    servers: list[Server] = [request.getfixturevalue(f"{kind}_server") for kind in kinds]
     for server in servers:
         with server.client() as client:
             client.flushall()
@@ -110,10 +112,10 @@ def started(what: str, folder: Path, servers: list[Server], request: pytest.Fixt
     return program
 
 
-def test_an_error_is_one_line(both: list[Server], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_an_error_is_one_line(servers: list[Server], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """An option, a server that does not answer, a value of an entry (of a query that was started before), a function of
     foreachBatch; and in the end an error that the program does not catch."""
-    program = started("errors", tmp_path, both, request)
+    program = started("errors", tmp_path, servers, request)
     assert program.process.wait(PATIENCE) == 1, program.said[-3000:]
     *caught, (last, lines) = program.sections
     expected = {
@@ -122,7 +124,7 @@ def test_an_error_is_one_line(both: list[Server], tmp_path: Path, request: pytes
         "value": "# DecodeError [RSTREAM_DECODE] entry ",
         "function": "# QueryError [RSTREAM_QUERY] ValueError: not today 4; run(…, traceback=True) shows where",
     }
-    assert [name for name, _ in caught] == [*expected] * 2
+    assert [name for name, _ in caught] == [*expected] * len(servers)
     for name, told in caught:
         # That a server is waited for is said, too.
         assert len(told) == 1 + (name == "server"), told
@@ -132,14 +134,14 @@ def test_an_error_is_one_line(both: list[Server], tmp_path: Path, request: pytes
 
 
 def test_a_query_that_is_told_to_stop_finishes_its_batch(
-    both: list[Server], tmp_path: Path, request: pytest.FixtureRequest
+    servers: list[Server], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Ctrl-C (that comes twice at once, too), SIGTERM; a batch that takes too long is cut; a second Ctrl-C, a second
     later, ends the program at once. Each time a query
     has a batch in a function of foreachBatch, and nothing is said but lines of ours."""
-    program = started("signals", tmp_path, both, request)
+    program = started("signals", tmp_path, servers, request)
     stopping = "own_program.py: stopping; the batch in flight is finished first ({} at most; Ctrl-C again: at once)"
-    for at in range(len(both)):
+    for at in range(len(servers)):
         for name, ask in (("INT", program.interrupt_as_timeout_does), ("TERM", program.process.terminate)):
             program.wait_for(program.has(f"{name}{at}.begun"))
             ask()
@@ -158,7 +160,7 @@ def test_a_query_that_is_told_to_stop_finishes_its_batch(
     cut = [stopping.format("500ms"), was_cut, "# pending 1"]
     at_once = "own_program.py: stopped at once; what was read and not acknowledged is read again next time"
     assert program.sections == [
-        *[("INT", finished), ("TERM", finished), ("cut", cut)] * 2,
+        *[("INT", finished), ("TERM", finished), ("cut", cut)] * len(servers),
         ("twice", [stopping.format("10m"), at_once]),
     ]
 
