@@ -98,11 +98,12 @@ def run(
         if case.query.fault is None:
             _lose_the_last_commit(case)
         _add(case, random_)
-    # Not the streams, but who starts again after the crash decides what a batch may hold now.
+    # Not the streams, but who starts again after the crash decides what a batch may hold now: at least the 120 entries
+    # that may have been reserved ahead, for they are looked for in the next batch.
     again = [
         replace(
             case.query, fault=None, trigger="now",
-            options={**case.query.options, "maxEntriesPerTrigger": str(random_.randint(100, 800))},
+            options={**case.query.options, "maxEntriesPerTrigger": str(random_.randint(120, 800))},
         )
         for case in cases.values()
     ]  # fmt: skip
