@@ -113,7 +113,7 @@ def test_what_makes_no_sense_is_refused(given: dict[str, str], said: str) -> Non
 
 @pytest.mark.parametrize(("text", "size"), [("1", 1), ("64kb", 65_536), ("5 MB", 5 << 20), ("2gb", 2 << 30)])
 def test_sizes_have_the_units_of_redis_conf(text: str, size: int) -> None:
-    assert options("redis://localhost", retentionBytes=text)["retentionBytes"] == size
+    assert options("redis://localhost", retentionBytes=text).retention_bytes == size
 
 
 # -- streams that expire -------------------------------------------------------------------------------------------
