@@ -10,7 +10,8 @@ from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.per_stream import PerStream
 from spark_streams.options.source_options import BatchSourceOptions
 from spark_streams.shards.names import Shard
-from spark_streams.source.batch.split_points import Look, cut, first_places, further_places
+from spark_streams.source.batch.looks import Aim, look_around, may_be_large
+from spark_streams.source.batch.split_points import cut
 from spark_streams.source.batch.stream_bounds import Head, Narrowing, run_of
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
@@ -24,11 +25,6 @@ from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamEnds, ends_in, stream_in
 
 _log = logging.getLogger("spark_streams.source")
-
-_ROUNDS = 6  # of looks, where entries come in bursts; one, where they do not
-_LOOKS = 4_096  # in a round, shared between the streams
-_STREAM_LOOKS = (4, 256)  # in a round at one stream, at least and at most
-_LOOK_BYTES = 16 << 20  # that the looks of one round may bring, if they are more than one at each stream
 
 
 def plan_tasks(
@@ -117,55 +113,14 @@ def _head(ends: StreamEnds | None) -> Head:
 
 def _cut(server: Server, heads: Mapping[str, Head], ranges: Sequence[EntryRange], entries: int) -> list[EntryRange]:
     """The ranges, those that are too large for a task in parts."""
-    large = [span for span in ranges if _may_be_large(span, heads[span.stream], entries)]
-    looks: dict[EntryRange, list[Look]] = {span: [] for span in large}
-    share = max(_STREAM_LOOKS[0], min(_STREAM_LOOKS[1], _LOOKS // max(1, len(large))))
-    affordable = {span: _LOOK_BYTES // (3 * len(large) * max(1, heads[span.stream].entry_bytes)) for span in large}
-    places = {span: first_places(span, entries, min(share, max(1, affordable[span]))) for span in large}
-    for _ in range(_ROUNDS):
-        if not any(places.values()):
-            break
-        _look(server, heads, places, looks)
-        places = {
-            span: further_places(
-                span,
-                looks[span],
-                entries,
-                heads[span.stream].length,
-                min(share, affordable[span]),
-            )
-            for span in large
-        }
+    aims = [
+        Aim(span, entries, heads[span.stream].length, heads[span.stream].entry_bytes)
+        for span in ranges
+        if may_be_large(span, heads[span.stream].length, entries)
+    ]
+    looks = {aim.span: found for aim, found in zip(aims, look_around(server, aims), strict=True)}
     parts: list[EntryRange] = []
     for span in ranges:
         known = looks.get(span)
         parts += cut(span, known, entries, heads[span.stream].length) if known else [span]
     return parts
-
-
-def _may_be_large(span: EntryRange, head: Head, entries: int) -> bool:
-    """Whether it may be worth cutting. A part of a stream may hold more than an even spread says, up to all of it."""
-    return not span.ids and 2 * head.length > 3 * entries and span.after.next() < span.last
-
-
-def _look(
-    server: Server,
-    heads: Mapping[str, Head],
-    places: Mapping[EntryRange, Sequence[StreamId]],
-    looks: dict[EntryRange, list[Look]],
-) -> None:
-    """Look at these places, in one round trip."""
-    wanted = [(entries, at) for entries, ats in places.items() for at in ats]
-    budget = _LOOK_BYTES // max(1, len(wanted))
-    counts = {entries: max(2, min(32, budget // max(1, heads[entries.stream].entry_bytes))) for entries in places}
-    commands: list[tuple[str | bytes | int, ...]] = []
-    for entries, at in wanted:
-        commands.append(("XRANGE", entries.stream, bytes(at), bytes(entries.last), "COUNT", counts[entries]))
-        commands.append(("XREVRANGE", entries.stream, at.ms, at.ms, "COUNT", 1))
-    found: list[tuple[StreamId, ...]] = []
-    for command, reply in zip(commands, server.each(commands), strict=True):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command)
-        found.append(tuple(StreamId.parse(entry[0]) for entry in reply))
-    for (entries, at), ids, deepest in zip(wanted, found[0::2], found[1::2], strict=True):
-        looks[entries].append(Look(at, ids, len(ids) < counts[entries], deepest[0].seq if deepest else 0))

@@ -23,24 +23,27 @@ _MOST_PIECES = 64  # that one stretch is looked at in, the next time
 @dataclass(frozen=True)
 class Look:
     """ids: the first ones at or above `at` and within the run, ascending; end: whether no further one follows;
-    deepest: the last sequence number in the millisecond of `at`, 0 where it has none."""
+    deepest: the last sequence number in the millisecond of `at`, 0 where it has none; below: the last id below `at`,
+    None if there is none, or if it was not looked at."""
 
     at: StreamId
     ids: tuple[StreamId, ...]
     end: bool
     deepest: int = 0
+    below: StreamId | None = None
 
 
 @dataclass(frozen=True)
-class _Stretch:
+class Stretch:
     """From a look up to the next one. about: how many entries; known: whether that is exact; seen: the last id that
-    the look saw of it, None where there is none."""
+    the look saw of it, None where there is none; end: no entry of it is above this id."""
 
     at: StreamId
     upto: StreamId
     about: int
     known: bool
     seen: StreamId | None
+    end: StreamId
 
 
 def first_places(span: EntryRange, entries: int, looks: int) -> list[StreamId]:
@@ -55,14 +58,14 @@ def further_places(span: EntryRange, known: Sequence[Look], entries: int, most: 
     known: the looks so far; most: how many entries the stream has. Where far fewer were found than the run should
     hold, a burst hides between the looks.
     """
-    stretches = _stretches(span, known, most)
-    hidden = sum(one.about for one in stretches) < span.count // 2
-    vague = [one for one in stretches if not one.known and (hidden or 2 * one.about > entries)]
+    found = _stretches(span, known, most)
+    hidden = sum(one.about for one in found) < span.count // 2
+    vague = [one for one in found if not one.known and (hidden or 2 * one.about > entries)]
     places: list[StreamId] = []
     for one in sorted(vague, key=lambda one: -one.about):
         pieces = looks // len(vague) if hidden else 2 + 2 * one.about // entries
         if one.seen is not None:
-            places += _between(one.seen, one.upto, max(2, min(_MOST_PIECES, pieces)))
+            places += _between(one.seen, one.end, max(2, min(_MOST_PIECES, pieces)))
     return sorted(set(places[:looks]) - {look.at for look in known})
 
 
@@ -70,13 +73,18 @@ def cut(span: EntryRange, looks: Sequence[Look], entries: int, most: int) -> lis
     """The run in parts of about so many entries: touching, in order, together the run."""
     parts: list[EntryRange] = []
     after, about = span.after, 0
-    stretches = _stretches(span, looks, most)
-    for one in _scaled(stretches, most) if span.count == most else stretches:
+    for one in stretches(span, looks, most):
         if about > 0 and one.at > after.next() and about + one.about > entries:
             parts.append(replace(span, after=after, last=one.at.previous(), count=about))
             after, about = one.at.previous(), 0
         about += one.about
     return [*parts, replace(span, after=after, count=max(1, about))]
+
+
+def stretches(span: EntryRange, looks: Sequence[Look], most: int) -> list[Stretch]:
+    """The run from look to look. If it has `most` entries, the estimates add up to that."""
+    found = _stretches(span, looks, most)
+    return _scaled(found, most) if span.count == most else found
 
 
 def _between(first: StreamId, last: StreamId, pieces: int) -> list[StreamId]:
@@ -91,17 +99,19 @@ def _between(first: StreamId, last: StreamId, pieces: int) -> list[StreamId]:
     return [first, *sorted(place for place in places if place > first)]
 
 
-def _stretches(entries: EntryRange, looks: Sequence[Look], most: int) -> list[_Stretch]:
+def _stretches(entries: EntryRange, looks: Sequence[Look], most: int) -> list[Stretch]:
     """The run from end to end."""
-    found: list[_Stretch] = []
+    found: list[Stretch] = []
     ordered = sorted(looks, key=lambda look: look.at)
     for number, look in enumerate(ordered):
         final = number + 1 == len(ordered)
         upto = entries.last if final else ordered[number + 1].at
         inside = look.ids if final else [one for one in look.ids if one < upto]
-        known = look.end or len(inside) < len(look.ids)
-        about = len(inside) if known else max(len(inside), min(most, _count(look, upto)))
-        found.append(_Stretch(look.at, upto, about, known, inside[-1] if inside else None))
+        below = None if final else ordered[number + 1].below
+        end = upto if below is None else min(upto, max(below, look.at))
+        known = look.end or len(inside) < len(look.ids) or (below is not None and inside[-1:] == [below])
+        about = len(inside) if known else max(len(inside), min(most, _count(look, end)))
+        found.append(Stretch(look.at, upto, about, known, inside[-1] if inside else None, end))
     return found
 
 
@@ -117,14 +127,11 @@ def _count(look: Look, upto: StreamId) -> int:
     return (len(look.ids) - 1) * (upto.ms - first.ms) // between
 
 
-def _scaled(stretches: Sequence[_Stretch], total: int) -> list[_Stretch]:
+def _scaled(stretches: Sequence[Stretch], total: int) -> list[Stretch]:
     """The same with estimates that add up to the total."""
     certain = sum(one.about for one in stretches if one.known)
     guessed = sum(one.about for one in stretches if not one.known)
     if guessed == 0:
         return list(stretches)
     left = max(0, total - certain)
-    return [
-        one if one.known else _Stretch(one.at, one.upto, one.about * left // guessed, False, one.seen)
-        for one in stretches
-    ]
+    return [one if one.known else replace(one, about=one.about * left // guessed) for one in stretches]
