@@ -121,7 +121,7 @@ def what_follows(replayed: Replayed) -> list[str]:
 def _committed_by(standing: Standing, query: str) -> StreamId:
     """Raises StreamStateError if the query keeps no pending list to hand entries to."""
     mark = standing.marks[query]
-    if mark.holds:
+    if mark.holds or mark.no_ack:
         raise StreamStateError(
             f"query {query!r} of group {standing.group!r} reads stream {standing.stream!r} with noAck=true or "
             "delivery=at-most-once: it does not read entries that are handed to it. To read again, start it with a new "

@@ -247,9 +247,10 @@ SOURCE: tuple[Option, ...] = (
         flag,
         False,
         "`false`",
-        "Deliver without a pending list (`XREADGROUP … NOACK`): the fastest mode. The checkpoint alone says what has "
-        "been read, and no other consumer may read from the group. If entries are pending for the query, it fails: a "
-        "run without `noAck` reads them.",
+        "`true`: read without a pending list, the fastest mode. The checkpoint alone says what has been read. The "
+        "group is a bookmark: it moves when a batch is committed, and no other consumer may read from it. Limits of a "
+        "batch of more than 2,000 entries are estimates ([how near](#limits-with-noack)). If entries are pending for "
+        "the query, it fails: a run without `noAck` reads them.",
     ),
     Option(
         "failOnDataLoss",

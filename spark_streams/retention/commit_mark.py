@@ -1,8 +1,9 @@
 """Commit mark: the value of the key `rstream:committed:{stream}:<group>:<consumer>`.
 
 5-0                            at-least-once: batches up to 5-0 are committed and acknowledged
-5-0 holds noAck                noAck: nothing is pending, so entries above 5-0 must not be trimmed
-5-0 holds                      at-most-once: entries above 5-0 must not be trimmed (older versions: noAck, too)
+5-0 noAck                      noAck: batches up to 5-0 are committed, and nothing is ever pending
+5-0 holds                      at-most-once: entries above 5-0 must not be trimmed
+5-0 holds noAck                noAck of older versions, whose group stands above what is read: the same
 5-0 holds above=2-0 given=9-0  the same; the next batch ends at 9-0 and is acknowledged before its tasks read it;
                                it also holds entries above 2-0 that were handed to the query
 """
@@ -38,6 +39,8 @@ class Mark:
             up_to = StreamId.parse(first)
             if not words:
                 return cls(up_to)
+            if words == [_NO_ACK]:
+                return cls(up_to, no_ack=True)
             above, given, no_ack = up_to, None, False
             for word in words[1:]:
                 if word.startswith(_ABOVE):
@@ -53,13 +56,11 @@ class Mark:
         return cls(up_to, above, given, no_ack) if words[0] == _HOLDS else None
 
     def __str__(self) -> str:
-        words = [str(self.up_to)]
-        if self.held_above is not None:
-            words.append(_HOLDS)
-            words += [_NO_ACK] if self.no_ack else []
-            words += [f"{_ABOVE}{self.held_above}"] if self.held_above != self.up_to else []
-            words += [f"{_GIVEN}{self.given}"] if self.given is not None else []
-        return " ".join(words)
+        words = [str(self.up_to), _HOLDS if self.holds else "", _NO_ACK if self.no_ack else ""]
+        if self.holds:
+            words += [f"{_ABOVE}{self.held_above}" if self.held_above != self.up_to else ""]
+            words += [f"{_GIVEN}{self.given}" if self.given is not None else ""]
+        return " ".join(word for word in words if word)
 
     @property
     def holds(self) -> bool:

@@ -1,7 +1,7 @@
 """Who reads some streams: their groups, what is pending in them, and what running queries hold back beyond that.
 
 A query's commit mark may hold entries whatever the group says (commit_mark): the query acknowledges them before they
-are processed (at-most-once), or lists none (noAck). A mark without its consumer in the group does not count: a consumer
+are processed (at-most-once). A mark without its consumer in the group does not count: a consumer
 that was deleted (XGROUP DELCONSUMER, DESTROY) holds nothing.
 """
 

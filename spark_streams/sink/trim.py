@@ -10,8 +10,8 @@
 Servers since Redis 8.2 can be told so (XTRIM … ACKED): they let go what is acknowledged even behind an entry that is
 still pending. Any other gets MINID with the lowest id that some group still needs (retention/readers.py).
 
-A query of ours may have what is acknowledged still before it: with noAck nothing is listed, with at-most-once it is
-acknowledged before it is read. It says so beside the stream, `rstream:committed:…`, and so holds back what
+A query of ours may have what is acknowledged still before it: with at-most-once it is acknowledged before it is read.
+It says so beside the stream, `rstream:committed:…`, and so holds back what
 its batches have not committed; no server knows of that, so there it is MINID on every one.
 """
 

@@ -47,6 +47,10 @@ class Limits:
     sweep_streams: streams that are looked at together
     look_behind: seconds between two looks at streams in which another group or consumer is behind
 
+    Where batches end if nothing is delivered (noAck):
+    look_ids: entries of a batch whose ids are looked at one by one; of larger ones, the end is an estimate
+    look_bytes: the same, of all streams, as far as entries are alike
+
     The sample that a schema is inferred from:
     sample_entries: of a stream, from either end
     sample_bytes: of all streams together, as far as entries are alike
@@ -80,6 +84,8 @@ class Limits:
     idle_look_each: float = 1.0
     sweep_streams: int = 500
     look_behind: float = 10.0
+    look_ids: int = 2_000
+    look_bytes: int = 8 << 20
     sample_entries: int = 1_000
     sample_bytes: int = 32 << 20
     sampled_entries: int = 50

@@ -14,11 +14,13 @@ smaller one (FACTS S5, S6).
                                                                     stands, and in all
      "losses": {"orders": 2},                                       entries counted as lost since the first batch
      "notes": true,                                                 only if its tasks may leave dead letters
-     "noAck": true}                                                 only if it was delivered without a pending list
+     "noAck": true}                                                 only if it was read without a pending list
 
 `counts` is what losses are held against (entry_counts); `"shared": true` stands with it where others read from the
-group, too. An offset that differs from the one before only in `losses`, `counts` or `streams` ends a batch of no
-entries: it makes the checkpoint remember a loss that was counted (failOnDataLoss=false).
+group, too, and `"before": true` if `read` is of where the batch began: its number of entries is an estimate, and its
+tasks tell how many they have read (group.rows_read). An offset that differs from the one before only in `losses`,
+`counts` or `streams` ends a batch of no entries: it makes the checkpoint remember a loss that was counted
+(failOnDataLoss=false).
 
 Versions. 2: no `losses`; the first ones of it no counts. Version 1 was written before 0.1.0 and is refused. A newer
 one is refused, too, and any field that is not known: to ignore it may be to read entries twice, or never.
@@ -79,7 +81,8 @@ class Claimed:
 @dataclass(frozen=True)
 class Offset:
     """group, consumer: whose pending list; positions: per stream; shares, claimed: per stream that the batch took
-    from; token: the batch's name; no_ack: it was delivered without a pending list, so the group may stand above it;
+    from; token: the batch's name; no_ack: it is read without a pending list, and the group is a bookmark, which may
+    stand elsewhere;
     notes: the driver has opened the notes of the streams that it took from (task_notes);
     counts: per stream what is known at its position; lost: per stream, how many entries were counted as lost since the
     checkpoint began."""

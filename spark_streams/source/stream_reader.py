@@ -240,6 +240,9 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 notes.run(lambda there: writer(there).lost(entries, count))
                 notes.run(lambda there: tell_the_sink(there, LOSSY, *self._batch_names()))
 
+            def counted(entries: EntryRange, count: int) -> None:
+                notes.run(lambda there: writer(there).read(entries, count))
+
             def unreadable(streams: str | pa.Array, dead: Dead) -> None:
                 rows = dead.rows.tolist()
                 names = [streams] * len(rows) if isinstance(streams, str) else streams.take(pa.array(rows)).to_pylist()
@@ -262,7 +265,9 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
             elif batch.lossy:
                 server.run(lambda connection: tell_the_sink(connection, LOSSY, *self._batch_names()))
             fail = self._options.fail_on_data_loss
-            yield from read_task(server, member, task, self._columns, fail, lost, unreadable, found, self._limits)
+            yield from read_task(
+                server, member, task, self._columns, fail, lost, counted, unreadable, found, self._limits
+            )
 
     def _say_here(self, report: ColumnReport, why: RStreamError) -> None:
         """The server does not take a note on columns. No query ends for want of it, and none waits."""

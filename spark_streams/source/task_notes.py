@@ -37,7 +37,7 @@ from spark_streams.wire.connection import pack
 from spark_streams.wire.replies import parse_replies
 from spark_streams.wire.server import Server
 
-_LETTER, _LOST, _COLUMNS = b"letter", b"lost", b"columns"
+_LETTER, _LOST, _COLUMNS, _READ = b"letter", b"lost", b"columns", b"read"
 _BATCH = b"batch"  # the field that names the batch whose notes the hash holds
 _RECEIPT = b"receipt"  # a kind that earlier versions left beside their notes; it says nothing any more
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
@@ -78,6 +78,11 @@ class Writer:
         """Note that entries of a run are gone. Those of several consumers may begin at the same place."""
         which = b"%b/%b" % (bytes(entries.after), _quoted(entries.consumer))
         self._leave([(entries.stream, b"%b %b %b" % (self.token.encode(), _LOST, which), str(count).encode())])
+
+    def read(self, entries: EntryRange, count: int) -> None:
+        """Note how many entries a range has, whose count is an estimate, when it is read to its end."""
+        which = b"%b/%b" % (bytes(entries.after), bytes(entries.last))
+        self._leave([(entries.stream, b"%b %b %b" % (self.token.encode(), _READ, which), str(count).encode())])
 
     def columns(self, beside: str, task: EntryRange, report: ColumnReport, whole: bool) -> None:
         """Note what a task found out about columns; beside: which stream; task: its first range. One that was ended
@@ -213,6 +218,20 @@ def void(server: Server, member: Membership, streams: Sequence[str]) -> None:
     server.execute_all([("DEL", notes_key(stream, member)) for stream in streams])
 
 
+def ranges_read(server: Server, member: Membership, stream: str, token: str) -> dict[tuple[StreamId, StreamId], int]:
+    """How many entries the tasks of the batch with this token have found in their ranges (after, last]."""
+    found: dict[tuple[StreamId, StreamId], int] = {}
+    cursor = b"0"
+    while True:
+        pattern = b"%b %b *" % (token.encode(), _READ)
+        cursor, flat = server.execute("HSCAN", notes_key(stream, member), cursor, "MATCH", pattern, "COUNT", 500)
+        for name, value in zip(flat[0::2], flat[1::2], strict=True):
+            after, last = name.split(b" ")[2].split(b"/")
+            found[StreamId.parse(after), StreamId.parse(last)] = whole(value) or 0
+        if cursor == b"0":
+            return found
+
+
 def _pages(server: Server, key: bytes, size: int) -> Iterator[dict[bytes, bytes]]:
     """The notes a page at a time, until there are none: every page is removed by whoever takes it."""
     some = True
@@ -230,7 +249,7 @@ def _pages(server: Server, key: bytes, size: int) -> Iterator[dict[bytes, bytes]
 
 def _read(member: Membership, stream: str, note: Note) -> FailedEntry | ColumnReport | int:
     _, kind, entry = note.field.split(b" ")
-    if kind == _RECEIPT:
+    if kind in (_RECEIPT, _READ):  # ranges_read looks at the latter
         return 0
     if kind == _LOST:
         return whole(note.value) or 0

@@ -5,8 +5,9 @@ The mark says what neither checkpoint nor group does:
 - a checkpoint that stands below it is an older copy, or has lost its last files;
 - what is pending for our consumer above it was delivered to us, and what is pending up to it was handed to us by
   another client (XCLAIM, XAUTOCLAIM): a server that comes back from an older state has both as they were together;
-- if it `holds` entries, the query acknowledges them before they are processed (at-most-once), or lists none (noAck):
-  `onCommit` and `trim=acked` leave them alone.
+- if it `holds` entries, the query acknowledges them before they are processed (at-most-once): `onCommit` and
+  `trim=acked` leave them alone;
+- with `noAck` the query has no pending list: nothing can be handed to it.
 
 A query that has no checkpoint yet leaves none, unless it `holds`: where it begins, this run knows. It lowers one that
 an earlier checkpoint has left above that.
@@ -45,14 +46,14 @@ class Marks:
 
     def __init__(self, group: str, consumer: str, no_ack: bool, at_most_once: bool) -> None:
         self._group, self._consumer, self._no_ack = group, consumer, no_ack
-        self._holds = no_ack or at_most_once
+        self._holds = at_most_once
         self.of: dict[str, Mark] = {}
         self._begun: dict[str, StreamId] = {}  # where it begins, while there is no checkpoint
         self._in_flight = _InFlight()
 
     def begin(self, server: Server, positions: Mapping[str, StreamId]) -> None:
         """The query begins here, and nothing is committed yet."""
-        if self._holds:
+        if self._holds or self._no_ack:
             self.write(server, positions)
         else:
             self._begun.update(positions)
@@ -120,7 +121,8 @@ class Marks:
 
     def _is_new(self, mark: Mark, known: Mark | None) -> bool:
         """A checkpoint that was set back says less than the mark does, of streams that it reads no more."""
-        return known is None or (mark != known if mark.holds or known.holds else mark.up_to > known.up_to)
+        is_exact = mark.holds or mark.no_ack
+        return known is None or (mark != known if is_exact or known.holds or known.no_ack else mark.up_to > known.up_to)
 
     def drop(self, server: Server, streams: Sequence[str]) -> None:
         """These groups are set to where the checkpoint stands: the marks speak of something else."""

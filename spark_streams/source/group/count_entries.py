@@ -1,8 +1,8 @@
 """Counting the entries of a range, where neither the server nor the checkpoint knows how many they are.
 
 XRANGE, page by page, looking at nothing but the pages' lengths. It costs as much as reading the range, so it is done
-only once for a group that begins in the middle of a stream, for noAck behind an XDEL ahead of the group, and where a
-server has come back from an older state.
+only once for a group that begins in the middle of a stream, where a server has come back from an older state, and with
+noAck where entries were trimmed amid a batch.
 """
 
 from __future__ import annotations

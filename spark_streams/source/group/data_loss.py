@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_streams.errors import DataLossError
+from spark_streams.ids import StreamId
+from spark_streams.source.membership import Membership
 
 GO_ON = "set failOnDataLoss=false to go on without them"  # a remedy
 _log = logging.getLogger("spark_streams.source")
@@ -52,3 +54,13 @@ class DataLoss:
         for stream, count in losses.items():
             if stream not in self.at_the_end:
                 self.add(stream, count, problem)
+
+
+def passed_over(losses: DataLoss, member: Membership, stream: str, count: int, above: StreamId) -> None:
+    """Entries were gone before the query read them. Raises DataLossError unless that is allowed."""
+    losses.report(
+        stream,
+        count,
+        f"above {above} were trimmed or deleted before group {member.group!r} read them",
+        f"keep the stream longer than the lag of its slowest group, or {GO_ON}",
+    )

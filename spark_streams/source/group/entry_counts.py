@@ -66,11 +66,13 @@ class Counts:
                 self.of[stream] = known._replace(missed=0)
 
     def took(self, ranges: Iterable[EntryRange]) -> None:
-        """These were delivered."""
+        """These were delivered, or are to be read. How many entries an estimated range has, its tasks tell."""
         for entries in ranges:
             known = self.of.get(entries.stream)
-            if known is not None:
+            if known is not None and entries.counted:
                 self.of[entries.stream] = known._replace(read=known.read + entries.count)
+            elif known is not None:
+                self.of[entries.stream] = known._replace(before=True)
 
     def share(self, stream: str) -> None:
         """Others read from its group, too."""

@@ -4,7 +4,7 @@ Streams, groups and pending lists that are dropped are missed at the next look. 
 
 - mode DEADLETTER: the note of an entry that does not fit the schema, until it is a letter (source.task_notes);
 - retryDelay: the streams in which entries wait for another try (source.group.retries);
-- noAck: the position of a query that has no checkpoint yet (source.group.initial_position).
+- noAck: notes on how many entries were read, by which it is told what was lost (source.group.rows_read).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def refuse_where_keys_are_needed(server: Server, options: SourceOptions) -> None
         )
     if options.no_ack:
         raise UnsupportedError(
-            f"{danger}, also positions of a query that has no checkpoint yet: set it to noeviction (or volatile-lru), "
+            f"{danger}, also notes by which lost entries are noticed: set it to noeviction (or volatile-lru), "
             "or read without noAck"
         )
     _log.warning("%s, streams and groups too: set it to noeviction (or volatile-lru)", danger)

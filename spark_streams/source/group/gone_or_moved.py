@@ -59,8 +59,9 @@ class Mended:
 @dataclass(frozen=True)
 class Mender:
     """Holds groups against the checkpoint. marks: up to where the server knows the query's batches to be committed;
-    ahead: streams that something was reserved from above the checkpoint; server: for messages; logged, in what follows:
-    the checkpoint's position of a stream."""
+    ahead: streams that something was reserved from above the checkpoint; left: where this run has left the groups, if
+    they are bookmarks (noAck), None: they deliver; server: for messages; logged, in what follows: the checkpoint's
+    position of a stream."""
 
     server: Server
     member: Membership
@@ -68,6 +69,7 @@ class Mender:
     counts: Counts
     marks: Mapping[str, Mark]
     ahead: Collection[str] = ()
+    left: Mapping[str, StreamId] | None = None
 
     def run(self, begin: Offset, heads: Mapping[str, StreamState], states: Mapping[str, GroupState | None]) -> Mended:
         """What is to be done. Raises DataLossError, GroupMissingError, StreamStateError where something is lost, or
@@ -79,6 +81,9 @@ class Mender:
                 mended.void.add(stream)  # somebody has set the group back to an older copy of the checkpoint
             if state is None:
                 self._gone(mended, stream, head, logged)
+            elif self.left is not None:
+                if stream in begin.positions and state.last_delivered not in (logged, self.left.get(stream)):
+                    self._elsewhere(mended, stream, head, state, logged)
             elif state.last_delivered < logged:
                 self._below(mended, stream, head, state, logged)
             elif state.last_delivered > logged:
@@ -101,6 +106,25 @@ class Mender:
             mended.begin = mended.begin.at(stream, start.position)
         mended.made[stream] = start
         _log.warning("stream %r: group %r is gone and is made again at %s", stream, self.member.group, start.position)
+
+    def _elsewhere(self, mended: Mended, stream: str, head: StreamState, state: GroupState, logged: StreamId) -> None:
+        """A bookmark stands where this run has not set it: by a crash, a person, an earlier version, or a server that
+        came back from an older state. Only in that case something is lost; the next commit sets it."""
+        known = mended.begin.counts.get(stream)
+        if self._is_anew(mended, stream, head, state, logged):
+            return
+        there = still_there(self.server, stream, head, logged, known)
+        if known is not None and there is not None and there < known.read:
+            self._restored(mended, stream, head, known, there)
+
+    def _is_anew(self, mended: Mended, stream: str, head: StreamState, state: GroupState, logged: StreamId) -> bool:
+        """Whether losses are allowed and the stream is another one under its name: then it is read from its group."""
+        anew = self.losses.allowed and not state.known and is_another(head, logged, self.counts.of.get(stream))
+        if anew:
+            vanished(self.losses, stream, self.counts.forget(stream))
+            if head.last < logged:  # its ids begin anew
+                mended.begin = mended.begin.at(stream, state.last_delivered)
+        return anew
 
     def _below(self, mended: Mended, stream: str, head: StreamState, state: GroupState, logged: StreamId) -> None:
         """The group was made anew or set back, or the server came back from an older state."""

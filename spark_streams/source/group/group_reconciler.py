@@ -11,7 +11,7 @@ from spark_streams.operator_commands import seek_command
 from spark_streams.retention.commit_mark import Mark, committed_key
 from spark_streams.source.group.commit_marks import Marks
 from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.gone_or_moved import Mender, is_another, vanished
+from spark_streams.source.group.gone_or_moved import Mender, vanished
 from spark_streams.source.group.group_admin import Start, create_consumers, create_groups_at, set_groups_to
 from spark_streams.source.group.group_state import (
     GroupState,
@@ -21,8 +21,8 @@ from spark_streams.source.group.group_state import (
     require_none_released,
     shared_above,
 )
-from spark_streams.source.group.initial_position import InitialPositionKeys, save_initial_positions
 from spark_streams.source.group.loss_account import LossAccount
+from spark_streams.source.group.rows_read import RowsRead
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
@@ -34,15 +34,15 @@ _log = logging.getLogger("spark_streams.source")
 
 
 class GroupReconciler:
-    """subscription: what is read; account: what losses are held against; alone: the checkpoint is the only truth
-    (noAck). heads: the streams when they were last asked for."""
+    """subscription: what is read; account: what losses are held against; no_ack: the groups are bookmarks
+    (group.bookmarks). heads: the streams when they were last asked for."""
 
-    def __init__(self, losses: DataLoss, subscription: Subscription, account: LossAccount, alone: bool) -> None:
+    def __init__(self, losses: DataLoss, subscription: Subscription, account: LossAccount, no_ack: bool) -> None:
         self._losses = losses
         self._subscription = subscription
         self.account = account
         self._counts = account.counts
-        self._alone = alone
+        self._no_ack = no_ack
         self.heads: Mapping[str, StreamState] = {}
         self._moved: dict[str, tuple[StreamId, StreamId]] = {}  # the checkpoint's position, and what it is now
         self._passed: dict[str, StreamId] = {}  # up to where this run goes on without what nobody was given
@@ -58,13 +58,12 @@ class GroupReconciler:
         streams: Sequence[str],
         marks: Marks,
         ends: Mapping[str, StreamId],
+        left: Mapping[str, StreamId],
         afresh: bool,
-        unlisted: bool,
     ) -> tuple[Offset, dict[str, GroupState]]:
         """The groups as they are, once they agree with the checkpoint, and the checkpoint without streams that are
         gone. marks: up to where batches are committed; ends: where groups stand above the checkpoint, with what was
-        reserved ahead; afresh: nothing is known of what an earlier run did; unlisted: an earlier run may have left
-        groups above the checkpoint without a pending list (noAck).
+        reserved ahead; left: where this run has left bookmarks; afresh: nothing is known of what an earlier run did.
 
         Raises DataLossError, GroupMissingError, StreamStateError, GroupSharedError.
         """
@@ -74,8 +73,16 @@ class GroupReconciler:
                 self._counts.of.setdefault(stream, known)
         self.heads, groups = fetch_state(server, self._member, streams, self.heads)
         begin = self._without_vanished(server, begin, groups)
-        groups |= self._set_to_checkpoint(server, begin, groups, ends, afresh, unlisted)
-        mended = Mender(server, self._member, self._losses, self._counts, marks.of, ends).run(begin, self.heads, groups)
+        read = RowsRead(server, self._member, self._losses, {} if afresh else self._counts.of)
+        begin = read.counted(begin, self.heads, groups)
+        was_no_ack = begin.no_ack and afresh and not self._no_ack
+        if self._no_ack:
+            self._require_alone(groups)
+        if was_no_ack:
+            self._require_none_above(server, begin, groups)
+        bookmarks = {} if afresh and (self._no_ack or was_no_ack) else left if self._no_ack else None
+        mender = Mender(server, self._member, self._losses, self._counts, marks.of, ends, bookmarks)
+        mended = mender.run(begin, self.heads, groups)
         create_groups_at(server, self._member, mended.made)
         set_groups_to(server, self._member, {**mended.moved, **mended.forward})
         lowered = self._lower(begin, mended.begin)
@@ -85,6 +92,10 @@ class GroupReconciler:
         else:
             states = {stream: state for stream, state in groups.items() if state is not None}
         create_consumers(server, self._member, [stream for stream, state in states.items() if not state.known])
+        if self._no_ack:
+            states = self._bookmarks(states, mended.begin.positions)
+        elif was_no_ack:
+            states = self._delivering(server, mended.begin, states)
         return mended.begin, states
 
     def as_moved(self, begin: Offset) -> Offset:
@@ -119,39 +130,50 @@ class GroupReconciler:
         self.heads = {stream: head for stream, head in self.heads.items() if stream in groups}
         return begin.without(gone) if gone else begin
 
-    def _set_to_checkpoint(
-        self,
-        server: Server,
-        begin: Offset,
-        groups: Mapping[str, GroupState | None],
-        ends: Mapping[str, StreamId],
-        afresh: bool,
-        unlisted: bool,
-    ) -> dict[str, GroupState]:
-        """Groups that were read without a pending list, by this run or by the one before."""
-        if self._alone:
-            return self.alone(server, begin, groups, ends, afresh)
-        if unlisted and afresh:
-            return self._set_back(server, begin, self._without_listed(server, begin, groups), {}, afresh=False)
-        return {}
+    @staticmethod
+    def _bookmarks(states: Mapping[str, GroupState], positions: Mapping[str, StreamId]) -> dict[str, GroupState]:
+        """The groups as bookmarks of a query at these positions; without one, where they stand."""
+        return {stream: state.at(positions.get(stream, state.last_delivered)) for stream, state in states.items()}
 
-    def _without_listed(
-        self, server: Server, begin: Offset, groups: Mapping[str, GroupState | None]
-    ) -> dict[str, GroupState]:
-        """Return the groups that may be set back. A group that others read from may not: it must stand at the
-        checkpoint, or have entries above it that are pending for us (a run with a pending list has set it back
-        already). Raises GroupSharedError."""
-        found = {stream: state for stream, state in groups.items() if state is not None}
-        shared = [stream for stream, state in found.items() if state.is_shared(self._member)]
-        group, consumer = self._member.group, self._member.consumer
-        asked = [("XPENDING", stream, group, f"({begin[stream]}", "+", 1, consumer) for stream in shared]
-        for command, reply in zip(asked, server.pipeline(asked), strict=True):
-            stream = command[1]
-            if isinstance(reply, ReplyError):
-                raise server.error_of(reply, command)
-            state = found.pop(stream)
-            if not reply and state.last_delivered > begin[stream]:
+    def _require_alone(self, groups: Mapping[str, GroupState | None]) -> None:
+        """Raise GroupSharedError if another client reads from one of the bookmarks, or has released entries there."""
+        for stream, state in groups.items():
+            if state is not None:
+                require_alone(self._member, stream, state)
+                require_none_released(self._member, stream, state)
+
+    def _require_none_above(self, server: Server, begin: Offset, groups: Mapping[str, GroupState | None]) -> None:
+        """The last run had noAck. A group that others read from since must not stand above the checkpoint, unless
+        entries above it are pending for us (a run with a pending list has set it already). Raises GroupSharedError."""
+        above = {
+            stream: state
+            for stream, state in groups.items()
+            if state is not None and state.is_shared(self._member) and state.last_delivered > begin[stream]
+        }
+        listed = self._listed_above(server, begin, list(above))
+        for stream, state in above.items():
+            if stream not in listed:
                 raise shared_above(self._member, stream, state, begin[stream])
+
+    def _listed_above(self, server: Server, begin: Offset, streams: Sequence[str]) -> set[str]:
+        """Those of the streams with entries above the checkpoint that are pending for us."""
+        group, consumer = self._member.group, self._member.consumer
+        asked = [("XPENDING", stream, group, f"({begin[stream]}", "+", 1, consumer) for stream in streams]
+        replies = dict(zip(streams, server.execute_all(asked), strict=True))
+        return {stream for stream, reply in replies.items() if reply}
+
+    def _delivering(self, server: Server, begin: Offset, states: dict[str, GroupState]) -> dict[str, GroupState]:
+        """Bookmarks as groups that deliver again, from the checkpoint on. The groups then; one that others read from
+        stays if it is above."""
+        found = dict(states)
+        for stream, state in states.items():
+            position = begin.positions.get(stream, state.last_delivered)
+            stays = state.is_shared(self._member) and state.last_delivered > position
+            if state.last_delivered != position and not stays:
+                known = begin.counts.get(stream)
+                start = Start(position, None if known is None or known.before else known.read)
+                set_groups_to(server, self._member, {stream: start})
+                found[stream] = state._replace(last_delivered=position, entries_read=start.read, lag=None)
         return found
 
     def now(self, server: Server, streams: Sequence[str]) -> dict[str, GroupState]:
@@ -162,49 +184,7 @@ class GroupReconciler:
             if state is None:
                 raise missing(server, self._member, stream, not self.heads[stream].exists)
             states[stream] = state
-        return states
-
-    def alone(
-        self,
-        server: Server,
-        begin: Offset,
-        states: Mapping[str, GroupState | None],
-        ends: Mapping[str, StreamId],
-        afresh: bool,
-    ) -> dict[str, GroupState]:
-        """noAck: nobody else may read from the groups, and they stand at the checkpoint, or at these `ends`: one that
-        is above is set back, `afresh` one that is below is moved, too. The groups then.
-
-        The position of a stream that is new is kept until the checkpoint has one. Raises GroupSharedError.
-        """
-        groups = {stream: state for stream, state in states.items() if state is not None}
-        for stream, state in groups.items():
-            require_alone(self._member, stream, state)
-            require_none_released(self._member, stream, state)
-        return self._set_back(server, begin, groups, ends, afresh)
-
-    def _set_back(
-        self,
-        server: Server,
-        begin: Offset,
-        groups: dict[str, GroupState],
-        ends: Mapping[str, StreamId],
-        afresh: bool,
-    ) -> dict[str, GroupState]:
-        back: dict[str, Start] = {}
-        new = {stream: state.last_delivered for stream, state in groups.items() if stream not in begin.positions}
-        kept = {**begin.positions, **save_initial_positions(server, InitialPositionKeys("start", self._member), new)}
-        for stream, state in groups.items():
-            expected = ends.get(stream, kept[stream])
-            is_elsewhere = state.last_delivered != expected if afresh else state.last_delivered > expected
-            head, known = self.heads[stream], begin.counts.get(stream)
-            # If this is still the stream that the checkpoint speaks of.
-            if is_elsewhere and kept[stream] <= head.last and not is_another(head, kept[stream], known):
-                back[stream] = Start(kept[stream], None if known is None else known.read)
-                read = back[stream].read
-                groups[stream] = state._replace(last_delivered=kept[stream], entries_read=read, lag=None)
-        set_groups_to(server, self._member, back)
-        return groups
+        return self._bookmarks(states, {}) if self._no_ack else states
 
     def explain(
         self,

@@ -32,7 +32,8 @@ class GroupState(NamedTuple):
     last_delivered: the group's position; entries_read, lag: Redis' own counts, None where it cannot tell;
     ours: entries pending for our consumer; known: whether the group has our consumer at all; others: who else is there;
     counted: whether entries_read is what the server says, and no estimate; released: entries that are pending for
-    nobody (XNACK); the two replies were not made at one moment, so it may be too many.
+    nobody (XNACK); the two replies were not made at one moment, so it may be too many; stands: where the group is, if
+    it is a bookmark (noAck): then last_delivered is where the query is.
     """
 
     last_delivered: StreamId
@@ -43,6 +44,13 @@ class GroupState(NamedTuple):
     others: tuple[OtherConsumer, ...] = ()
     counted: bool = True
     released: int = 0
+    stands: StreamId | None = None
+
+    def at(self, position: StreamId) -> GroupState:
+        """The group as the bookmark of a query that is at this position."""
+        is_there = self.last_delivered == position
+        read = self.entries_read if is_there else None
+        return self._replace(last_delivered=position, entries_read=read, lag=None, stands=self.last_delivered)
 
     def is_shared(self, member: Membership) -> bool:
         """Whether others read from the group, or did so and released entries; consumers that hold our own claims and

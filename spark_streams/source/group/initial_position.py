@@ -23,8 +23,8 @@ FIRST = PerStream("0", {})  # before a stream's first entry
 
 @dataclass(frozen=True)
 class InitialPositionKeys:
-    """Keys that keep first positions. kind: `start` of a query without a pending list; `first` of the streams that a
-    pattern matched when the query began."""
+    """Keys that keep first positions. kind: `first` of the streams that a pattern matched when the query began; `start`
+    of older versions (older_positions)."""
 
     kind: str
     member: Membership

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from spark_streams.ids import StreamId
 from spark_streams.source.entry_count import Count
 from spark_streams.source.group.count_entries import count_read
-from spark_streams.source.group.data_loss import GO_ON, DataLoss
+from spark_streams.source.group.data_loss import DataLoss, passed_over
 from spark_streams.source.group.entry_counts import Counts, held_above
-from spark_streams.source.group.group_admin import Start, set_groups_to
 from spark_streams.source.group.group_state import GroupState, Reserved
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.offset import Offset
@@ -23,13 +22,12 @@ from spark_streams.wire.xinfo import StreamState
 
 
 class LossAccount:
-    """The account of one query. subscription: what is read, and which groups this run has made; alone: the checkpoint
-    is the only truth (noAck); counts: what is known of each stream."""
+    """The account of one query. subscription: what is read, and which groups this run has made; counts: what is known
+    of each stream."""
 
-    def __init__(self, losses: DataLoss, subscription: Subscription, alone: bool) -> None:
+    def __init__(self, losses: DataLoss, subscription: Subscription) -> None:
         self._losses = losses
         self._subscription = subscription
-        self._alone = alone
         self.counts = Counts()
         self._unlogged = Counter[str]()  # losses that `counts` has, and no offset yet
 
@@ -53,9 +51,7 @@ class LossAccount:
                 self._lost(stream, lost, state.last_delivered)
             self.counts.balance(stream, head, state)
             known = self.counts.of.get(stream)
-            if known is not None and lost and self._alone:
-                set_groups_to(server, self._subscription.member, {stream: Start(state.last_delivered, known.read)})
-            if known is not None and (state.entries_read is None or (lost and self._alone)):
+            if known is not None and (state.entries_read is None or state.stands is not None):
                 states[stream] = state._replace(entries_read=known.read)
 
     def logged(self) -> None:
@@ -84,8 +80,12 @@ class LossAccount:
             head = heads[stream]
             if state.is_shared(self._subscription.member):
                 self.counts.share(stream)
-            elif ends.get(stream, head.last) == head.last:
+            elif ends.get(stream, head.last) == head.last and not self._is_estimated(stream):
                 self._all_read(stream, head, before[stream].last_delivered)
+
+    def _is_estimated(self, stream: str) -> bool:
+        known = self.counts.of.get(stream)
+        return known is not None and known.before
 
     def _all_read(self, stream: str, head: StreamState, above: StreamId) -> None:
         known, added = self.counts.of.get(stream), head.added
@@ -96,12 +96,7 @@ class LossAccount:
         self.counts.of[stream] = known._replace(read=added, missed=known.missed + max(0, added - known.read))
 
     def _lost(self, stream: str, lost: int, above: StreamId) -> None:
-        self._losses.report(
-            stream,
-            lost,
-            f"above {above} were trimmed or deleted before group {self._subscription.member.group!r} read them",
-            f"keep the stream longer than the lag of its slowest group, or {GO_ON}",
-        )
+        passed_over(self._losses, self._subscription.member, stream, lost, above)
         self._unlogged[stream] += lost
 
     def _recount(
@@ -115,6 +110,8 @@ class LossAccount:
     ) -> None:
         """What is known to have been read up to the group's position."""
         known = before = self.counts.of.get(stream)
+        if known is not None and known.before:  # the tasks have told since
+            known = begin.counts.get(stream)
         if known is not None and head.added is not None and head.added < known.added:
             self.counts.forget(stream)  # it was of another stream under this name, or some were lost unread
             known = None
@@ -129,11 +126,13 @@ class LossAccount:
                 self.counts.of[stream] = Count(read, head.added, read - state.entries_read, shared=True)
             else:
                 self.counts.forget(stream)  # nobody can tell, until the group has come to the end
-        elif known is None or known.shared:
+        elif known is None or known.shared or known.before:
             self._first_count(server, begin, stream, head, state, known)
-        elif above is not None:
+        elif above is None:
+            self.counts.of[stream] = known
+        else:
             logged = begin.counts.get(stream, known)
-            if not logged.shared:
+            if not (logged.shared or logged.before):
                 known = logged._replace(read=logged.read + above.get(stream, 0) + self._unlogged[stream])
             self.counts.of[stream] = known
 

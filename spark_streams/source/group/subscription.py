@@ -196,8 +196,7 @@ class Subscription:
         try:
             self._expected.check(server, unknown)
         except StreamMissingError:
-            for keys in (InitialPositionKeys("start", self.member), self._firsts):
-                forget_initial_positions(server, keys, list(self.late))
+            forget_initial_positions(server, self._firsts, list(self.late))
             raise
 
     def without_dropped(self, server: Server, begin: Offset, at_once: bool) -> Offset:
@@ -228,7 +227,6 @@ class Subscription:
         wrong = list(saved_initial_positions(server, self._firsts, streams))
         there = [stream for stream, head in stream_states(server, wrong).items() if head.exists]  # or gone again since
         set_groups_to(server, self.member, resolve(server, there, FIRST))
-        forget_initial_positions(server, InitialPositionKeys("start", self.member), wrong)
         forget_initial_positions(server, self._firsts, wrong)
 
     def has_checkpoint(self, server: Server, begin: Offset) -> None:

@@ -15,6 +15,7 @@ from spark_streams.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.column_warnings import STREAM_MODES, ColumnWarnings
+from spark_streams.source.group.bookmarks import Bookmarks
 from spark_streams.source.group.commit_marks import Marks
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.limits import Limits
@@ -55,6 +56,7 @@ class Acknowledging:
         self._noted = losses.allowed or options.mode == "DEADLETTER"
         self._letters_to = options.dead_letter_stream
         self._retries = len(options.retry_delay or ())
+        self.bookmarks = Bookmarks() if options.no_ack else None
         self.marks = Marks(member.group, member.consumer, options.no_ack, options.delivery == "at-most-once")
         self._acknowledged: dict[str, StreamId] = {}
         self._done: Offset | None = None  # the last one that was acknowledged, or is being
@@ -71,12 +73,18 @@ class Acknowledging:
 
         Raises GroupMissingError, ServerError.
         """
+        self._set_bookmarks(server, up_to)
         self.take_notes(server, up_to)
         self._acknowledge(server, up_to, self._ranges(up_to))
         self._close_claims(server, up_to)
         self._removing.sweep(server, up_to, self._removing.due(up_to))
         self._acknowledged.update(up_to.positions)
         self._done = up_to
+
+    def _set_bookmarks(self, server: Server, up_to: Offset) -> None:
+        """Before notes are taken: of some batches they tell how many entries were read, and then the group does."""
+        if self.bookmarks is not None:
+            self.bookmarks.set(server, self._member, up_to)
 
     def _acknowledge(self, server: Server, up_to: Offset, ranges: Sequence[PendingRange]) -> None:
         acknowledge(server, self._member, ranges, self._limits)
@@ -88,6 +96,7 @@ class Acknowledging:
     def beside(self, server: Server, up_to: Offset) -> None:
         """The same, with the acknowledging in the background; but claims are closed at once: the next offset does not
         name them, and after a crash they would be taken for some that no offset names."""
+        self._set_bookmarks(server, up_to)
         self.take_notes(server, up_to)
         self._close_claims(server, up_to)
         ranges, due = self._ranges(up_to), self._removing.due(up_to)
@@ -138,7 +147,7 @@ class Acknowledging:
         notes = collect(
             server,
             self._member,
-            up_to.streams if all_of_them else read[:1],
+            up_to.streams if all_of_them else read if up_to.no_ack else read[:1],
             up_to.token,
             self._letters_to,
             read if up_to.notes else (),

@@ -10,7 +10,7 @@ from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.wire.xinfo import StreamState
 
-_ENDLESS = 1 << 62  # a backlog that the server cannot count
+ENDLESS = 1 << 62  # a backlog that the server cannot count
 
 
 class Admission:
@@ -67,7 +67,7 @@ class Admission:
         """How many entries a task reads: entriesPerPartition, less where minPartitions asks for more tasks."""
         size = self._options.entries_per_partition
         least = self._options.min_partitions
-        known = sum(count for count in counts if count < _ENDLESS)
+        known = sum(count for count in counts if count < ENDLESS)
         return size if least is None or known == 0 else max(1, min(size, -(-known // least)))
 
 
@@ -79,4 +79,4 @@ def _backlog(head: StreamState, state: GroupState) -> int:
     counts = [] if state.lag is None else [state.lag]
     if head.added is not None and state.entries_read is not None:
         counts.append(head.added - state.entries_read)
-    return min(counts) if counts and min(counts) > 0 else _ENDLESS
+    return min(counts) if counts and min(counts) > 0 else ENDLESS

@@ -16,6 +16,7 @@ from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import Limits
 from spark_streams.source.microbatch.admission import Admission
+from spark_streams.source.microbatch.next_ranges import NextRanges
 from spark_streams.source.microbatch.prefetch import Reserving
 from spark_streams.source.microbatch.query_state import QueryState
 from spark_streams.source.offset import Claimed
@@ -69,12 +70,15 @@ class ContentsChooser:
         self._counters = counters
         self._dead_letter = dead_letter
         self._limits = limits
+        self._ranges = NextRanges(admission, options.ordered, limits) if options.no_ack else None
         self._left_fatal: set[tuple[str, StreamId, int]] = set()
         self.turn = 0
 
     def forget(self) -> None:
         """Take nothing for known: the server is asked."""
         self._poison.forget()
+        if self._ranges is not None:
+            self._ranges.forget()
 
     def choose(self, server: Server, state: QueryState, token: str, room: Room) -> BatchContents:
         """What there is room for, for a batch named `token`; empty where there is nothing to read.
@@ -159,7 +163,8 @@ class ContentsChooser:
             return []
         room = room.at_most(self._poison.share_of(sum(backlog.values()), room.entries))
         while backlog:
-            reserved, _ = self.reserving.new_entries(server, self._groups.heads, groups, backlog, room, self.turn)
+            choose = self.reserving.new_entries if self._ranges is None else self._ranges.choose
+            reserved, _ = choose(server, self._groups.heads, groups, backlog, room, self.turn)
             self._groups.account.took(self._groups.heads, groups, reserved)
             if reserved.ranges or not reserved.states:
                 return reserved.ranges
@@ -170,4 +175,4 @@ class ContentsChooser:
     @property
     def reserving(self) -> Reserving:
         """How new entries are reserved, now or ahead."""
-        return Reserving(self._subscription.member, self._admission, self._options.no_ack, self._limits)
+        return Reserving(self._subscription.member, self._admission, self._limits)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeVar
 
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError
@@ -27,8 +26,9 @@ from spark_streams.source.group.eviction_policy import refuse_where_keys_are_nee
 from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import fetch_state, missing
 from spark_streams.source.group.initial_position import first_positions
-from spark_streams.source.group.kept_positions import KeptPositions
 from spark_streams.source.group.loss_account import LossAccount
+from spark_streams.source.group.older_positions import with_older_positions
+from spark_streams.source.group.rows_read import RowsRead
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
@@ -84,7 +84,7 @@ class MicroBatchStream:
         self.counters = RunCounters()
         losses = self._losses = DataLoss(not options.fail_on_data_loss, self.counters.lost)
         subscription = self._subscription = Subscription(options, now, limits)
-        account = LossAccount(losses, subscription, self._no_ack)
+        account = LossAccount(losses, subscription)
         groups = self._groups = GroupReconciler(losses, subscription, account, self._no_ack)
         poison = self._poison = PoisonBatch(options.max_deliveries, self._dead_letter, losses, limits)
         removing = self._removing = Removing(options, subscription.retries, now, limits)
@@ -92,7 +92,6 @@ class MicroBatchStream:
             self.worker, options, self.member, losses, self.counters, removing, limits
         )
         admission = self._admission = Admission(options, now, first_at_once)
-        self._positions = KeptPositions(self._no_ack)
         contents = self._contents = ContentsChooser(
             options, subscription, groups, admission, poison, losses, self.counters, self._dead_letter, limits
         )
@@ -100,7 +99,6 @@ class MicroBatchStream:
             options,
             subscription,
             groups,
-            self._positions,
             acks,
             admission,
             self.worker,
@@ -256,9 +254,8 @@ class MicroBatchStream:
     def _first(self, server: Server) -> Offset:
         self._subscription.join(server)
         positions = first_positions(server, self.member, self._subscription.late, self._no_ack)
-        kept = self._positions.first(server, self.member, positions)
-        first = Offset(self.member.group, self.member.consumer, {**positions, **kept})
-        return replace(first, no_ack=bool(kept))
+        first = Offset(self.member.group, self.member.consumer, positions)
+        return with_older_positions(server, self.member, first, [])
 
     def _until_now(self, server: Server) -> None:
         self._subscription.join(server)  # Spark asks for this before it asks where the query begins
@@ -267,7 +264,7 @@ class MicroBatchStream:
     def _commit(self, server: Server, end: Offset) -> None:
         if self._memory.wait_for_worker() is not None:
             self._begin_afresh()  # what was reserved ahead stays pending, and is found as what a crash has left
-        self._acknowledging.now(server, end)
+        self._acknowledging.now(server, RowsRead(server, self.member, self._losses, {}).counted(end, {}, {}))
 
     def _require_groups(self, server: Server, begin: Offset, end: Offset) -> None:
         """Raises GroupMissingError or DataLossError for the first group of a batch that is gone; the message names the

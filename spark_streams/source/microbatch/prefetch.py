@@ -27,11 +27,10 @@ from spark_streams.wire.xinfo import StreamState
 
 @dataclass(frozen=True)
 class Reserving:
-    """What every reserving of one query has in common. no_ack: without a pending list."""
+    """What every reserving of one query has in common."""
 
     member: Membership
     admission: Admission
-    no_ack: bool
     limits: Limits
 
     def new_entries(
@@ -51,7 +50,7 @@ class Reserving:
         def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
             wanted = {s: Wanted(n, ends[s]) for s, n in allowed.items() if n > 0 and after[s] < ends[s]}
             step = min(self.limits.reserve_step, self.admission.size(list(allowed.values())))
-            part = reserve(server, self.member, wanted, {**states, **now}, step, self.no_ack, self.limits)
+            part = reserve(server, self.member, wanted, {**states, **now}, step, self.limits)
             now.update(part.states)
             return part.ranges
 
@@ -91,7 +90,7 @@ class Prefetch:
 
     def pending(self) -> Counter[str]:
         """How many entries are pending for it, per stream."""
-        return Counter() if self.reserving.no_ack else per_stream(self.ranges)
+        return per_stream(self.ranges)
 
     def ends(self) -> dict[str, StreamId]:
         """Where it has left the groups that it has read from."""

@@ -18,7 +18,7 @@ from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import GroupState
-from spark_streams.source.group.kept_positions import KeptPositions
+from spark_streams.source.group.older_positions import forget_older_positions, with_older_positions
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import Limits
 from spark_streams.source.microbatch.acknowledge import Acknowledging
@@ -60,7 +60,6 @@ class RunMemory:
         options: SourceOptions,
         subscription: Subscription,
         groups: GroupReconciler,
-        positions: KeptPositions,
         acknowledging: Acknowledging,
         admission: Admission,
         worker: BackgroundWorker,
@@ -71,15 +70,14 @@ class RunMemory:
         self._is_at_most_once = options.delivery == "at-most-once"
         self._subscription = subscription
         self._groups = groups
-        self._positions = positions
         self._acknowledging = acknowledging
         self._admission = admission
         self._worker = worker
         self._forget = forget
         self._limits = limits
         self._streams: tuple[str, ...] = ()
-        self._unlisted = False  # groups may stand above the checkpoint without a pending list
         self._prefetch: Prefetch | None = None
+        self._older_at: str | None = None  # the token of a checkpoint that older versions kept positions beside
         self._expected: Mapping[str, StreamId] = {}  # where the groups must stand
         self.is_fresh = True
         self.others_have_pending = False  # other consumers of the groups have entries that are not acknowledged
@@ -128,10 +126,12 @@ class RunMemory:
         prefetch = self.wait_for_worker()
         logged = self._checkpoint(server, begin)
         ends = {} if prefetch is None else prefetch.ends()
+        bookmarks = self._acknowledging.bookmarks
+        left = {} if bookmarks is None else bookmarks.of
         begin, groups = self._groups.reconciled(
-            server, logged, self._streams, self._acknowledging.marks, ends, self.is_fresh, self._unlisted
+            server, logged, self._streams, self._acknowledging.marks, ends, left, self.is_fresh
         )
-        if begin is not logged:
+        if begin.positions != logged.positions:
             self._acknowledging.take_notes(server, logged)  # of streams that are gone, too
         # What the batch before this one left pending is known, so acknowledging it can wait until tasks run.
         unacknowledged = self._unacknowledged(begin)
@@ -139,8 +139,10 @@ class RunMemory:
             # Somebody else has been there: the server is asked what is ours, as after a crash.
             prefetch = None
             self.begin_afresh()
-            if self._no_ack:
-                groups = self._groups.alone(server, begin, groups, {}, afresh=True)
+        if bookmarks is not None:
+            if not self.is_fresh and bookmarks.moved(groups):
+                self.begin_afresh()
+            bookmarks.saw(groups)
         above: dict[str, int] | None = None
         if self.is_fresh or self._differs_from_memory(groups, unacknowledged, prefetch):
             groups = self._ask_what_is_left(server, begin, groups)
@@ -155,14 +157,20 @@ class RunMemory:
         """The checkpoint, with what the server keeps beside it, and without streams that the query reads no more."""
         subscription, is_fresh = self._subscription, self.is_fresh
         self._streams = subscription.of(server, begin, look=self._admission.until is None, at_once=is_fresh)
-        self._unlisted = begin.no_ack
-        if begin.token:
-            if is_fresh:
-                subscription.has_checkpoint(server, begin)
-            self._unlisted = self._positions.is_unlisted(server, subscription.member, begin, is_fresh)
-            if is_fresh:
-                self._acknowledging.marks.read(server, [*{*self._streams, *begin.positions}])
+        if is_fresh:
+            begin = self._with_older_positions(server, begin)
+        elif self._older_at not in (None, begin.token):
+            forget_older_positions(server, subscription.member, begin.streams)
+            self._older_at = None
+        if is_fresh and begin.token:
+            subscription.has_checkpoint(server, begin)
+            self._acknowledging.marks.read(server, [*{*self._streams, *begin.positions}])
         return subscription.without_dropped(server, begin, is_fresh)
+
+    def _with_older_positions(self, server: Server, begin: Offset) -> Offset:
+        found = with_older_positions(server, self._subscription.member, begin, self._streams)
+        self._older_at = None if found is begin else begin.token
+        return found
 
     def _unacknowledged(self, begin: Offset) -> dict[str, int]:
         """Entries of the batch up to `begin` that are pending still, as far as that is known."""
@@ -183,7 +191,7 @@ class RunMemory:
             moved = state.last_delivered != left.get(stream, state.last_delivered)
             if state.ours > expected[stream]:
                 return True
-            if moved and not self._no_ack and not state.is_shared(self._subscription.member):
+            if moved and state.stands is None and not state.is_shared(self._subscription.member):
                 return True
         return False
 

@@ -18,8 +18,8 @@ from spark_streams.wire.server import Server
 
 @dataclass(frozen=True)
 class Replay:
-    """size: entries a task, for a batch of so many; listed: False where nothing is pending (noAck), and the stream
-    itself has the batch; narrowed: the batch is what is left of it (source.recovery.poison_batch)."""
+    """size: entries a task, for a batch of so many; listed: False if nothing is pending (noAck), and the stream itself
+    has the batch; narrowed: the batch is what is left of it (source.recovery.poison_batch)."""
 
     server: Server
     member: Membership
@@ -41,11 +41,14 @@ class Replay:
                 found += ranges
         for stream, held in end.shares.items():
             if held.after < end[stream]:
-                found += self._share(stream, held.after, end[stream], held, counted=bool(end.counts))
+                known = end.counts.get(stream)
+                is_counted = bool(end.counts) and not (known is not None and known.before)
+                found += self._share(stream, held.after, end[stream], held, is_counted)
         return found
 
     def _share(self, stream: str, after: StreamId, last: StreamId, held: Share, counted: bool) -> list[EntryRange]:
-        """counted: whether the count is exact without a pending list, too (older versions could not tell)."""
+        """counted: whether the count is exact without a pending list, too: it may be an estimate, and older versions
+        could not tell."""
         if not self.listed:
             return [EntryRange(stream, after, last, held.count, owned=True, counted=counted)]
         found = self._left_of(PendingRange(stream, last, after), held.count, held.owned and not self.narrowed)

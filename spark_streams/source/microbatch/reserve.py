@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from spark_streams.ids import StreamId
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.group.count_entries import count_between
-from spark_streams.source.group.group_state import GroupState, Reserved, read_group_state, require_alone
+from spark_streams.source.group.group_state import GroupState, Reserved, read_group_state
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import Reply, pack
@@ -36,27 +35,23 @@ def reserve(
     wanted: Mapping[str, Wanted],
     states: Mapping[str, GroupState],
     step: int,
-    no_ack: bool = False,
     limits: Limits = LIMITS,
 ) -> Reserved:
     """Have up to the wanted entries delivered to our consumer.
 
     states: the group of each wanted stream, read just before; step: entries of one command at most.
-    no_ack: without a pending list; then the group must be
-    ours alone. Raises GroupMissingError, GroupSharedError, DataLossError, ServerError.
+    Raises GroupMissingError, DataLossError, ServerError.
     """
     reserving = [_Reserving(stream, want, states[stream]) for stream, want in wanted.items()]
     left = reserving
     while left:
         steps = _round(left, step, limits.reserve_round)
-        for (one, _), groups, consumers in _taken(server, member, steps, no_ack):
+        for (one, _), groups, consumers in _taken(server, member, steps):
             after = read_group_state(server, member, one.stream, groups, consumers)
-            if no_ack:
-                require_alone(member, one.stream, after)
-            one.delivered(_range(server, one.stream, one.before, after, no_ack), after)
+            one.delivered(_range(one.stream, one.before, after), after)
         for one in left:
             if one.is_finished and one.got_nothing:
-                one.delivered(*_ask_aloud(server, member, one.stream, one.before, no_ack))
+                one.delivered(*_ask_aloud(server, member, one.stream, one.before))
         left = [one for one in left if not one.is_finished]
     return Reserved(
         [entries for one in reserving for entries in one.ranges], {one.stream: one.now for one in reserving}
@@ -64,13 +59,13 @@ def reserve(
 
 
 def _taken(
-    server: Server, member: Membership, steps: Sequence[tuple[_Reserving, int]], no_ack: bool
+    server: Server, member: Membership, steps: Sequence[tuple[_Reserving, int]]
 ) -> list[tuple[tuple[_Reserving, int], Reply, Reply]]:
     """Each step with the replies to its two questions; all servers work at the same time."""
     parts = server.parts(steps, lambda step: step[0].stream)
     for there, some in parts:
         there.require_silence()
-        there.send(b"".join([_step(member, one.stream, count, no_ack) for one, count in some]))
+        there.send(b"".join([_step(member, one.stream, count) for one, count in some]))
     taken = []
     for there, some in parts:
         replies = there.replies(2 * len(some))
@@ -125,40 +120,34 @@ def _round(left: Sequence[_Reserving], step: int, room: int) -> list[tuple[_Rese
     return steps
 
 
-def _ask(member: Membership, stream: str, count: int, no_ack: bool) -> list[str | int]:
+def _ask(member: Membership, stream: str, count: int) -> list[str | int]:
     words: list[str | int] = ["XREADGROUP", "GROUP", member.group, member.consumer, "COUNT", count]
-    return [*words, *(["NOACK"] if no_ack else []), "STREAMS", stream, ">"]
+    return [*words, "STREAMS", stream, ">"]
 
 
-def _step(member: Membership, stream: str, count: int, no_ack: bool) -> bytes:
+def _step(member: Membership, stream: str, count: int) -> bytes:
     return b"".join(
         [
             _SKIP,
-            pack(*_ask(member, stream, count, no_ack)),
+            pack(*_ask(member, stream, count)),
             pack("XINFO", "GROUPS", stream),
             pack("XINFO", "CONSUMERS", stream, member.group),
         ]
     )
 
 
-def _ask_aloud(
-    server: Server, member: Membership, stream: str, before: GroupState, no_ack: bool
-) -> tuple[EntryRange, GroupState]:
+def _ask_aloud(server: Server, member: Membership, stream: str, before: GroupState) -> tuple[EntryRange, GroupState]:
     """Nothing was delivered although there is more: read one entry with its reply, so that an error is heard.
 
     Raises ServerReplyError and kin. No entry and no error: what is left of the stream was deleted, or others read it.
     """
-    server.execute(*_ask(member, stream, 1, no_ack))
+    server.execute(*_ask(member, stream, 1))
     groups, consumers = server.pipeline([("XINFO", "GROUPS", stream), ("XINFO", "CONSUMERS", stream, member.group)])
     after = read_group_state(server, member, stream, groups, consumers)
-    return _range(server, stream, before, after, no_ack), after
+    return _range(stream, before, after), after
 
 
-def _range(server: Server, stream: str, before: GroupState, after: GroupState, no_ack: bool) -> EntryRange:
-    return _unlisted_range(server, stream, before, after) if no_ack else _listed_range(stream, before, after)
-
-
-def _listed_range(stream: str, before: GroupState, after: GroupState) -> EntryRange:
+def _range(stream: str, before: GroupState, after: GroupState) -> EntryRange:
     """What one step delivered to us. The range is owned when the group as a whole delivered no more than that."""
     count = max(0, after.ours - before.ours)
     owned = (
@@ -167,15 +156,3 @@ def _listed_range(stream: str, before: GroupState, after: GroupState) -> EntryRa
         and after.entries_read - before.entries_read == count
     )
     return EntryRange(stream, before.last_delivered, after.last_delivered, count, owned)
-
-
-def _unlisted_range(server: Server, stream: str, before: GroupState, after: GroupState) -> EntryRange:
-    """What one step with NOACK delivered: all of it is ours. Where the server does not count it (an entry ahead of the
-    group was deleted), what it left in the stream is counted."""
-    count = 0
-    if after.last_delivered > before.last_delivered:
-        if before.entries_read is None or after.entries_read is None:
-            count = count_between(server, stream, before.last_delivered, after.last_delivered)
-        else:
-            count = after.entries_read - before.entries_read
-    return EntryRange(stream, before.last_delivered, after.last_delivered, count, owned=True)

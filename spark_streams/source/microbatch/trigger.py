@@ -148,7 +148,8 @@ class Trigger:
         """Begin to reserve what follows a batch, if that is much (Limits.worth_ahead). Not if others are in the groups:
         they could read it meanwhile. Not if entries were released: the next batch begins with them. new: what was
         reserved since they stood like this."""
-        if self._options.delivery == "at-most-once" or self._options.claim_idle is not None:
+        options = self._options
+        if options.no_ack or options.delivery == "at-most-once" or options.claim_idle is not None:
             return
         if any(state.others or state.released for state in groups.values()):
             return

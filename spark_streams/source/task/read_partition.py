@@ -25,8 +25,8 @@ from spark_streams.worker import settle_in
 
 _log = logging.getLogger("spark_streams.source")
 
-# Told of a run and how many of its entries are gone, where failOnDataLoss is false.
-Lost = Callable[[EntryRange, int], None]
+# Told of a run and how many of its entries are gone (failOnDataLoss=false), or were read if its count is an estimate.
+Told = Callable[[EntryRange, int], None]
 # Told of rows that do not fit the schema (mode DEADLETTER): the stream of each of their page's rows, and the rows.
 Unreadable = Callable[[str | pa.Array, Dead], None]
 
@@ -37,7 +37,8 @@ def read_task(
     task: Task,
     columns: Columns,
     fail_on_data_loss: bool,
-    lost: Lost,
+    lost: Told,
+    counted: Told,
     unreadable: Unreadable,
     found: Found,
     limits: Limits = LIMITS,
@@ -64,6 +65,8 @@ def read_task(
                 tally.add(entries, page.rows, streams, decoded)
                 yield decoded.batch
             for run, count in page.ended:
+                if not run.counted:
+                    counted(run, count)
                 if not run.counted or count >= run.count:
                     continue
                 if fail_on_data_loss:

@@ -13,7 +13,7 @@ import redis
 from spark_streams.errors import DataLossError
 from spark_streams.source.group import group_state
 from spark_streams.source.membership import Membership
-from spark_streams.source.microbatch import prefetch
+from spark_streams.source.room import Room
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.address import Address
@@ -36,8 +36,8 @@ def trim(client: redis.Redis, ids: list[str], below: int) -> None:
 
 @contextlib.contextmanager
 def before_reserving(monkeypatch: pytest.MonkeyPatch, what: Any) -> Iterator[None]:
-    """Once, between the query's look at the stream and its reserving."""
-    honest = prefetch.reserve
+    """Once, between the query's look at the stream and its choosing what to take of it."""
+    honest = Room.shares
     waiting = [what]
 
     def race(*arguments: Any) -> Any:
@@ -46,7 +46,7 @@ def before_reserving(monkeypatch: pytest.MonkeyPatch, what: Any) -> Iterator[Non
         return honest(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(prefetch, "reserve", race)
+        patch.setattr(Room, "shares", race)
         yield
 
 

@@ -54,6 +54,7 @@ class Reading:
         limits: Limits = SMALL,
     ):
         self.lost: list[tuple[EntryRange, int]] = []
+        self.counted: list[tuple[EntryRange, int]] = []
         self.dead: list[tuple[str, bytes]] = []
         self.rows: list[Row] = []
         self.found: tuple[ColumnReport, bool] | None = None
@@ -61,8 +62,8 @@ class Reading:
         member = Membership(tuple({run.stream for run in runs}), "g", "c")
         with Session(Address.parse(server.url), "reading") as connection:
             for batch in read_task(
-                connection, member, Task(runs), Columns(schema, True, mode), fail, self._lost, self._unreadable,
-                self._found, limits,
+                connection, member, Task(runs), Columns(schema, True, mode), fail, self._lost, self._counted,
+                self._unreadable, self._found, limits,
             ):  # fmt: skip
                 assert batch.schema == schema
                 self.rows += [tuple(row.values()) for row in batch.to_pylist()]
@@ -73,6 +74,9 @@ class Reading:
 
     def _lost(self, run: EntryRange, count: int) -> None:
         self.lost.append((run, count))
+
+    def _counted(self, run: EntryRange, count: int) -> None:
+        self.counted.append((run, count))
 
     def _unreadable(self, streams: str | pa.Array, dead: Dead) -> None:
         names = [streams if isinstance(streams, str) else streams[row].as_py() for row in dead.rows.tolist()]
@@ -247,7 +251,9 @@ def test_an_estimate_is_not_held_against_what_was_read(server: Server, client: r
     ids = add(client, "s", *range(1, 101))
     for guess in (0, 3, 100, 5000):
         run = EntryRange("s", MIN_ID, MAX_ID, guess, owned=True, counted=False)
-        assert Reading(server, run).rows == expected("s", ids)
+        found = Reading(server, run)
+        assert found.rows == expected("s", ids)
+        assert found.counted == [(run, 100)]
 
 
 def test_rows_above_the_end_of_a_run_are_left_to_the_next(server: Server, client: redis.Redis) -> None:

@@ -1,0 +1,228 @@
+"""A query with noAck reads what lies between two ids, and its group is a bookmark: it stands where all is committed."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+
+from spark_streams.errors import DataLossError
+from spark_streams.source.stream_reader import StreamReader
+from spark_streams.spark.read_limits import ReadMaxRows
+from tests.servers import Server, skip_where_nothing_is_counted
+from tests.source.driving import ALL, NEVER_AHEAD, SMALL, add, drain, read, reader, stop_all
+
+NO_ACK = {"noAck": "true"}
+LENIENT = {"failOnDataLoss": "false"}
+# Ends are estimates, and batches of fifty entries have several tasks.
+ESTIMATED = replace(SMALL, look_ids=0, smallest_task=20)
+FIFTY = ReadMaxRows(50)
+
+
+@pytest.fixture(autouse=True)
+def counts(client: redis.Redis) -> None:
+    skip_where_nothing_is_counted(client)
+
+
+def estimating(server: Server, **options: str) -> StreamReader:
+    return reader(server, limits=ESTIMATED, **NO_ACK, **options)
+
+
+def standing(client: redis.Redis) -> tuple[str, int | None, int | None]:
+    """Where the group stands, how many entries it has read, and its lag."""
+    [group] = client.xinfo_groups("s")
+    return group["last-delivered-id"], group["entries-read"], group["lag"]
+
+
+def spread(client: redis.Redis, count: int) -> list[str]:
+    """Entries n = 0, 1, …, three milliseconds apart; their ids."""
+    pipe = client.pipeline(transaction=False)
+    for n in range(count):
+        pipe.xadd("s", {"n": n}, id=f"{1_700_000_000_000 + 3 * n}-0")
+    return [str(i) for i in pipe.execute()]
+
+
+def trim(client: redis.Redis, ids: list[str], count: int) -> None:
+    """The oldest entries go."""
+    client.xtrim("s", minid=ids[count], approximate=False)
+
+
+def lost(one: StreamReader) -> int:
+    told: Any = one.reportLatestOffset().get("lost", {})
+    return int(told.get("s", 0))
+
+
+def test_batches_have_about_the_limit_and_the_group_tells_exactly_what_is_read(
+    server: Server, client: redis.Redis
+) -> None:
+    ids = spread(client, 600)
+    one = estimating(server)
+    at, found, tasks = one.initialOffset(), list[list[int]](), list[int]()
+    while (end := one.latestOffset(at, FIFTY)) != at:
+        number = sum(map(len, found))
+        last = ids[number - 1] if number else "0-0"
+        assert standing(client) == (last, number, 600 - number), "the batch before is committed, and counted"
+        tasks.append(len(one.partitions(at, end)))
+        found.append(read(one, at, end))
+        at = end
+    assert [n for batch in found for n in batch] == list(range(600))
+    assert max(map(len, found)) <= 100
+    assert len(found) >= 8
+    assert min(tasks[:-1]) > 1
+    assert standing(client) == (ids[-1], 600, 0)
+
+
+def test_a_query_that_is_killed_goes_on_wherever_that_was(server: Server, client: redis.Redis) -> None:
+    """After the offset was logged, after tasks have read, and after the commit log."""
+    spread(client, 300)
+    at, found = estimating(server).initialOffset(), list[int]()
+    while True:
+        one = estimating(server)
+        end = one.latestOffset(at, FIFTY)
+        if end == at:
+            break
+        assert estimating(server).latestOffset(at, FIFTY)["streams"] == end["streams"], "not logged: made again"
+        once = read(estimating(server), at, end)
+        assert read(estimating(server), at, end) == once
+        found += once
+        at = end
+    assert found == list(range(300))
+    assert standing(client)[1:] == (300, 0)
+    assert lost(one) == 0
+
+
+@pytest.mark.parametrize("most", [50, None])
+def test_what_is_trimmed_before_a_task_reads_it_is_told_once_the_batch_is_committed(
+    server: Server, client: redis.Redis, most: int | None
+) -> None:
+    """The end of the batch is an estimate, or it is cut by estimates: no task knows what it should have found."""
+    ids = spread(client, 300)
+    one = estimating(server)
+    limit = ALL if most is None else ReadMaxRows(most)
+    at = one.initialOffset()
+    end = one.latestOffset(at, limit)
+    trim(client, ids, 7)
+    assert read(one, at, end)[0] == 7
+    for _ in range(3):
+        with pytest.raises(DataLossError, match="stream 's': 7 entries above .* were trimmed or deleted before"):
+            one.latestOffset(end, limit)
+        one = estimating(server)
+    lenient = estimating(server, **LENIENT)
+    later = lenient.latestOffset(end, limit)
+    assert lost(lenient) == 7
+    assert later["losses"] == {"s": 7}
+    found = [*read(lenient, end, later), *(n for batch in drain(lenient, most, later) for n in batch)]
+    assert found == list(range(ids.index(end["streams"]["s"]) + 1, 300))
+    again = estimating(server, **LENIENT)
+    assert again.latestOffset(later, ReadMaxRows(0)) == later
+    assert lost(again) == 0, "a checkpoint knows it"
+
+
+def test_what_is_deleted_amid_a_batch_is_told_too(server: Server, client: redis.Redis) -> None:
+    ids = spread(client, 300)
+    one = estimating(server)
+    end = one.latestOffset(at := one.initialOffset(), ALL)
+    client.xdel("s", *ids[100:103])
+    assert len(read(one, at, end)) == 297
+    with pytest.raises(DataLossError, match="stream 's': 3 entries above"):
+        one.latestOffset(end, ALL)
+
+
+def test_rows_that_nobody_wants_are_no_loss(server: Server, client: redis.Redis) -> None:
+    """A LIMIT ends tasks early, and others never run: then what is left in the stream is counted."""
+    ids = spread(client, 300)
+    one = estimating(server)
+    end = one.latestOffset(at := one.initialOffset(), FIFTY)
+    task, share = pickle.loads(pickle.dumps((one, one.partitions(at, end)[0])))
+    rows = task.read(share)
+    next(rows)
+    rows.close()
+    after = one.latestOffset(end, FIFTY)
+    read_up_to = ids.index(end["streams"]["s"]) + 1
+    assert standing(client)[0] == end["streams"]["s"]
+    assert read(one, end, after)[0] == read_up_to
+    assert [n for batch in drain(one, 50, after) for n in batch][-1] == 299
+    assert (lost(one), standing(client)[1:]) == (0, (300, 0))
+
+
+def test_a_group_that_an_older_version_has_left_above_the_checkpoint_is_set_back(
+    server: Server, client: redis.Redis
+) -> None:
+    """It had the group deliver entries without a pending list. The offset is one of version 7368ee8."""
+    ids = add(client, 100)
+    client.xgroup_create("s", "g", "0")
+    client.xreadgroup("g", "spark", {"s": ">"}, count=60, noack=True)
+    client.set("rstream:committed:{s}:g:spark", f"{ids[19]} holds noAck")
+    logged = {
+        "version": 3,
+        "group": "g",
+        "consumer": "spark",
+        "token": "5f1c9a0be37d",
+        "streams": {"s": ids[39]},
+        "batch": {"s": {"count": 20, "owned": True, "after": ids[19]}},
+        "claimed": {},
+        "counts": {"s": {"read": 40, "added": 100}},
+        "noAck": True,
+    }
+    before = {**logged, "token": "5f1c9a0be37c", "streams": {"s": ids[19]}, "counts": {"s": {"read": 20, "added": 100}}}
+    assert read(reader(server, **NO_ACK), before, logged) == list(range(20, 40)), "it was not committed"
+    for options in (NO_ACK, {}):
+        one = reader(server, **options)
+        end = one.latestOffset(logged, ReadMaxRows(10))
+        assert read(one, logged, end) == list(range(40, 50))
+        stop_all()
+    assert [n for batch in drain(reader(server, **NO_ACK), 30, logged) for n in batch] == list(range(40, 100))
+    assert standing(client) == (ids[-1], 100, 0)
+    assert client.get("rstream:committed:{s}:g:spark") == f"{ids[-1]} noAck"
+
+
+@pytest.mark.parametrize("options", [NO_ACK, {}], ids=str)
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_positions_that_an_older_version_kept_are_where_the_query_goes_on(
+    server: Server, client: redis.Redis, options: dict[str, str], has_checkpoint: bool
+) -> None:
+    """It died with its first batch in hand, before any checkpoint; or before the first one of a run with noAck."""
+    ids = add(client, 50)
+    client.xgroup_create("s", "g", "0")
+    at: dict[str, Any] | None = None
+    if has_checkpoint:
+        one = reader(server, limits=NEVER_AHEAD)
+        at = one.latestOffset(one.initialOffset(), ReadMaxRows(20))
+        assert one.latestOffset(at, ReadMaxRows(0)) == at
+        stop_all()
+        client.xack("s", "g", *ids)
+    begun = ids[19] if has_checkpoint else "0-0"
+    client.xgroup_setid("s", "g", begun)
+    client.set("rstream:start:{s}:g:spark", begun)
+    client.xreadgroup("g", "spark", {"s": ">"}, count=25, noack=True)
+    again = reader(server, **options)
+    found = [n for batch in drain(again, 10, at) for n in batch]
+    assert found == list(range(20 if has_checkpoint else 0, 50))
+    assert client.keys("rstream:start:*") == []
+    assert standing(client)[1:] == (50, 0)
+
+
+def test_a_server_that_has_lost_what_was_read_is_noticed_though_the_group_is_a_batch_behind(server: Server) -> None:
+    """A replica that lagged becomes the master: the batch that was committed last is gone from it."""
+    with server.client() as raw, server.client(decode_responses=True) as client:
+        add(client, 40)
+        one = reader(server, **NO_ACK)
+        first = one.latestOffset(at := one.initialOffset(), ALL)
+        assert len(read(one, at, first)) == 40
+        assert one.latestOffset(first, ALL) == first
+        dump = raw.dump("s")
+        assert dump is not None
+        add(client, 5, first=40)
+        second = one.latestOffset(first, ALL)
+        assert read(one, first, second) == list(range(40, 45))
+        stop_all()
+        raw.delete("s")
+        raw.restore("s", 0, dump)
+        add(client, 9, first=100)
+        with pytest.raises(DataLossError, match="that the server had are gone, 5 of them read and committed"):
+            reader(server, **NO_ACK).latestOffset(second, ALL)
+        lenient = reader(server, **NO_ACK, **LENIENT)
+        assert [n for batch in drain(lenient, None, second) for n in batch] == list(range(100, 109))
