@@ -47,13 +47,18 @@ class Course:
         return replace(self, steps=taken), replace(self, after=taken[-1].last if taken else self.after, steps=left)
 
     def ranges(self, stream: str, entries: int) -> list[EntryRange]:
-        """The course in ranges of up to `entries` entries; they touch, and together they are the course."""
+        """The course in ranges of about `entries` entries, no more if that is exact, each about as large as the others.
+        They touch, and together they are the course."""
+        total = sum(step.count for step in self.steps)
+        ranges = -(-total // entries) if self.exact else max(1, round(total / entries))
         found: list[EntryRange] = []
-        after, count = self.after, 0
+        after, count, passed = self.after, 0, 0
         for number, step in enumerate(self.steps):
             count += step.count
+            passed += step.count
             is_last = number + 1 == len(self.steps)
-            if is_last or count + self.steps[number + 1].count > entries:
+            # The range ends where it comes nearest to its part of the whole.
+            if is_last or 2 * passed + self.steps[number + 1].count > 2 * total * (len(found) + 1) // max(1, ranges):
                 found.append(EntryRange(stream, after, step.last, count, owned=True, counted=self.exact))
                 after, count = step.last, 0
         return found

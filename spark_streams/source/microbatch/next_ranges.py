@@ -26,7 +26,8 @@ from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState
 
 _BATCHES = 8  # that are planned at once
-_STEPS = 8  # of a batch
+_STEPS = 8  # of a batch, at least
+_STEPS_OF_A_TASK = 4
 _NARROWING = 6  # rounds of looks, until they are at what the next batches read
 _IDS = 8  # of a look
 
@@ -48,8 +49,8 @@ class _Wanted:
 
     @property
     def step(self) -> int:
-        """Entries of a step: of a task if all is taken, else small enough to come near to the limit."""
-        return max(1, self.size // 2 if self.is_whole else min(self.size // 2, self.most // _STEPS))
+        """Entries of a step: small enough to come near to the limit, and to the size of a task."""
+        return max(1, min(self.size // _STEPS_OF_A_TASK, self.most // _STEPS))
 
     @property
     def ahead(self) -> int:
