@@ -185,12 +185,14 @@ class Mender:
         """The server has lost its last entries, among them such as we have read; others may have come since. logged:
         what the checkpoint knows; there: how many entries the stream has had up to its position."""
         known = self.counts.forget(stream) or logged
-        gone = max(known.added, logged.added) - there
+        gone, read, more = max(known.added, logged.added) - there, str(logged.read - there), ""
+        if logged.before:  # how many the last batch has read is in notes, which are gone, too
+            gone, read, more = 1, "some", "or more (the server cannot tell how many) "
         at = mended.begin[stream]
         self.losses.report(
             stream,
             gone,
-            f"that the server had are gone, {logged.read - there} of them read and committed, up to the checkpoint's "
+            f"{more}that the server had are gone, {read} of them read and committed, up to the checkpoint's "
             f"{at}: a replica that lagged behind became the master, an older file was loaded, or the stream was made "
             "anew",
             f"what was read is where the query has written it; {GO_ON}",
@@ -200,7 +202,7 @@ class Mender:
             mended.moved[stream] = Start(head.last, head.added)
             mended.begin = mended.begin.at(stream, head.last)
         else:
-            mended.moved[stream] = Start(at, there)
+            mended.moved[stream] = Start(at, None if logged.before else there)
 
     def _above(self, mended: Mended, stream: str, state: GroupState, logged: StreamId) -> None:
         begin, alone = mended.begin, not state.is_shared(self.member)

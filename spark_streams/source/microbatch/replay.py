@@ -14,6 +14,7 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, Share
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.wire.server import Server
+from spark_streams.wire.xinfo import stream_states
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,9 @@ class Replay:
         """counted: whether the count is exact without a pending list, too: it may be an estimate, and older versions
         could not tell."""
         if not self.listed:
-            return [EntryRange(stream, after, last, held.count, owned=True, counted=counted)]
+            # Fewer than it held tells the sink that entries may be gone: where nobody counted them, no task can.
+            lossy = not counted and self.losses.allowed and self._is_trimmed(stream, after)
+            return [EntryRange(stream, after, last, held.count - lossy, owned=True, counted=counted)]
         found = self._left_of(PendingRange(stream, last, after), held.count, held.owned and not self.narrowed)
         if self.narrowed:
             return found
@@ -61,6 +64,11 @@ class Replay:
             return [EntryRange(stream, after, last, held.count, owned=True)]
         self._compare(stream, held.count, found, f"above {after} up to {last}")
         return found
+
+    def _is_trimmed(self, stream: str, after: StreamId) -> bool:
+        """Whether the stream has no entry up to this one any more, so that some above it may be gone, too."""
+        first = stream_states(self.server, [stream])[stream].first
+        return first is None or first > after
 
     def _left_of(self, ours: PendingRange, count: int, spare: bool = False) -> list[EntryRange]:
         """What is still pending. Nothing is where the group is gone: an error, unless losses are allowed or the stream

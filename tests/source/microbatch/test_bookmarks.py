@@ -121,6 +121,23 @@ def test_what_is_trimmed_before_a_task_reads_it_is_told_once_the_batch_is_commit
     assert lost(again) == 0, "a checkpoint knows it"
 
 
+def test_a_batch_that_is_read_again_tells_the_sink_that_entries_may_be_gone(
+    server: Server, client: redis.Redis
+) -> None:
+    """An exactly-once sink has rows of it that do not come again."""
+    ids = spread(client, 300)
+    one = estimating(server, **LENIENT)
+    at = one.latestOffset(one.initialOffset(), FIFTY)
+    end = one.latestOffset(at, FIFTY)
+
+    def lossy() -> set[bool]:
+        return {share.batch.lossy for share in estimating(server, **LENIENT).partitions(at, end)}  # type: ignore[attr-defined]
+
+    assert lossy() == {False}
+    trim(client, ids, ids.index(at["streams"]["s"]) + 5)
+    assert lossy() == {True}
+
+
 def test_what_is_deleted_amid_a_batch_is_told_too(server: Server, client: redis.Redis) -> None:
     ids = spread(client, 300)
     one = estimating(server)
@@ -203,6 +220,36 @@ def test_positions_that_an_older_version_kept_are_where_the_query_goes_on(
     assert found == list(range(20 if has_checkpoint else 0, 50))
     assert client.keys("rstream:start:*") == []
     assert standing(client)[1:] == (50, 0)
+
+
+def test_a_server_that_has_lost_a_batch_and_its_notes_is_noticed_without_a_number(server: Server) -> None:
+    """The end of the batch was an estimate, and nobody can tell how many entries it had."""
+    with server.client() as raw, server.client(decode_responses=True) as client:
+        spread(client, 300)
+        one = estimating(server)
+        first = one.latestOffset(at := one.initialOffset(), ALL)
+        assert len(read(one, at, first)) == 300
+        assert one.latestOffset(first, ALL) == first
+        dump = raw.dump("s")
+        assert dump is not None
+        pipe = client.pipeline(transaction=False)
+        for n in range(300, 500):
+            pipe.xadd("s", {"n": n})
+        pipe.execute()
+        second = one.latestOffset(first, FIFTY)
+        assert second["counts"]["s"] == {"read": 300, "added": 500, "before": True}
+        assert read(one, first, second)[0] == 300
+        stop_all()
+        for key in ("s", *raw.keys("rstream:notes:*")):
+            raw.delete(key)
+        raw.restore("s", 0, dump)
+        with pytest.raises(DataLossError, match="1 entries or more .the server cannot tell how many. that the server"):
+            estimating(server).latestOffset(second, ALL)
+        lenient = estimating(server, **LENIENT)
+        later = lenient.latestOffset(second, ALL)
+        assert lost(lenient) == 1
+        add(client, 9, first=900)
+        assert [n for batch in drain(lenient, None, later) for n in batch] == list(range(900, 909))
 
 
 def test_a_server_that_has_lost_what_was_read_is_noticed_though_the_group_is_a_batch_behind(server: Server) -> None:
