@@ -81,8 +81,8 @@ class Mender:
                 mended.void.add(stream)  # somebody has set the group back to an older copy of the checkpoint
             if state is None:
                 self._gone(mended, stream, head, logged)
-            elif self.left is not None:
-                if stream in begin.positions and state.last_delivered not in (logged, self.left.get(stream)):
+            elif self.left is not None and stream in begin.positions:
+                if state.last_delivered not in (logged, self.left.get(stream)):
                     self._elsewhere(mended, stream, head, state, logged)
             elif state.last_delivered < logged:
                 self._below(mended, stream, head, state, logged)

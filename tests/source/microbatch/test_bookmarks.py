@@ -222,6 +222,26 @@ def test_positions_that_an_older_version_kept_are_where_the_query_goes_on(
     assert standing(client)[1:] == (50, 0)
 
 
+def test_an_older_copy_of_the_checkpoint_that_does_not_know_a_stream_is_refused(
+    server: Server, client: redis.Redis
+) -> None:
+    """The group has moved on over entries that the copy has not read, and no position of the copy sets it back."""
+    options = {**NO_ACK, "streamsPattern": "o:*"}
+    looking = replace(SMALL, look_every=0.0)
+    add(client, 5, "o:1")
+    one = reader(server, limits=looking, **options)
+    older = one.latestOffset(one.initialOffset(), ALL)
+    add(client, 3, "o:2", first=100)
+    end = one.latestOffset(older, ALL)
+    assert read(one, older, end) == [100, 101, 102]
+    assert one.latestOffset(end, ALL) == end
+    with pytest.raises(
+        DataLossError, match="stream 'o:2', and consumer 'spark' .* it is an older copy of the checkpoint"
+    ):
+        reader(server, limits=looking, **options).latestOffset(older, ALL)
+    assert drain(reader(server, limits=looking, **options, **LENIENT), None, older) == [[100, 101, 102]]
+
+
 def test_a_server_that_has_lost_a_batch_and_its_notes_is_noticed_without_a_number(server: Server) -> None:
     """The end of the batch was an estimate, and nobody can tell how many entries it had."""
     with server.client() as raw, server.client(decode_responses=True) as client:
