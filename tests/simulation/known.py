@@ -12,7 +12,7 @@ KNOWN: dict[str, str] = {
     r"^(silent|pending) \| pending .*entries taken from us": "entries are claimed from a query while it takes a batch",
     r"^silent \| passed over .*group (set forward|made anew).*others read": "others read from a group that was moved",
     r"^silent \| trimmed \| .*others read.*trimmed": "a shared group is trimmed while the query takes a batch",
-    r"^silent \| trimmed \| .*entries taken from us.*trimmed": "a group that is shared meanwhile is set by hand, and trimmed",
+    r"^silent \| trimmed \| .*entries taken from us.*trimmed": "a shared group is set by hand, its stream trimmed",
     r"^(early|silent) .*entries given to us.*evicted committed": "entries are handed over, the commit mark is gone",
     r"^reordered .*(checkpoint set back|server set back)": "batches are made anew after a set-back",
 }
