@@ -65,7 +65,8 @@ class Inputs:
         there = set(found)
         self._dead &= there
         self._others &= there
-        unknown = [name for name in found if name not in self._dead | self._others]
+        known = self._dead | self._others
+        unknown = [name for name in found if name not in known]
         dead, others = divide(server, unknown, self._limits)
         for name in sorted(dead):
             _log.info("stream %r matches the pattern and holds dead letters: it is not read", name)

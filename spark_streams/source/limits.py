@@ -39,7 +39,8 @@ class Limits:
     look_every: seconds between two looks for streams that match the pattern
 
     An idle query (microbatch.idle):
-    idle_wait: seconds that one call of latestOffset waits at most; Spark stops a query between two calls
+    idle_wait: seconds that one call of latestOffset waits at most; Spark stops a query between two calls. After a
+        batch the calls wait less at first (Idle.batch_ran)
     idle_look: seconds between two looks at streams and groups that get no entries; 0: each call looks
     idle_look_each: the same, for each stream: a look takes three commands per stream
 
@@ -79,7 +80,7 @@ class Limits:
     claim_page: int = 1_000
     come_back: int = 20_000
     look_every: float = 2.0
-    idle_wait: float = 0.1
+    idle_wait: float = 0.2
     idle_look: float = 5.0
     idle_look_each: float = 1.0
     sweep_streams: int = 500

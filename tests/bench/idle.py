@@ -8,9 +8,11 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.bench.client import RawClient
 from tests.bench.row import Row
 from tests.bench.servers import Running, running
 from tests.bench.spark import SCHEMA, entries, session
@@ -45,36 +47,53 @@ def idle_query(server: Running, streams: int) -> Iterator[Any]:
             client.close()
 
 
-def commands(server: Running) -> int:
-    """How many commands the server has carried out."""
-    client = server.client()
-    told = client.call("INFO", "stats").decode()
-    client.close()
-    return int(told.partition("total_commands_processed:")[2].split()[0])
+@dataclass(frozen=True)
+class Idleness:
+    """What a second without an entry takes: commands, and percent of a core by process."""
+
+    commands: float
+    server: float
+    source: float  # the source's Python processes on the driver
+    jvm: float  # Spark's driver
 
 
-def processor_seconds() -> float:
-    """What the source's Python processes on the driver have computed so far."""
-    total = 0.0
+def _info(client: RawClient, section: str) -> dict[str, str]:
+    lines = client.call("INFO", section).decode().splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def _processor_seconds(pid: int | str) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / _TICKS
+
+
+def _so_far(server: Running, client: RawClient) -> list[float]:
+    """Commands that the server has carried out, and processor seconds of the server, the source and the JVM."""
+    source = jvm = 0.0
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if folder.name.isdigit() and b"streaming_source_runner" in (folder / "cmdline").read_bytes():
-                words = (folder / "stat").read_text().rpartition(")")[2].split()
-                total += (int(words[11]) + int(words[12])) / _TICKS
-    return total
+            if folder.name.isdigit():
+                command = (folder / "cmdline").read_bytes()
+                if b"streaming_source_runner" in command:
+                    source += _processor_seconds(folder.name)
+                elif b"org.apache.spark.deploy.SparkSubmit" in command:
+                    jvm += _processor_seconds(folder.name)
+    done = float(_info(client, "stats")["total_commands_processed"])
+    return [done, _processor_seconds(server.pid), source, jvm]
 
 
-def per_second(server: Running, streams: int, count: Callable[[], float]) -> float:
-    """How much `count` grows in a second of idleness."""
-    with idle_query(server, streams):
-        before, begun = count(), time.monotonic()
+def idleness(server: Running, streams: int) -> Idleness:
+    """What a query over so many streams takes while nothing comes."""
+    with idle_query(server, streams), contextlib.closing(server.client()) as client:
+        before, begun = _so_far(server, client), time.monotonic()
         time.sleep(SECONDS)
-        return (count() - before) / (time.monotonic() - begun)
+        after, seconds = _so_far(server, client), time.monotonic() - begun
+    commands, *busy = [(end - start) / seconds for start, end in zip(before, after, strict=True)]
+    return Idleness(commands, *[100 * part for part in busy])
 
 
-def processor(server: Running, streams: int) -> float:
-    """Percent of a core that the source's Python processes on the driver take."""
-    return 100 * per_second(server, streams, processor_seconds)
+def _figure(taken: Callable[[], Idleness], name: str) -> float:
+    return float(getattr(taken(), name))
 
 
 def first_entry(server: Running) -> list[float]:
@@ -106,15 +125,21 @@ def rows(stack: contextlib.ExitStack) -> list[Row]:
     """All rows of the group."""
     server = stack.enter_context(running("redis-server"))
     latencies = functools.cache(lambda: first_entry(server))
-    found = [
-        Row("P26", f"idle: commands a second, {count:,} streams", f"{SECONDS:g} s without an entry", "/s",
-            5.0, functools.partial(per_second, server, count, lambda: commands(server)), at_least=False, rounds=1)
-        for count in STREAMS
-    ] + [
-        Row("P26", f"idle: processor, {count:,} streams", "the source's Python processes on the driver", "%", 1.0,
-            functools.partial(processor, server, count), at_least=False, rounds=1)
-        for count in STREAMS
-    ]  # fmt: skip
+    quiet = f"{SECONDS:g} s without an entry"
+    figures = (
+        ("commands", "commands a second", quiet, "/s", 5.0),
+        ("server", "processor, server", quiet, "%", None),
+        ("source", "processor, source", "its Python processes on the driver", "%", None),
+        ("jvm", "processor, Spark", "the driver's JVM", "%", None),
+    )
+    found = []
+    for count in STREAMS:
+        taken = functools.cache(functools.partial(idleness, server, count))
+        found += [
+            Row("P26", f"idle: {what}, {count:,} streams", ran, unit, target, functools.partial(_figure, taken, name),
+                at_least=False, rounds=1)
+            for name, what, ran, unit, target in figures
+        ]  # fmt: skip
     ran = f"from XADD to the entry in the next stream, {SAMPLES} times after {SECONDS:g} s of idleness"
     return [
         *found,

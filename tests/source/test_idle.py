@@ -76,6 +76,25 @@ def test_an_entry_ends_the_wait_at_once(server: Server, client: redis.Redis) -> 
     producer.join()
 
 
+def test_a_call_after_a_batch_of_another_source_waits_only_briefly(server: Server, client: redis.Redis) -> None:
+    """Spark commits the offset of an idle source, too, if another source of the query has had a batch."""
+    one = reader(server, limits=replace(IDLE, idle_wait=1.0))
+    add(client, 1)
+    start = one.initialOffset()
+    at = one.latestOffset(start, ALL)
+    read(one, start, at)
+    for _ in range(10):  # each waits twice as long as the one before, up to a second
+        assert one.latestOffset(at, ALL) == at
+    since = time.monotonic()
+    assert one.latestOffset(at, ALL) == at
+    assert time.monotonic() - since > 0.9
+    for _ in range(5):
+        one.commit(at)
+        since = time.monotonic()
+        assert one.latestOffset(at, ALL) == at
+        assert time.monotonic() - since < 0.2
+
+
 def test_a_new_stream_of_the_pattern_ends_the_wait(server: Server, client: redis.Redis) -> None:
     add(client, 1, stream="a1")
     one = reader(server, limits=replace(IDLE, look_every=0.2), streamsPattern="a*")

@@ -19,6 +19,7 @@ from spark_streams.wire.address import Address
 from spark_streams.wire.blocked_read import BlockedRead
 
 _MARGIN = 0.05  # seconds that the server is given to end a blocking read by itself
+_SHORTEST = 0.01  # seconds that the first call after a batch waits; each one after it waits twice as long
 _log = logging.getLogger("spark_streams.source")
 
 
@@ -34,7 +35,8 @@ class Idle:
     ) -> None:
         self._read = BlockedRead(address)
         self._now, self._sleep = now, sleep
-        self._slice = limits.idle_wait
+        self._longest = limits.idle_wait
+        self._wait = 0.0  # seconds that the next call waits
         self._since: Offset | None = None  # the checkpoint at which the query is idle
         self._until = 0.0
 
@@ -51,20 +53,26 @@ class Idle:
                 return
         self._since, self._until = checkpoint, self._now() + seconds + _MARGIN
 
+    def batch_ran(self) -> None:
+        """Spark has run a batch. If the query has other sources, the batch may be theirs alone, and they may have more:
+        the next calls wait only briefly, because Spark asks one source after the other."""
+        self._wait = 0.0
+
     def lasts(self, checkpoint: Offset) -> bool:
         """Whether there is still nothing to ask the server for. Waits for a moment (Limits.idle_wait) at most."""
         if self._since is None or self._since != checkpoint or self._now() >= self._until:
             self._since = None
             return False
+        self._wait = min(self._longest, max(_SHORTEST, 2 * self._wait))
         if self._read.refused is not None:
-            self._sleep(self._slice)
+            self._sleep(self._wait)
             self._since = None
-        elif self._read.is_over(self._slice):
+        elif self._read.is_over(self._wait):
             self._since = None
             if self._read.refused is not None:
                 _log.warning(
                     "this user may not use XREAD (%s): while there are no entries the query asks the server %.0f times "
-                    "a second; grant +xread to make idle queries free", self._read.refused, 1 / self._slice,
+                    "a second; grant +xread to make idle queries free", self._read.refused, 1 / self._longest,
                 )  # fmt: skip
         return self._since is not None
 

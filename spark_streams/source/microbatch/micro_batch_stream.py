@@ -194,6 +194,7 @@ class MicroBatchStream:
     def commit(self, end: Offset) -> None:
         """Acknowledge up to `end`, unless that is done or under way. The same code as in `next` (S3)."""
         self._check_owner(end)
+        self._idle.batch_ran()
         end = self._groups.as_moved(end)  # a stream that was made anew may have lower IDs: they are not of this batch
         if self._acknowledging.is_done(end):
             return
