@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -33,18 +33,18 @@ PACKAGE = Path(spark_streams.__file__).parent
 
 
 class Tracer:
-    """The files of the package whose functions are called, in all threads."""
+    """The files of the package whose functions are called, in this thread and in all that it starts."""
 
     def __init__(self) -> None:
-        self.files = set[str]()
+        self._into: set[str] | None = None
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
-            self.files.add(frame.f_code.co_filename)
+        if event == "call" and self._into is not None:
+            self._into.add(frame.f_code.co_filename)
 
     @contextmanager
-    def tracing(self) -> Iterator[None]:
-        """Add what is called in this block."""
+    def watching(self) -> Iterator[None]:
+        """Watch the threads of this block."""
         threading.setprofile(self)
         sys.setprofile(self)
         try:
@@ -53,10 +53,20 @@ class Tracer:
             sys.setprofile(None)
             threading.setprofile(None)
 
-    def entered(self) -> list[str]:
-        """Their names within the package, sorted."""
-        paths = [Path(name) for name in self.files]
-        return sorted(str(path.relative_to(PACKAGE)) for path in paths if path.is_relative_to(PACKAGE))
+    @contextmanager
+    def tracing(self, files: set[str] | None) -> Iterator[None]:
+        """Add to these files what is called in this block; None: nothing."""
+        self._into = files
+        try:
+            yield
+        finally:
+            self._into = None
+
+
+def _named(files: set[str]) -> list[str]:
+    """Return their names within the package, sorted."""
+    paths = [Path(name) for name in files]
+    return sorted(str(path.relative_to(PACKAGE)) for path in paths if path.is_relative_to(PACKAGE))
 
 
 def trace(url: str) -> tuple[list[str], list[str]]:
@@ -64,28 +74,28 @@ def trace(url: str) -> tuple[list[str], list[str]]:
     source = SourceOptions.parse({"url": url, "streams": "in", "group": "g", "startingOffsets": "earliest"})
     sink = SinkOptions.parse({"url": url, "stream": "out"})
     schema = pa.schema([("n", pa.int64())])
-    trigger, whole = Tracer(), Tracer()
-    with redis.Redis.from_url(url) as client:
+    tracer, trigger, whole = Tracer(), set[str](), set[str]()
+    with redis.Redis.from_url(url) as client, tracer.watching():
         client.xadd("in", {"n": 0})
         reader = StreamReader(source, Columns(schema, True, source.mode, source.column_name_of_corrupt_record))
         writer = BatchWriter(sink, StructType().add("n", LongType()), False, of_query=True)
         begin = reader.initialOffset()
         for number in range(4):
             is_traced = number == 3
-            with trigger.tracing() if is_traced else nullcontext():
+            with tracer.tracing(trigger if is_traced else None):
                 end = reader.latestOffset(begin, ReadMaxRows(UNLIMITED))
                 if number:
                     reader.commit(begin)
                 parts = reader.partitions(begin, end)
-            with whole.tracing() if is_traced else nullcontext():
+                reader.batches.worker.wait()
+            with tracer.tracing(whole if is_traced else None):
                 rows = [page for part in parts for page in reader.read(part)]
                 written = writer.write_part_of(writer.batch_of("q", number), iter(rows))
                 writer.commit([written])
             begin = end
             client.xadd("in", {"n": number + 1})
         reader.stop()
-    whole.files |= trigger.files
-    return trigger.entered(), whole.entered()
+    return _named(trigger), _named(whole | trigger)
 
 
 def main() -> int:

@@ -31,7 +31,7 @@ from spark_streams.source.recovery.poison_record import note_try, tried_key
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.shard_sets import require_not_in_shards_since, require_shards_of, with_shards
-from spark_streams.source.task.read_partition import read_task
+from spark_streams.source.task.read_partition import Told, read_task
 from spark_streams.source.task_notes import Writer
 from spark_streams.spark.read_limits import (
     ReadAllAvailable,
@@ -264,10 +264,8 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 server.run(lambda connection: tell_the_sink(connection, NARROWED, *self._batch_names()))
             elif batch.lossy:
                 server.run(lambda connection: tell_the_sink(connection, LOSSY, *self._batch_names()))
-            fail = self._options.fail_on_data_loss
-            yield from read_task(
-                server, member, task, self._columns, fail, lost, counted, unreadable, found, self._limits
-            )
+            told, fail = Told(lost, counted, unreadable, found), self._options.fail_on_data_loss
+            yield from read_task(server, member, task, self._columns, told, fail, self._limits)
 
     def _say_here(self, report: ColumnReport, why: RStreamError) -> None:
         """The server does not take a note on columns. No query ends for want of it, and none waits."""

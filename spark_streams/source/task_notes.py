@@ -41,6 +41,7 @@ _LETTER, _LOST, _COLUMNS, _READ = b"letter", b"lost", b"columns", b"read"
 _BATCH = b"batch"  # the field that names the batch whose notes the hash holds
 _RECEIPT = b"receipt"  # a kind that earlier versions left beside their notes; it says nothing any more
 _NewNote = tuple[str, bytes, bytes]  # stream, field, value
+_Notes = dict[bytes, FailedEntry | ColumnReport | int]  # what notes say, by their fields
 
 
 def notes_key(stream: str, member: Membership) -> bytes:
@@ -114,6 +115,14 @@ class Destination:
 
 
 @dataclass(frozen=True)
+class Opened:
+    """The notes that were opened for a batch (`open_notes`). streams: theirs; may_miss: whether they may be gone."""
+
+    streams: Collection[str] = ()
+    may_miss: bool = False
+
+
+@dataclass(frozen=True)
 class Collected:
     """deleted: streams whose notes were deleted before they were taken; lost: entries that were gone, letters: entries
     posted as dead letters, retried: entries that wait for another try, all per stream; columns: what tasks found out
@@ -131,48 +140,49 @@ def collect(
     member: Membership,
     streams: Sequence[str],
     token: str,
-    letters_to: str | None,
-    opened: Collection[str] = (),
-    may_miss: bool = False,
+    letters_to: Destination,
+    opened: Opened = Opened(),
     limits: Limits = LIMITS,
-    retries: int = 0,
 ) -> Collected:
     """Take the notes of the batch with this token, which is committed; what other batches left is void.
-
-    opened: streams whose notes were opened for the batch; retries: how often an entry is tried again before it is a
-    dead letter.
 
     Raises ServerError; InvalidOptionError if there are letters and nothing says where they go; DataLossError if notes
     were deleted and none `may_miss`: then those that are left are still there.
     """
     keys = {stream: notes_key(stream, member) for stream in streams}
-    asked = [("HGET", key, _BATCH) if stream in opened else ("EXISTS", key) for stream, key in keys.items()]
+    asked = [("HGET", key, _BATCH) if stream in opened.streams else ("EXISTS", key) for stream, key in keys.items()]
     replies = dict(zip(keys, server.execute_all(asked), strict=True))
     # If the field names another batch, that one was read later: these notes were taken, and the checkpoint is set back.
-    taken = Collected([stream for stream in keys if stream in opened and replies[stream] is None])
-    if taken.deleted and not may_miss:
+    taken = Collected([stream for stream in keys if stream in opened.streams and replies[stream] is None])
+    if taken.deleted and not opened.may_miss:
         raise _notes_are_deleted(server, member, taken.deleted[0])
-    there = [stream for stream, reply in replies.items() if reply or stream in opened]
+    there = [stream for stream, reply in replies.items() if reply or stream in opened.streams]
     for stream in there:
         for page in _pages(server, keys[stream], limits.note_page):
-            _take(server, member, stream, token, Destination(letters_to, retries), page, taken, limits)
+            notes = _notes_of(page, keys[stream], stream, member, token)
+            _take(server, member, stream, letters_to, notes, taken, limits)
+            others = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
+            if others:
+                server.execute("HDEL", keys[stream], *others)
     return taken  # each page was removed; the field `batch` stays, for whoever asks for the same notes again
+
+
+def _notes_of(page: Mapping[bytes, bytes], key: bytes, stream: str, member: Membership, token: str) -> _Notes:
+    """What the notes on a page say that are of the batch with this token, by their fields."""
+    mine = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
+    return {field: _read(member, stream, Note(key, field, value)) for field, value in mine.items()}
 
 
 def _take(
     server: Server,
     member: Membership,
     stream: str,
-    token: str,
     letters_to: Destination,
-    page: Mapping[bytes, bytes],
+    notes: _Notes,
     taken: Collected,
     limits: Limits,
 ) -> None:
-    """Take a page of notes; what they say is added to `taken`."""
-    key = notes_key(stream, member)
-    mine = {field: value for field, value in page.items() if field.startswith(token.encode() + b" ")}
-    notes = {field: _read(member, stream, Note(key, field, value)) for field, value in mine.items()}
+    """Post the letters of a page of notes; what the others say is added to `taken`."""
     found = sorted((n for n in notes.values() if isinstance(n, FailedEntry)), key=lambda one: StreamId.parse(one.id))
     origin = origin_of(stream)
     taken.lost[stream] += sum(note for note in notes.values() if isinstance(note, int))
@@ -187,9 +197,6 @@ def _take(
             )
         post(server, to, member.group, some, limits.dead_letters)
         (taken.letters if to == letters_to.letters else taken.retried)[origin] += len(some)
-    others = [field for field in page if not isinstance(notes.get(field), FailedEntry)]
-    if others:
-        server.execute("HDEL", key, *others)
 
 
 def _attempts(entry: FailedEntry) -> int:

@@ -29,8 +29,8 @@ T = TypeVar("T")
 class Session:
     """One connection at a time, made when it is needed. Not for two threads at once. Closes as a context manager.
 
-    what: for whom, in messages; is_known: somebody has been connected to the address, so it is right; lost:
-    called when a connection is given up; greet: called with each new one, and may refuse it by an error.
+    what: for whom, in messages; is_known: somebody has been connected to the address, so it is right; greet:
+    called with each new one, and may refuse it by an error.
     """
 
     def __init__(
@@ -38,14 +38,12 @@ class Session:
         address: Address,
         what: str = "the stream server",
         is_known: bool = False,
-        lost: Callable[[], None] = lambda: None,
         greet: Callable[[Server], None] = lambda server: None,
     ) -> None:
         self.address = address
         patience = address.patience
         self.backoff = Backoff(patience.limit if is_known else patience.first_connection, patience)
         self._what = what
-        self._lost = lost
         self._greet = greet
         self._in_doubt = not is_known
         self._server: Server | None = None
@@ -143,7 +141,6 @@ class Session:
         mistrust(self.address)
         if not isinstance(error, ReplyError) or wants_new_connection(error):
             self.close()
-            self._lost()
         self.wait(error)
 
     def wait(self, why: RStreamError | ReplyError) -> None:

@@ -24,7 +24,7 @@ from spark_streams.ids import StreamId
 from spark_streams.source.limits import LIMITS
 from spark_streams.source.membership import Membership
 from spark_streams.source.recovery.dead_entries import DeadEntries, dead_letter
-from spark_streams.source.task_notes import collect, notes_key
+from spark_streams.source.task_notes import Destination, collect, notes_key
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, pack
 from spark_streams.wire.patience import Patience
@@ -126,7 +126,7 @@ class Lives:
         self._collect_noted()
 
     def _collect_noted(self) -> None:
-        self._as_driver(lambda server: collect(server, MEMBER, ["s"], "t", DEAD, limits=OF_THE_QUERY))
+        self._as_driver(lambda server: collect(server, MEMBER, ["s"], "t", Destination(DEAD), limits=OF_THE_QUERY))
         assert not self._noted()
 
     def bury(self) -> None:

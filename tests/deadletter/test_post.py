@@ -19,7 +19,7 @@ from spark_streams.errors import IdsExhaustedError, RowTooLargeError, ServerRepl
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.source.membership import Membership
 from spark_streams.source.recovery import dead_entries
-from spark_streams.source.task_notes import collect, notes_key
+from spark_streams.source.task_notes import Destination, collect, notes_key
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, ReplyError, pack
 from tests.deadletter.making import DEAD, envelopes, numbers
@@ -83,10 +83,10 @@ def test_where_the_dead_letter_stream_has_no_ids_left_nothing_is_acknowledged(
     before = client.xrange(DEAD)
     with Connection(Address.parse(server.url)) as connection:
         with pytest.raises(IdsExhaustedError, match=f"stream 'dead' at .* cannot take 3 more: .*{last}"):
-            collect(connection, MEMBER, ["s"], "t", DEAD)
+            collect(connection, MEMBER, ["s"], "t", Destination(DEAD))
         assert (pending_count(client), client.xrange(DEAD)) == (3, before)
         client.rename(DEAD, "full")
-        assert collect(connection, MEMBER, ["s"], "t", DEAD).letters == {"s": 3}
+        assert collect(connection, MEMBER, ["s"], "t", Destination(DEAD)).letters == {"s": 3}
     assert (pending_count(client), numbers(server, DEAD)) == (0, [0, 1, 2])
 
 
@@ -240,7 +240,7 @@ def test_where_rights_are_taken_away_within_the_transaction_the_entries_are_pend
 
         def all_of(connection: Connection) -> object:
             if found_by == "note":
-                return collect(connection, MEMBER, ["s"], "t", DEAD).letters
+                return collect(connection, MEMBER, ["s"], "t", Destination(DEAD)).letters
             return dead_entries.dead_letter(connection, "g", given_up, DEAD)
 
         try:
@@ -273,10 +273,10 @@ def test_where_ids_run_out_within_the_transaction_the_entries_are_pending_again(
         with pytest.raises(
             ServerReplyError, match="2 dead letters of stream 's', .* as before: .*: ERR The stream has"
         ):
-            collect(connection, MEMBER, ["s"], "t", DEAD)
+            collect(connection, MEMBER, ["s"], "t", Destination(DEAD))
         assert (pending_count(client), numbers(server, DEAD)) == (2, [-1, 0])
         client.rename(DEAD, "full")
-        assert collect(connection, MEMBER, ["s"], "t", DEAD).letters == {"s": 2}
+        assert collect(connection, MEMBER, ["s"], "t", Destination(DEAD)).letters == {"s": 2}
     assert (pending_count(client), numbers(server, DEAD)) == (0, [1, 2])
 
 
@@ -292,7 +292,7 @@ def test_a_transaction_that_is_carried_out_late_and_one_that_stands_for_it_post_
 
     def all_of(connection: Connection) -> None:
         if found_by == "note":
-            collect(connection, MEMBER, ["s"], "t", DEAD)
+            collect(connection, MEMBER, ["s"], "t", Destination(DEAD))
         else:
             dead_entries.dead_letter(connection, "g", given_up, DEAD)
 

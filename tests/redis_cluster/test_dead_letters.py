@@ -18,7 +18,7 @@ from spark_streams.deadletter.redrive_plan import RedriveOptions
 from spark_streams.ids import StreamId
 from spark_streams.keys import retry_stream, returned_stream, slot_of
 from spark_streams.source.membership import Membership
-from spark_streams.source.task_notes import collect, notes_key
+from spark_streams.source.task_notes import Destination, collect, notes_key
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection import pack
@@ -46,7 +46,7 @@ def test_each_dead_letter_is_posted_once_wherever_the_driver_dies(cluster: Redis
 
     def act() -> None:
         with connect(Address.parse(cluster.url)) as server:
-            collect(server, MEMBER, ["s"], "t", DEAD)
+            collect(server, MEMBER, ["s"], "t", Destination(DEAD))
 
     def check() -> None:
         assert sorted(numbers(cluster.server, DEAD)) == list(range(COUNT))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from spark_streams.wire.address import Address
@@ -19,7 +20,7 @@ class SimulatedBeside:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._jobs: deque[Callable[[Connection], object]] = deque()
+        self._jobs: deque[tuple[Callable[[Connection], object], Future[object]]] = deque()
         self._errors: list[Exception] = []
         self._actor: Actor | None = None
         self._server: Connection | None = None
@@ -27,15 +28,16 @@ class SimulatedBeside:
     def __reduce__(self) -> tuple[Any, ...]:
         return SimulatedBeside, (self._address,)
 
-    def submit(self, job: Callable[[Connection], object]) -> None:
+    def submit(self, job: Callable[[Connection], object]) -> Future[object]:
         """Run this after what was submitted before."""
-        world = world_of["now"]
-        self._jobs.append(job)
+        world, result = world_of["now"], Future[object]()
+        self._jobs.append((job, result))
         if self._actor is None or self._actor.done:
             self._actor = Actor(self._work, counts=True)
             world.helpers.append(self._actor)
         if world.setup.pace < 0:
             world.let_work(self._actor)
+        return result
 
     def wait(self) -> None:
         """Until all that was submitted has run. Raises the first error."""
@@ -55,13 +57,14 @@ class SimulatedBeside:
 
     def _work(self) -> None:
         while self._jobs:
-            job = self._jobs.popleft()
+            job, result = self._jobs.popleft()
             try:
                 if self._server is None:
                     self._server = Connection(self._address)
-                job(self._server)
+                result.set_result(job(self._server))
             except Exception as error:  # noqa: BLE001 - whoever waits gets it
                 self._errors.append(error)
+                result.set_exception(error)
                 if self._server is not None:
                     self._server.close()
                     self._server = None

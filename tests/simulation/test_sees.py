@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,10 +15,10 @@ from spark_streams.sink.opening import _Opening
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.entry_counts import Counts
 from spark_streams.source.group.loss_account import LossAccount
+from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.batch_contents import ContentsChooser
-from spark_streams.source.microbatch.current_batch import CurrentBatch
-from spark_streams.source.microbatch.query_state import RunMemory
-from spark_streams.source.microbatch.trigger import Trigger
+from spark_streams.source.microbatch.query_state import Observer, RunState
+from spark_streams.source.microbatch.trigger import Trigger, Triggered
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.wire.connection import Connection
@@ -26,6 +27,7 @@ from tests.simulation.patched import product
 from tests.simulation.plan import NEVER_AHEAD, Plan, Setup
 from tests.simulation.run import run
 from tests.simulation.step import Step
+from tests.simulation.world import CONSUMER, GROUP
 
 pytestmark = pytest.mark.chaos
 
@@ -57,10 +59,10 @@ MADE_ANEW = [plan("trigger", more(3), Step("remake", how=0.0), "trigger")]
 def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
     honest = Trigger.next
 
-    def early(self: Trigger, server: Connection, begin: Offset, most: int | None) -> CurrentBatch | None:
-        batch = honest(self, server, begin, most)
-        acknowledge(server, self._subscription.member, [PendingRange("s:0", MAX_ID)])
-        return batch
+    def early(self: Trigger, server: Connection, *given: Any) -> Triggered:
+        found = honest(self, server, *given)
+        acknowledge(server, Membership((), GROUP, CONSUMER), [PendingRange("s:0", MAX_ID)])
+        return found
 
     patch.setattr(Trigger, "next", early)
 
@@ -80,18 +82,18 @@ def sees_losses_that_are_none(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ContentsChooser, "_left_by_a_crash", lambda *given: [])
+    patch.setattr(ContentsChooser, "_left_by_a_crash", lambda *given: {})
 
 
 def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("spark_streams.source.group.gone_or_moved.Mender._above", lambda *given: None)
-    patch.setattr(RunMemory, "_ask_what_is_left", _hardly_asks)
+    patch.setattr(Observer, "_ask_what_is_left", _hardly_asks)
 
 
-def _hardly_asks(self: RunMemory, server: Connection, begin: Offset, streams: Any) -> Any:
-    self._acknowledging.now(server, begin)
-    self._groups.account.forget(streams)
-    return self._groups.now(server, streams)
+def _hardly_asks(self: Observer, server: Connection, begin: Offset, heads: Any, groups: Any, run: RunState) -> Any:
+    acknowledged = self._acknowledging.now(server, begin, run.acknowledged)
+    self._groups.account.forget(list(groups))
+    return *self._groups.now(server, list(groups), heads), replace(run, acknowledged=acknowledged)
 
 
 def writes_each_run_anew(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import redis
 
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.limits import LIMITS, Limits
-from spark_streams.source.microbatch import prefetch
+from spark_streams.source.microbatch import reserve
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
@@ -137,14 +137,14 @@ def drain(one: StreamReader, most: int | None = None, at: dict[str, Any] | None 
 @contextlib.contextmanager
 def others_read_first(monkeypatch: pytest.MonkeyPatch, client: redis.Redis, count: int) -> Iterator[None]:
     """Between the query's look at the group and its reserving, another consumer reads."""
-    honest = prefetch.reserve
+    honest = reserve.reserve
 
     def race(*arguments: Any) -> Any:
         client.xreadgroup("g", "bob", {"s": ">"}, count=count)
         return honest(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(prefetch, "reserve", race)
+        patch.setattr(reserve, "reserve", race)
         yield
 
 

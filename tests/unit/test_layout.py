@@ -196,6 +196,20 @@ def test_a_job_stands_on_public_names_of_the_package_alone(path: Path) -> None:
     assert not path.stem.startswith("_")
 
 
+def test_no_function_of_the_source_has_many_parameters() -> None:
+    """At most seven, a constructor at most six. What belongs together is a value (a frozen dataclass)."""
+    wrong = []
+    for name, tree in modules():
+        for node in ast.walk(tree):
+            if not name.startswith("source.") or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            given = node.args
+            count = sum(one.arg not in ("self", "cls") for one in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+            if count > (6 if node.name == "__init__" else 7):
+                wrong.append(f"{name}.{node.name}: {count}")
+    assert not wrong
+
+
 def circles(everywhere: bool, for_types: bool) -> set[str]:
     """The modules in a circle of imports, and those that lead into one."""
     known = dict(modules())

@@ -22,12 +22,14 @@ from dataclasses import dataclass, field, replace
 
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.retention.commit_mark import Mark, committed_key
+from spark_streams.source.membership import Membership
 from spark_streams.wire.server import Server
 
 
 @dataclass(frozen=True)
-class _InFlight:
-    """The batch that is acknowledged before it is read: arguments of `Marks.give`."""
+class InFlight:
+    """The batch that is acknowledged before it is read (at-most-once). token: its name; ends: its last entry; lowest:
+    first entry that was handed to the query; both per stream."""
 
     token: str = ""
     ends: Mapping[str, StreamId] = field(default_factory=dict)
@@ -41,98 +43,14 @@ class _InFlight:
         return replace(mark, held_above=above, given=self.ends.get(stream))
 
 
+@dataclass(frozen=True)
 class Marks:
-    """The marks of one query; `of`: per stream, as the server has them. no_ack, at_most_once: how this run reads."""
+    """What a run knows of its marks. of: per stream, as the server has them; begun: where the query begins, while there
+    is no checkpoint; in_flight: the batch that they hold."""
 
-    def __init__(self, group: str, consumer: str, no_ack: bool, at_most_once: bool) -> None:
-        self._group, self._consumer, self._no_ack = group, consumer, no_ack
-        self._holds = at_most_once
-        self.of: dict[str, Mark] = {}
-        self._begun: dict[str, StreamId] = {}  # where it begins, while there is no checkpoint
-        self._in_flight = _InFlight()
-
-    def begin(self, server: Server, positions: Mapping[str, StreamId]) -> None:
-        """The query begins here, and nothing is committed yet."""
-        if self._holds or self._no_ack:
-            self.write(server, positions)
-        else:
-            self._begun.update(positions)
-            self._lower(server, positions)
-
-    def _lower(self, server: Server, positions: Mapping[str, StreamId]) -> None:
-        """Somebody has set these groups back for a new checkpoint: what an earlier one had committed above where it
-        begins would make it look like an older copy."""
-        streams = list(positions)
-        replies = server.execute_all(
-            [("GET", committed_key(stream, self._group, self._consumer)) for stream in streams]
-        )
-        marks = {stream: Mark.parse(reply) for stream, reply in zip(streams, replies, strict=True)}
-        above = [stream for stream, mark in marks.items() if mark is not None and mark.up_to > positions[stream]]
-        server.execute_all([
-            ("SET", committed_key(stream, self._group, self._consumer), str(Mark(positions[stream])))
-            for stream in above
-        ])  # fmt: skip
-
-    def hold(self, server: Server, streams: Sequence[str]) -> None:
-        """Streams that the checkpoint does not name, before any of their entries are reserved: nothing of them is
-        committed. Where this query holds entries back, it says so."""
-        if self._holds:
-            self.write(server, {stream: MIN_ID for stream in streams if stream not in self.of})
-
-    def read(self, server: Server, streams: Sequence[str]) -> None:
-        """Ask for those that are not known yet, in one round trip."""
-        new = [stream for stream in streams if stream not in self.of]
-        replies = server.execute_all([("GET", committed_key(stream, self._group, self._consumer)) for stream in new])
-        marks = {stream: Mark.parse(reply) for stream, reply in zip(new, replies, strict=True)}
-        self.of |= {stream: mark for stream, mark in marks.items() if mark is not None}
-
-    def are_there(self, server: Server) -> bool:
-        """Whether the server has them as we have written or read them."""
-        streams = list(self.of)
-        replies = server.execute_all(
-            [("GET", committed_key(stream, self._group, self._consumer)) for stream in streams]
-        )
-        return [Mark.parse(reply) for reply in replies] == [self.of[stream] for stream in streams]
-
-    def write(self, server: Server, positions: Mapping[str, StreamId], token: str = "") -> None:
-        """All up to these entries is committed, and acknowledged as far as it is to be. token: of their batch."""
-        if token and token == self._in_flight.token:
-            self._in_flight = _InFlight()
-        marks = {stream: self._in_flight.hold(stream, self._mark(position)) for stream, position in positions.items()}
-        self._set(server, {stream: mark for stream, mark in marks.items() if self._is_new(mark, self.of.get(stream))})
-
-    def give(self, server: Server, token: str, ends: Mapping[str, StreamId], lowest: Mapping[str, StreamId]) -> None:
-        """Hold a batch until it is committed, before it is acknowledged unread (at-most-once).
-
-        token: of the batch; ends: its last entry; lowest: first entry that was handed to the query; both per stream.
-        """
-        self._in_flight = _InFlight(token, ends, lowest)
-        marks = {stream: self.of.get(stream) or self._mark(MIN_ID) for stream in {*ends, *lowest}}
-        self._set(server, {stream: self._in_flight.hold(stream, mark) for stream, mark in marks.items()})
-
-    def _mark(self, position: StreamId) -> Mark:
-        return Mark(position, position if self._holds else None, no_ack=self._no_ack)
-
-    def _set(self, server: Server, new: Mapping[str, Mark]) -> None:
-        server.execute_all([
-            ("SET", committed_key(stream, self._group, self._consumer), str(mark)) for stream, mark in new.items()
-        ])  # fmt: skip
-        self.of |= new
-
-    def _is_new(self, mark: Mark, known: Mark | None) -> bool:
-        """A checkpoint that was set back says less than the mark does, of streams that it reads no more."""
-        is_exact = mark.holds or mark.no_ack
-        return known is None or (mark != known if is_exact or known.holds or known.no_ack else mark.up_to > known.up_to)
-
-    def drop(self, server: Server, streams: Sequence[str]) -> None:
-        """These groups are set to where the checkpoint stands: the marks speak of something else."""
-        server.execute_all([("DEL", committed_key(stream, self._group, self._consumer)) for stream in streams])
-        for stream in streams:
-            self.of.pop(stream, None)
-
-    def forget(self) -> None:
-        """Take nothing for known: the server is asked again."""
-        self.of, self._begun = {}, {}
+    of: Mapping[str, Mark] = field(default_factory=dict)
+    begun: Mapping[str, StreamId] = field(default_factory=dict)
+    in_flight: InFlight = InFlight()
 
     def given(self, stream: str) -> StreamId:
         """Up to where entries may be acknowledged and were not read (at-most-once); 0-0 if none are."""
@@ -141,5 +59,92 @@ class Marks:
 
     def floor(self, stream: str) -> StreamId:
         """Up to where entries that are pending for us were handed over by another client."""
-        mark, begun = self.of.get(stream), self._begun.get(stream, MIN_ID)
+        mark, begun = self.of.get(stream), self.begun.get(stream, MIN_ID)
         return begun if mark is None else max(mark.up_to, begun)
+
+    def without(self, streams: Sequence[str]) -> Marks:
+        """The same, with the marks of these streams deleted."""
+        return replace(self, of={stream: mark for stream, mark in self.of.items() if stream not in streams})
+
+
+class CommitMarks:
+    """The marks of one query on the server, and what becomes of them. no_ack, at_most_once: how this run reads."""
+
+    def __init__(self, member: Membership, no_ack: bool, at_most_once: bool) -> None:
+        self._member, self._no_ack, self._holds = member, no_ack, at_most_once
+
+    # -- what they are next ------------------------------------------------------------------------------------------
+
+    def begun(self, marks: Marks, positions: Mapping[str, StreamId]) -> Marks:
+        """The query begins here, and nothing is committed yet."""
+        if self._holds or self._no_ack:
+            return self.committed(marks, positions)
+        return replace(marks, begun={**marks.begun, **positions})
+
+    def held(self, marks: Marks, streams: Sequence[str]) -> Marks:
+        """Nothing of these streams is committed, which the checkpoint does not name. Where this query holds entries
+        back, it says so before any of them are reserved."""
+        if not self._holds:
+            return marks
+        return self.committed(marks, {stream: MIN_ID for stream in streams if stream not in marks.of})
+
+    def committed(self, marks: Marks, positions: Mapping[str, StreamId], token: str = "") -> Marks:
+        """All up to these entries is committed, and acknowledged as far as it is to be. token: of their batch."""
+        in_flight = InFlight() if token and token == marks.in_flight.token else marks.in_flight
+        found = {stream: in_flight.hold(stream, self._mark(position)) for stream, position in positions.items()}
+        new = {stream: mark for stream, mark in found.items() if self._is_new(mark, marks.of.get(stream))}
+        return replace(marks, of={**marks.of, **new}, in_flight=in_flight)
+
+    def holding(self, marks: Marks, batch: InFlight) -> Marks:
+        """The batch is to be held until it is committed."""
+        known = {stream: marks.of.get(stream) or self._mark(MIN_ID) for stream in {*batch.ends, *batch.lowest}}
+        held = {stream: batch.hold(stream, mark) for stream, mark in known.items()}
+        return replace(marks, of={**marks.of, **held}, in_flight=batch)
+
+    def _mark(self, position: StreamId) -> Mark:
+        return Mark(position, position if self._holds else None, no_ack=self._no_ack)
+
+    def _is_new(self, mark: Mark, known: Mark | None) -> bool:
+        """A checkpoint that was set back says less than the mark does, of streams that it reads no more."""
+        is_exact = mark.holds or mark.no_ack
+        return known is None or (mark != known if is_exact or known.holds or known.no_ack else mark.up_to > known.up_to)
+
+    # -- on the server -----------------------------------------------------------------------------------------------
+
+    def read(self, server: Server, marks: Marks, streams: Sequence[str]) -> Marks:
+        """Ask for those that are not known yet, in one round trip."""
+        found = self._get(server, [stream for stream in streams if stream not in marks.of])
+        return replace(marks, of={**marks.of, **{stream: mark for stream, mark in found.items() if mark is not None}})
+
+    def are_there(self, server: Server, marks: Marks) -> bool:
+        """Whether the server has them as they are known."""
+        return self._get(server, list(marks.of)) == marks.of
+
+    def write(self, server: Server, before: Marks, after: Marks) -> None:
+        """Write what has changed."""
+        self._set(server, {stream: mark for stream, mark in after.of.items() if mark != before.of.get(stream)})
+        begun = {stream: at for stream, at in after.begun.items() if at != before.begun.get(stream)}
+        if begun:
+            self._lower(server, begun)
+
+    def _lower(self, server: Server, positions: Mapping[str, StreamId]) -> None:
+        """Somebody has set these groups back for a new checkpoint: what an earlier one had committed above where it
+        begins would make it look like an older copy."""
+        marks = self._get(server, list(positions))
+        above = [stream for stream, mark in marks.items() if mark is not None and mark.up_to > positions[stream]]
+        self._set(server, {stream: Mark(positions[stream]) for stream in above})
+
+    def _get(self, server: Server, streams: Sequence[str]) -> dict[str, Mark | None]:
+        replies = server.execute_all([("GET", self._key(stream)) for stream in streams])
+        return {stream: Mark.parse(reply) for stream, reply in zip(streams, replies, strict=True)}
+
+    def _set(self, server: Server, marks: Mapping[str, Mark]) -> None:
+        server.execute_all([("SET", self._key(stream), str(mark)) for stream, mark in marks.items()])
+
+    def _key(self, stream: str) -> bytes:
+        return committed_key(stream, self._member.group, self._member.consumer)
+
+
+def delete_marks(server: Server, member: Membership, streams: Sequence[str]) -> None:
+    """These groups are set to where the checkpoint stands: the marks speak of something else."""
+    server.execute_all([("DEL", committed_key(stream, member.group, member.consumer)) for stream in streams])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from spark_streams.errors import DataLossError
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.operator_commands import seek_command
 from spark_streams.retention.commit_mark import Mark, committed_key
-from spark_streams.source.group.commit_marks import Marks
+from spark_streams.source.group.commit_marks import delete_marks
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.gone_or_moved import Mender, vanished
 from spark_streams.source.group.group_admin import Start, create_consumers, create_groups_at, set_groups_to
@@ -33,9 +34,33 @@ from spark_streams.wire.xinfo import StreamState
 _log = logging.getLogger("spark_streams.source")
 
 
+@dataclass(frozen=True)
+class Memory:
+    """What this run knows of its groups, per stream. heads: the streams when they were last asked for; marks: up to
+    where batches are committed; ends: where groups stand above the checkpoint, with what was reserved ahead; bookmarks:
+    where this run has left them (noAck). is_known: False if the server is to be asked, as after a restart."""
+
+    heads: Mapping[str, StreamState] = field(default_factory=dict)
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    ends: Mapping[str, StreamId] = field(default_factory=dict)
+    bookmarks: Mapping[str, StreamId] = field(default_factory=dict)
+    is_known: bool = False
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """begin: the checkpoint without what the server has lost; heads, groups: the streams and their groups, which agree
+    with it; unmarked: streams whose commit marks were deleted, because they spoke of something else."""
+
+    begin: Offset
+    heads: Mapping[str, StreamState]
+    groups: dict[str, GroupState]
+    unmarked: Sequence[str]
+
+
 class GroupReconciler:
     """subscription: what is read; account: what losses are held against; no_ack: the groups are bookmarks
-    (group.bookmarks). heads: the streams when they were last asked for."""
+    (group.bookmarks)."""
 
     def __init__(self, losses: DataLoss, subscription: Subscription, account: LossAccount, no_ack: bool) -> None:
         self._losses = losses
@@ -43,7 +68,6 @@ class GroupReconciler:
         self.account = account
         self._counts = account.counts
         self._no_ack = no_ack
-        self.heads: Mapping[str, StreamState] = {}
         self._moved: dict[str, tuple[StreamId, StreamId]] = {}  # the checkpoint's position, and what it is now
         self._passed: dict[str, StreamId] = {}  # up to where this run goes on without what nobody was given
 
@@ -51,52 +75,48 @@ class GroupReconciler:
     def _member(self) -> Membership:
         return self._subscription.member
 
-    def reconciled(
-        self,
-        server: Server,
-        begin: Offset,
-        streams: Sequence[str],
-        marks: Marks,
-        ends: Mapping[str, StreamId],
-        left: Mapping[str, StreamId],
-        afresh: bool,
-    ) -> tuple[Offset, dict[str, GroupState]]:
-        """The groups as they are, once they agree with the checkpoint, and the checkpoint without streams that are
-        gone. marks: up to where batches are committed; ends: where groups stand above the checkpoint, with what was
-        reserved ahead; left: where this run has left bookmarks; afresh: nothing is known of what an earlier run did.
+    def reconciled(self, server: Server, begin: Offset, streams: Sequence[str], memory: Memory) -> Reconciled:
+        """The groups as they are, once they agree with the checkpoint.
 
         Raises DataLossError, GroupMissingError, StreamStateError, GroupSharedError.
         """
-        begin = self.as_moved(begin)
+        begin, afresh = self.as_moved(begin), not memory.is_known
         if afresh:
             for stream, known in begin.counts.items():
                 self._counts.of.setdefault(stream, known)
-        self.heads, groups = fetch_state(server, self._member, streams, self.heads)
-        begin = self._without_vanished(server, begin, groups)
-        read = RowsRead(server, self._member, self._losses, {} if afresh else self._counts.of)
-        begin = read.counted(begin, self.heads, groups)
+        heads, groups = fetch_state(server, self._member, streams, memory.heads)
+        if self._subscription.by_pattern:
+            begin = self._without_vanished(server, begin, heads, groups)
+        if any(count.before for count in begin.counts.values()):
+            read = RowsRead(server, self._member, self._losses, {} if afresh else self._counts.of)
+            begin = read.counted(begin, heads, groups)
         was_no_ack = begin.no_ack and afresh and not self._no_ack
         if self._no_ack:
             self._require_alone(groups)
         if was_no_ack:
             self._require_none_above(server, begin, groups)
-        bookmarks = {} if afresh and (self._no_ack or was_no_ack) else left if self._no_ack else None
-        mender = Mender(server, self._member, self._losses, self._counts, marks.of, ends, bookmarks)
-        mended = mender.run(begin, self.heads, groups)
-        create_groups_at(server, self._member, mended.made)
-        set_groups_to(server, self._member, {**mended.moved, **mended.forward})
-        lowered = self._lower(begin, mended.begin)
-        marks.drop(server, [*{*mended.made, *mended.moved, *lowered, *mended.void}])
-        if mended.made or mended.moved or mended.forward:
-            states = self.now(server, list(groups))
-        else:
-            states = {stream: state for stream, state in groups.items() if state is not None}
-        create_consumers(server, self._member, [stream for stream, state in states.items() if not state.known])
+        bookmarks = {} if afresh and (self._no_ack or was_no_ack) else memory.bookmarks if self._no_ack else None
+        mender = Mender(server, self._member, self._losses, self._counts, memory.marks, memory.ends, bookmarks)
+        mended = mender.run(begin, heads, groups)
+        moved = {**mended.moved, **mended.forward}
+        if mended.made:
+            create_groups_at(server, self._member, mended.made)
+        if moved:
+            set_groups_to(server, self._member, moved)
+        unmarked = [*{*mended.made, *mended.moved, *self._lower(begin, mended.begin), *mended.void}]
+        if unmarked:
+            delete_marks(server, self._member, unmarked)
+        states = {stream: state for stream, state in groups.items() if state is not None}
+        if mended.made or moved:
+            heads, states = self.now(server, list(groups), heads)
+        unknown = [stream for stream, state in states.items() if not state.known]
+        if unknown:
+            create_consumers(server, self._member, unknown)
         if self._no_ack:
             states = self._bookmarks(states, mended.begin.positions)
         elif was_no_ack:
             states = self._delivering(server, mended.begin, states)
-        return mended.begin, states
+        return Reconciled(mended.begin, heads, states, unmarked)
 
     def as_moved(self, begin: Offset) -> Offset:
         """The checkpoint, with the positions that this run goes on from (failOnDataLoss=false)."""
@@ -114,20 +134,19 @@ class GroupReconciler:
         self._moved |= moved
         return [stream for stream, (was, now) in moved.items() if now < was]
 
-    def _without_vanished(self, server: Server, begin: Offset, groups: dict[str, GroupState | None]) -> Offset:
-        """The checkpoint without streams of a pattern that are gone, which are read no more; taken from `groups`, too.
-        Raises DataLossError where that is not allowed and they had entries for us."""
-        if not self._subscription.by_pattern:
-            return begin
-        gone = [stream for stream in groups if not self.heads[stream].exists]
+    def _without_vanished(
+        self, server: Server, begin: Offset, heads: dict[str, StreamState], groups: dict[str, GroupState | None]
+    ) -> Offset:
+        """The checkpoint without streams of a pattern that are gone, which are read no more; taken from `heads` and
+        `groups`, too. Raises DataLossError where that is not allowed and they had entries for us."""
+        gone = [stream for stream in groups if not heads[stream].exists]
         for stream in gone:
             left = self._counts.forget(stream)
             had_some = begin[stream] > MIN_ID or (left is not None and left.added > left.read)
             if had_some and not self._losses.allowed:
                 raise missing(server, self._member, stream, stream_too=True)
             vanished(self._losses, stream, left)
-            del groups[stream]
-        self.heads = {stream: head for stream, head in self.heads.items() if stream in groups}
+            del heads[stream], groups[stream]
         return begin.without(gone) if gone else begin
 
     @staticmethod
@@ -176,15 +195,18 @@ class GroupReconciler:
                 found[stream] = state._replace(last_delivered=position, entries_read=start.read, lag=None)
         return found
 
-    def now(self, server: Server, streams: Sequence[str]) -> dict[str, GroupState]:
-        """The groups as they are. Raises GroupMissingError, DataLossError where one is gone."""
-        self.heads, groups = fetch_state(server, self._member, streams, self.heads)
+    def now(
+        self, server: Server, streams: Sequence[str], known: Mapping[str, StreamState]
+    ) -> tuple[dict[str, StreamState], dict[str, GroupState]]:
+        """The streams and their groups as they are. known: the streams when they were last asked for. Raises
+        GroupMissingError, DataLossError where one is gone."""
+        heads, groups = fetch_state(server, self._member, streams, known)
         states = {}
         for stream, state in groups.items():
             if state is None:
-                raise missing(server, self._member, stream, not self.heads[stream].exists)
+                raise missing(server, self._member, stream, not heads[stream].exists)
             states[stream] = state
-        return self._bookmarks(states, {}) if self._no_ack else states
+        return heads, self._bookmarks(states, {}) if self._no_ack else states
 
     def explain(
         self,

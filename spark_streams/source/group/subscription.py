@@ -56,6 +56,8 @@ class Subscription:
         self._expected = ExpectedStreams(options)
         self.retries = Retries(options, limits)
         self._is_first_trigger = True
+        self._asked: tuple[str, ...] = ()  # the streams whose entries that come back were looked for last
+        self._come_back: Sequence[str] = ()  # where these stand
         self._dropped: set[str] = set()  # streams of the checkpoint that the options name no more, and that are gone
         self.made: dict[str, Start] = {}  # where this run has made groups
         self.late: Mapping[str, Start] = {}  # whose groups are made with the first trigger
@@ -137,32 +139,46 @@ class Subscription:
         StreamMissingError.
         """
         if self.by_pattern:
-            self._create_late(server, begin, at_once)
+            if at_once or self.late:
+                self._create_late(server, begin, at_once)
             if look and (at_once or self._now() - self._last_look >= self._limits.look_every):
                 self._find(server, begin)
             if at_once and begin.token:
                 self._begin_at_first(server, [s for s in self.member.streams if s not in begin.positions])
             streams = tuple(sorted({*self.member.streams, *filterfalse(is_returned, begin.streams)}))
-            self._expected.check_pattern(server, streams)
+            if at_once:
+                self._expected.check_pattern(server, streams)
         else:
-            # Streams that the query was given since; the others' groups must be there, or something is lost.
             streams = self.member.streams
-            self._check_expected(server, [s for s in streams if not begin.token or s not in begin.positions])
-            self._create_late(server, begin, at_once)
             new = [stream for stream in streams if stream not in begin.positions]
-            self.made |= create_groups(server, self.member, new, self._options.starting_offsets)
-        self._tell_where_it_begins(server, begin)
+            if at_once:
+                # Streams that the query was given since; the others' groups must be there, or something is lost.
+                self._check_expected(server, new if begin.token else streams)
+            if at_once or self.late:
+                self._create_late(server, begin, at_once)
+            if new:
+                self.made |= create_groups(server, self.member, new, self._options.starting_offsets)
+        if at_once:
+            self._tell_where_it_begins(server, begin)
+        streams = (*streams, *self._returned(server, streams, begin, look, at_once))
+        self.hold(server, streams)
+        self._lease.keep_only(streams)
+        return streams
+
+    def _returned(
+        self, server: Server, streams: Sequence[str], begin: Offset, look: bool, at_once: bool
+    ) -> Sequence[str]:
+        """The streams in which entries have come back for another try. They are looked for at each trigger if entries
+        may come back in time (retryDelay), else only if the streams are new."""
         if at_once:
             self.retries.forget()
         # A stream that the pattern finds no more may have left entries that come back, or have.
         left = [origin_of(stream) for stream in begin.streams if is_returned(stream)] if self.by_pattern else []
-        streams = (
-            *streams,
-            *self.retries.look(server, [*streams, *left], begin, self._limits.come_back if look else 0),
-        )
-        self.hold(server, streams)
-        self._lease.keep_only(streams)
-        return streams
+        asked = (*streams, *left)
+        if at_once or self._options.retry_delay or asked != self._asked:
+            self._asked = asked
+            self._come_back = self.retries.look(server, asked, begin, self._limits.come_back if look else 0)
+        return self._come_back
 
     def _tell_where_it_begins(self, server: Server, begin: Offset) -> None:
         """Once a run, with its first trigger: the query has no checkpoint, and its group existed, so that

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
@@ -23,34 +24,31 @@ class BackgroundWorker:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        self._submitted = 0
+        self._jobs: queue.SimpleQueue[tuple[Job, Future[object]] | None] = queue.SimpleQueue()
+        self._submitted: list[Future[object]] = []
         self._thread: threading.Thread | None = None
 
     def __reduce__(self) -> tuple[type[BackgroundWorker], tuple[Address]]:
         return BackgroundWorker, (self._address,)
 
-    def submit(self, job: Job) -> None:
-        """Run this after what was submitted before, also where that has failed."""
+    def submit(self, job: Job) -> Future[object]:
+        """Run this after what was submitted before, also where that has failed. Return what becomes of it."""
         if self._thread is None:
             # A daemon: a process that ends does not wait for it.
             self._thread = threading.Thread(target=self._work, name="rstream-beside", daemon=True)
             self._thread.start()
-        self._jobs.put(job)
-        self._submitted += 1
+        result = Future[object]()
+        self._jobs.put((job, result))
+        self._submitted.append(result)
+        return result
 
     def wait(self) -> None:
         """Until all that was submitted since the last call has run.
 
         Raises what went wrong in the thread, the first error where there are several: StreamStateError, ServerError.
         """
-        errors: list[Exception] = []
-        while self._submitted:
-            error = self._done.get()
-            self._submitted -= 1
-            if error is not None:
-                errors.append(error)
+        submitted, self._submitted = self._submitted, []
+        errors = [error for error in [result.exception() for result in submitted] if error is not None]
         if errors:
             raise errors[0]
 
@@ -63,18 +61,17 @@ class BackgroundWorker:
 
     def _work(self) -> None:
         server: Server | None = None
-        while (job := self._jobs.get()) is not None:
-            error: Exception | None = None
+        while (given := self._jobs.get()) is not None:
+            job, result = given
             try:
                 if server is None:
                     server = connect(self._address)
                 server.renew_login()
-                job(server)
-            except Exception as raised:  # noqa: BLE001 - whoever waits gets it
-                error = raised
+                result.set_result(job(server))
+            except Exception as error:  # noqa: BLE001 - whoever waits gets it
                 if server is not None:
                     server.close()  # in the middle of a reply, perhaps
                     server = None
-            self._done.put(error)
+                result.set_exception(error)
         if server is not None:
             server.close()

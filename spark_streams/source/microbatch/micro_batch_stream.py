@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from spark_streams.errors import DataLossError, GroupMissingError, OffsetError
+from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, StreamStateError
 from spark_streams.keys import origin_of
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
@@ -36,27 +38,44 @@ from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.microbatch.admission import Admission
 from spark_streams.source.microbatch.background import BackgroundWorker
 from spark_streams.source.microbatch.batch_contents import ContentsChooser
-from spark_streams.source.microbatch.current_batch import CurrentBatch
 from spark_streams.source.microbatch.idle import Idle
-from spark_streams.source.microbatch.query_state import RunMemory
+from spark_streams.source.microbatch.prefetch import Ahead
+from spark_streams.source.microbatch.query_state import Observer, RunState
 from spark_streams.source.microbatch.remove import Removing
 from spark_streams.source.microbatch.replay import Replay
+from spark_streams.source.microbatch.reserve import Reserving
 from spark_streams.source.microbatch.trigger import Trigger
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Plan, tasks
+from spark_streams.source.recovery.claim import Claims
 from spark_streams.source.recovery.dead_entries import DeadEntries, dead_letter
 from spark_streams.source.recovery.poison_batch import PoisonBatch
-from spark_streams.source.room import Room
+from spark_streams.source.recovery.poison_pieces import held_by
+from spark_streams.source.recovery.poison_record import Remembered
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task_notes import open_notes, void
 from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
-from spark_streams.wire.xinfo import stream_states
+from spark_streams.wire.xinfo import StreamState, stream_states
 
 _TRIES = 5  # how often a trigger may find that something has vanished under it (failOnDataLoss=false)
 _log = logging.getLogger("spark_streams.source")
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CurrentBatch:
+    """end: its offset, whose token names it; ranges: what it holds, None until that is known; is_new: this run has made
+    it; is_counted: this run's attempt at it was counted; is_opened: this run has opened its notes (task_notes); is_cut:
+    its entries were set aside, and what is left of it is less (source.recovery.poison_batch)."""
+
+    end: Offset
+    ranges: list[EntryRange] | None = None
+    is_new: bool = False
+    is_counted: bool = False
+    is_opened: bool = False
+    is_cut: bool = False
 
 
 class MicroBatchStream:
@@ -74,41 +93,27 @@ class MicroBatchStream:
         self._options = options
         self._limits = limits
         self._no_ack = options.no_ack
-        self._server = Session(
-            options.address,
-            f"group {options.group!r}",
-            lost=self._begin_afresh,
-            greet=self._greet,
-        )
+        self._server = Session(options.address, f"group {options.group!r}", greet=self._greet)
         self.worker = worker or BackgroundWorker(options.address)
         self.counters = RunCounters()
         losses = self._losses = DataLoss(not options.fail_on_data_loss, self.counters.lost)
         subscription = self._subscription = Subscription(options, now, limits)
-        account = LossAccount(losses, subscription)
-        groups = self._groups = GroupReconciler(losses, subscription, account, self._no_ack)
-        poison = self._poison = PoisonBatch(options.max_deliveries, self._dead_letter, losses, limits)
+        groups = self._groups = GroupReconciler(losses, subscription, LossAccount(losses, subscription), options.no_ack)
+        poison = self._poison = PoisonBatch(options.max_deliveries, self.member, self._dead_letter, losses, limits)
         removing = self._removing = Removing(options, subscription.retries, now, limits)
-        acks = self._acknowledging = Acknowledging(
-            self.worker, options, self.member, losses, self.counters, removing, limits
-        )
+        acks = self._acknowledging = Acknowledging(options, self.member, losses, self.counters, removing, limits)
         admission = self._admission = Admission(options, now, first_at_once)
-        contents = self._contents = ContentsChooser(
-            options, subscription, groups, admission, poison, losses, self.counters, self._dead_letter, limits
-        )
-        memory = self._memory = RunMemory(
-            options,
-            subscription,
-            groups,
-            acks,
-            admission,
-            self.worker,
-            contents.forget,
-            limits,
-        )
-        room = Room.of_options(options)
+        claims = Claims(options, subscription, losses, self.counters, self._dead_letter, limits)
+        reserving = Reserving(self.member, admission, limits)
+        contents = ContentsChooser(options, groups.account, poison, claims, reserving)
+        observer = self._observer = Observer(options, subscription, groups, acks, admission, limits)
+        self._trigger = Trigger(options, observer, groups, contents, acks, losses)
         self._idle = Idle(options.address, now, limits)
-        self._trigger = Trigger(options, subscription, memory, groups, contents, acks, admission, room, losses, limits)
+        self._is_idle = False
         self._current: CurrentBatch | None = None
+        self._run = RunState.unknown()
+        self._ahead: Future[object] | None = None  # what is being reserved for the next trigger
+        self._heads: Mapping[str, StreamState] = {}  # at the last trigger, for reports
 
     def _greet(self, server: Server) -> None:
         """Refuse a server on which the query would lose entries in silence."""
@@ -123,7 +128,8 @@ class MicroBatchStream:
     @property
     def reserved_ahead(self) -> int:
         """How many entries are reserved for the batch after the current one, once that is done."""
-        return self._memory.reserved_ahead
+        ahead = None if self._ahead is None else self._ahead.result()
+        return sum(ahead.pending().values()) if isinstance(ahead, Ahead) else 0
 
     @property
     def knows_fields(self) -> bool:
@@ -138,29 +144,37 @@ class MicroBatchStream:
 
     def first(self) -> Offset:
         """Where a query without a checkpoint starts; the group pins it on the server, so it may be asked again (S2)."""
-        return self._again_where_something_vanishes(self._first)
+        return self._again_where_something_vanishes(lambda server, run: (self._first(server), run))
 
     def until_now(self) -> None:
         """The run ends at what the streams hold now (AvailableNow)."""
-        self._server.run(self._until_now)
+        self._ask(self._until_now)
 
     def next(self, begin: Offset, most: int | None) -> Offset | None:
         """Acknowledge up to `begin`, reserve the next batch of at most `most` entries, and return its end; None where
         there is nothing."""
         self._check_owner(begin)
         self._server.rest()
-        if self._idle.lasts(begin) and not self._server.run(self._subscription.has_changed):
+        was_idle, self._is_idle = self._is_idle, False
+        if was_idle and self._idle.lasts(begin) and not self._ask(self._subscription.has_changed):
+            self._is_idle = True
             return None
-        has_settled = self._acknowledging.is_done(begin)
-        batch = self._again_where_something_vanishes(lambda server: self._trigger.next(server, begin, most))
+        has_settled = self._run.acknowledged.covers(begin)
+        batch = self._again_where_something_vanishes(lambda server, run: self._triggered(server, begin, most, run))
         self._admission.looked()
         if batch is None:
+            if not was_idle:
+                self._idle.batch_ran()
             if has_settled:  # else this trigger has acknowledged a batch, and the next one sees what came of it
-                last = {stream: head.last for stream, head in self._groups.heads.items()}
+                last = {stream: head.last for stream, head in self._heads.items()}
                 self._idle.begin(begin, last, self._seconds_until_due())
+                self._is_idle = True
             return None
-        self._losses.logged()
-        self._groups.account.logged()
+        if batch.end.held:
+            self._admission.made()
+        if self._losses.unlogged:
+            self._losses.logged()
+            self._groups.account.logged()
         self._current = batch
         return batch.end
 
@@ -172,43 +186,47 @@ class MicroBatchStream:
             return Plan([], narrowed=False)
         batch = self._current
         if batch is None or batch.end != end:
-            batch = self._current = CurrentBatch(end)
+            batch = CurrentBatch(end)
         try:
             if not batch.is_counted and not (batch.is_new and self._options.max_deliveries is None):
                 # Once a run: Spark plans a batch again for each action on it. One of an earlier run may have been cut
                 # by that run, whatever maxDeliveries is now.
-                batch.is_cut = self._server.run(lambda server: self._count_attempt(server, begin, end))
-                batch.is_counted = True
-            if batch.ranges is None:
-                batch.ranges = self._ranges_after_a_restart(batch)
+                is_cut = self._step(lambda server, run: self._count_attempt(server, begin, end, run))
+                batch = self._current = replace(batch, is_cut=is_cut, is_counted=True)
+            ranges = self._ranges_after_a_restart(batch) if batch.ranges is None else batch.ranges
+            batch = self._current = replace(batch, ranges=ranges)
         except GroupMissingError:
-            self._server.run(lambda server: self._require_groups(server, begin, end))
+            self._ask(lambda server: self._require_groups(server, begin, end))
             raise
         if end.notes and not batch.is_opened:  # once a run: it would hide that they were deleted
-            self._server.run(lambda server: open_notes(server, self.member, end.taken_from, end.token))
-            batch.is_opened = True
-        size = self._admission.size([entries.count for entries in batch.ranges])
-        tells_the_sink = batch.is_cut or self._poison.tells_the_sink(end)
-        return Plan.of(tasks(batch.ranges, size, self._options.ordered, self._limits), tells_the_sink)
+            self._ask(lambda server: open_notes(server, self.member, end.taken_from, end.token))
+            self._current = replace(batch, is_opened=True)
+        size = self._admission.size([entries.count for entries in ranges])
+        # What earlier runs wrote, and a batch that was not cut does not have, belongs to others: as long as pieces are
+        # held, they are still to come.
+        remembered = self._run.remembered
+        holds_pieces = (remembered.may_hold and remembered.holds_some) or bool(end.claimed and held_by(end))
+        planned = tasks(ranges, size, self._options.ordered, self._limits)
+        return Plan.of(planned, narrowed=batch.is_cut or holds_pieces)
 
     def commit(self, end: Offset) -> None:
         """Acknowledge up to `end`, unless that is done or under way. The same code as in `next` (S3)."""
         self._check_owner(end)
-        self._idle.batch_ran()
+        if self._is_idle:
+            self._idle.batch_ran()
         end = self._groups.as_moved(end)  # a stream that was made anew may have lower IDs: they are not of this batch
-        if self._acknowledging.is_done(end):
+        if self._run.acknowledged.covers(end):
             return
         try:
-            self._server.run(lambda server: self._commit(server, end))
+            self._step(lambda server, run: self._commit(server, end, run))
         except (GroupMissingError, DataLossError):
             # It vanished since: the next trigger says what is lost with it, and acknowledges the rest.
             if not self._losses.allowed:
                 raise
-            self._begin_afresh()
 
     def reported(self) -> dict[str, object]:
         """Where the streams end, what this run has lost, claimed and given up so far, and the bad values in it."""
-        heads = {stream: state.last for stream, state in self._groups.heads.items()}
+        heads = {stream: state.last for stream, state in self._heads.items()}
         offset = Offset(self.member.group, self.member.consumer, heads)
         waiting = self._subscription.retries.waiting()
         return {**offset.to_json(), **self.counters.to_json(), **({"waiting": waiting} if waiting else {})}
@@ -226,31 +244,63 @@ class MicroBatchStream:
         if self._admission.until is not None or not limits.idle_look:
             return 0.0
         due = [
-            max(limits.idle_look, limits.idle_look_each * len(self._groups.heads)),
+            max(limits.idle_look, limits.idle_look_each * len(self._heads)),
             self._admission.seconds_until_due(),
             self._subscription.retries.seconds_until_due(),
             self._removing.seconds_until_due(),
         ]
-        if self._memory.others_have_pending:
+        if self._run.others_have_pending:
             due.append(limits.idle_look if self._options.claim_idle is None else self._options.claim_idle / 10_000)
         return max(0.0, min(due))
 
     # -- how it is answered --------------------------------------------------------------------------------------
 
-    def _again_where_something_vanishes(self, step: Callable[[Server], T]) -> T:
+    def _step(self, step: Callable[[Server, RunState], tuple[T, RunState]]) -> T:
+        """Run a step with what this run knows. It returns what is known then; if it raises anything, nothing is."""
+
+        def attempt(server: Server) -> T:
+            run, self._run = self._run, RunState.unknown()
+            result, self._run = step(server, run)
+            return result
+
+        return self._server.run(attempt)
+
+    def _ask(self, question: Callable[[Server], T]) -> T:
+        """The same for a step that leaves what is known as it is."""
+        return self._step(lambda server, run: (question(server), run))
+
+    def _again_where_something_vanishes(self, step: Callable[[Server, RunState], tuple[T, RunState]]) -> T:
         """Where that is allowed: another try says what is lost with it."""
         for _ in range(_TRIES - 1):
             try:
-                return self._server.run(step)
+                return self._step(step)
             except (GroupMissingError, DataLossError):
                 if not self._losses.allowed:
                     raise
-                self._begin_afresh()
-        return self._server.run(step)
+        return self._step(step)
 
-    def _begin_afresh(self) -> None:
-        """Take nothing for known: the server is asked, as after a restart."""
-        self._memory.begin_afresh()
+    def _triggered(
+        self, server: Server, begin: Offset, most: int | None, run: RunState
+    ) -> tuple[CurrentBatch | None, RunState]:
+        """Run a trigger, and begin what is done beside the tasks."""
+        found = self._trigger.next(server, begin, most, self._settled(run))
+        for job in found.jobs:
+            self.worker.submit(job)
+        if found.ahead is not None:
+            self._ahead = self.worker.submit(found.ahead.work)
+        self._heads = found.run.heads
+        return None if found.end is None else CurrentBatch(found.end, found.ranges, is_new=True), found.run
+
+    def _settled(self, run: RunState) -> RunState:
+        """What this run knows once all is finished that was begun beside the tasks."""
+        reserving, self._ahead = self._ahead, None
+        try:
+            self.worker.wait()
+        except StreamStateError:
+            # A stream or group is gone: what follows says which, and whether that is allowed.
+            return RunState.unknown()
+        ahead = None if reserving is None else reserving.result()
+        return replace(run, ahead=ahead) if isinstance(ahead, Ahead) and run.is_known else run
 
     def _first(self, server: Server) -> Offset:
         self._subscription.join(server)
@@ -262,10 +312,14 @@ class MicroBatchStream:
         self._subscription.join(server)  # Spark asks for this before it asks where the query begins
         self._admission.until = stream_states(server, self._subscription.until_now(server))
 
-    def _commit(self, server: Server, end: Offset) -> None:
-        if self._memory.wait_for_worker() is not None:
-            self._begin_afresh()  # what was reserved ahead stays pending, and is found as what a crash has left
-        self._acknowledging.now(server, RowsRead(server, self.member, self._losses, {}).counted(end, {}, {}))
+    def _commit(self, server: Server, end: Offset, run: RunState) -> tuple[None, RunState]:
+        run = self._settled(run)
+        if run.ahead is not None:
+            run = RunState.unknown()  # it stays pending, and is found as what a crash has left
+        if not run.is_known:  # what other clients handed over is told from the batch by the marks
+            run = self._observer.with_marks(server, run, end.streams)
+        counted = RowsRead(server, self.member, self._losses, {}).counted(end, {}, {})
+        return None, replace(run, acknowledged=self._acknowledging.now(server, counted, run.acknowledged))
 
     def _require_groups(self, server: Server, begin: Offset, end: Offset) -> None:
         """Raises GroupMissingError or DataLossError for the first group of a batch that is gone; the message names the
@@ -275,17 +329,18 @@ class MicroBatchStream:
             if state is None:
                 raise missing(server, self.member, stream, not heads[stream].exists, begin[stream])
 
-    def _count_attempt(self, server: Server, begin: Offset, end: Offset) -> bool:
+    def _count_attempt(self, server: Server, begin: Offset, end: Offset, run: RunState) -> tuple[bool, RunState]:
         """Count this run's attempt at a batch; where too many have died of it, it is set aside. Whether it is cut."""
         self._subscription.hold(server, end.streams)
         try:
-            return self._poison.attempt(server, self.member, begin, end)
+            is_cut, known = self._poison.attempt(server, begin, end, run.remembered)
         except (GroupMissingError, DataLossError):
             if not self._losses.allowed:
                 raise
             _, states = fetch_state(server, self.member, end.streams)
             gone = [stream for stream, state in states.items() if state is None]
-            return self._poison.attempt(server, self.member, begin, end, gone)
+            is_cut, known = self._poison.attempt(server, begin, end, Remembered(), gone)
+        return is_cut, replace(run, remembered=known)
 
     def _ranges_after_a_restart(self, batch: CurrentBatch) -> list[EntryRange]:
         """What a batch holds that an earlier run has made."""
@@ -293,14 +348,13 @@ class MicroBatchStream:
             told = batch.end.to_json()
             _log.warning("a batch that a crash interrupted is given up (delivery=at-most-once): %s", told)
             return []
-        return self._server.run(lambda server: self._read_again(server, batch))
+        return self._ask(lambda server: self._read_again(server, batch))
 
     def _read_again(self, server: Server, batch: CurrentBatch) -> list[EntryRange]:
         end = batch.end
         self._subscription.hold(server, end.streams)
         void(server, self.member, end.streams)
-        listed = not end.no_ack
-        replay = Replay(server, self.member, self._losses, listed, self._admission.size, self._limits, batch.is_cut)
+        replay = Replay(server, self.member, self._losses, self._admission.size, self._limits, batch.is_cut)
         return replay.ranges(end)
 
     def _dead_letter(self, entries: DeadEntries) -> None:

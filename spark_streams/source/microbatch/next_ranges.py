@@ -59,19 +59,20 @@ class _Wanted:
 
 
 class NextRanges:
-    """The ranges of one query's batches. It remembers what it has planned and not read."""
+    """The ranges of one batch. courses: what is planned and not read, per stream."""
 
-    def __init__(self, admission: Admission, ordered: bool, limits: Limits) -> None:
+    def __init__(self, admission: Admission, ordered: bool, limits: Limits, courses: Mapping[str, Course]) -> None:
         self._admission = admission
         self._ordered = ordered
         self._limits = limits
-        self._courses: dict[str, Course] = {}
+        self._courses = dict(courses)
 
-    def forget(self) -> None:
-        """Take nothing for known."""
-        self._courses = {}
+    @property
+    def courses(self) -> Mapping[str, Course]:
+        """What is planned now for the batches after this one."""
+        return self._courses
 
-    def choose(
+    def new_entries(
         self,
         server: Server,
         heads: Mapping[str, StreamState],

@@ -35,26 +35,27 @@ class Removing:
         self._retries = retries
         self._now = now
         self._limits = limits
-        self.forget()
-
-    def forget(self) -> None:
-        """Take nothing for known, as after a restart."""
-        self._is_first = True
         self._behind: set[str] = set()  # streams with entries that another group or consumer is not done with
         self._next_look = 0.0
+
+    def due(self, up_to: Offset, is_first: bool) -> set[str]:
+        """The streams to sweep now that all up to here is in the commit log and acknowledged, or is about to be.
+        is_first: nothing is known of what was swept."""
+        if is_first:
+            self._forget()
+        streams = self.due_later()
+        if is_first:
+            streams |= self._retries.returned
+        if up_to.token:  # else the query begins: nothing of its input streams is committed
+            streams |= {*(up_to.streams if is_first else up_to.taken_from)}
+        return {stream for stream in streams if self._sweeper_of(stream) is not None}
+
+    def _forget(self) -> None:
+        """Take nothing for known: the server may be another one."""
+        self._behind, self._next_look = set(), 0.0
         for sweeper in (self._inputs, self._returned):
             if sweeper is not None:
                 sweeper.forget()
-
-    def due(self, up_to: Offset) -> set[str]:
-        """The streams to sweep now that all up to here is in the commit log and acknowledged, or is about to be."""
-        streams = self.due_later()
-        if self._is_first:
-            streams |= self._retries.returned
-        if up_to.token:  # else the query begins: nothing of its input streams is committed
-            streams |= {*(up_to.streams if self._is_first else up_to.taken_from)}
-            self._is_first = False
-        return {stream for stream in streams if self._sweeper_of(stream) is not None}
 
     def due_later(self) -> set[str]:
         """The streams to look at again, with a batch or without."""

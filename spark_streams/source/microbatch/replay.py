@@ -19,13 +19,12 @@ from spark_streams.wire.xinfo import stream_states
 
 @dataclass(frozen=True)
 class Replay:
-    """size: entries a task, for a batch of so many; listed: False if nothing is pending (noAck), and the stream itself
-    has the batch; narrowed: the batch is what is left of it (source.recovery.poison_batch)."""
+    """size: entries a task, for a batch of so many; narrowed: the batch is what is left of it
+    (source.recovery.poison_batch)."""
 
     server: Server
     member: Membership
     losses: DataLoss
-    listed: bool
     size: Callable[[Sequence[int]], int]
     limits: Limits
     narrowed: bool = False
@@ -42,18 +41,22 @@ class Replay:
                 found += ranges
         for stream, held in end.shares.items():
             if held.after < end[stream]:
-                known = end.counts.get(stream)
-                is_counted = bool(end.counts) and not (known is not None and known.before)
-                found += self._share(stream, held.after, end[stream], held, is_counted)
+                if end.no_ack:
+                    known = end.counts.get(stream)
+                    is_counted = bool(end.counts) and not (known is not None and known.before)
+                    found += self._unlisted(stream, end[stream], held, is_counted)
+                else:
+                    found += self._share(stream, held.after, end[stream], held)
         return found
 
-    def _share(self, stream: str, after: StreamId, last: StreamId, held: Share, counted: bool) -> list[EntryRange]:
-        """counted: whether the count is exact without a pending list, too: it may be an estimate, and older versions
-        could not tell."""
-        if not self.listed:
-            # Fewer than it held tells the sink that entries may be gone: where nobody counted them, no task can.
-            lossy = not counted and self.losses.allowed and self._is_trimmed(stream, after)
-            return [EntryRange(stream, after, last, held.count - lossy, owned=True, counted=counted)]
+    def _unlisted(self, stream: str, last: StreamId, held: Share, counted: bool) -> list[EntryRange]:
+        """Nothing is pending (noAck): the stream itself has the batch. counted: whether the count is exact: it may be
+        an estimate, and older versions could not tell."""
+        # Fewer than it held tells the sink that entries may be gone: where nobody counted them, no task can.
+        lossy = not counted and self.losses.allowed and self._is_trimmed(stream, held.after)
+        return [EntryRange(stream, held.after, last, held.count - lossy, owned=True, counted=counted)]
+
+    def _share(self, stream: str, after: StreamId, last: StreamId, held: Share) -> list[EntryRange]:
         found = self._left_of(PendingRange(stream, last, after), held.count, held.owned and not self.narrowed)
         if self.narrowed:
             return found

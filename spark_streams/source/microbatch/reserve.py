@@ -15,8 +15,11 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.group_state import GroupState, Reserved, read_group_state
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
+from spark_streams.source.microbatch.admission import Admission
+from spark_streams.source.room import Room, take_in_parts
 from spark_streams.wire.connection import Reply, pack
 from spark_streams.wire.server import Server
+from spark_streams.wire.xinfo import StreamState
 
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
 
@@ -27,6 +30,46 @@ class Wanted:
 
     most: int
     until: StreamId
+
+
+@dataclass(frozen=True)
+class Reserving:
+    """How one query reserves new entries: when a batch is made, or ahead of it."""
+
+    member: Membership
+    admission: Admission
+    limits: Limits
+
+    def new_entries(
+        self,
+        server: Server,
+        heads: Mapping[str, StreamState],
+        states: Mapping[str, GroupState],
+        backlog: Mapping[str, int],
+        room: Room,
+        turn: int,
+    ) -> tuple[Reserved, Room]:
+        """Reserve of each stream's backlog what there is room for; also the room that is left. Raises as `reserve`
+        does."""
+        ends = {stream: self.admission.end_of(stream, heads).last for stream in backlog}
+        now: dict[str, GroupState] = {}
+
+        def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
+            wanted = {s: Wanted(n, ends[s]) for s, n in allowed.items() if n > 0 and after[s] < ends[s]}
+            step = min(self.limits.reserve_step, self.admission.size(list(allowed.values())))
+            part = reserve(server, self.member, wanted, {**states, **now}, step, self.limits)
+            now.update(part.states)
+            return part.ranges
+
+        after = {stream: states[stream].last_delivered for stream in backlog}
+        ranges, left = take_in_parts(server, room, backlog, after, turn, take, self.limits)
+        return Reserved(ranges, now), left
+
+    def is_worth_it(self, backlog: Mapping[str, int], room: Room) -> bool:
+        """Whether the next batch, with so much room for what is left, takes a while to reserve."""
+        left, there = sum(backlog.values()), sum(room.open_to(backlog).values())
+        taken = there if room.entries is None else min(there, room.entries)
+        return taken >= self.limits.worth_ahead and not self.admission.is_too_little(left)
 
 
 def reserve(

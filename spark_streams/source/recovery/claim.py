@@ -18,6 +18,7 @@ what it does to them is for source.recovery.suspects to judge. Reading counts no
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,16 +27,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.group.data_loss import GO_ON, DataLoss
 from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
-from spark_streams.source.pending_list import PendingRange, pending_ranges
-from spark_streams.source.recovery.claim_consumers import claim_consumer, delete_claim_consumers
+from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_ranges
+from spark_streams.source.recovery.claim_consumers import delete_claim_consumers
 from spark_streams.source.recovery.dead_entries import DeadEntries
-from spark_streams.source.recovery.holders import Holder, Live, holders_of
+from spark_streams.source.recovery.holders import Holder, holders_of
 from spark_streams.source.recovery.left_claims import left_claims, that_fit
 from spark_streams.source.room import Room
+from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.sampled_size import sampled_sizes
 from spark_streams.wire.connection import ReplyError, pack
 from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, decode_pending, texts_of
@@ -44,149 +50,190 @@ from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import consumers_in
 
 _SKIP = pack("CLIENT", "REPLY", "SKIP")
+_log = logging.getLogger("spark_streams.source")
 
 
-@dataclass(frozen=True)
-class Rules:
-    """idle: milliseconds that an entry must have been left alone, None: no consumer's are claimed; released: whether
-    released entries are taken; most: deliveries after which an entry is dead, None: any number; dead_letter: what to do
-    with dead entries, None: there is no dead-letter stream; leave: told of a stream and its fatal entries that stay
-    released for want of one; lose: told of a stream, how many entries of it are gone, what became of them, and what is
-    to be done; live: which of some (stream, consumer) are queries that run."""
+class Claims:
+    """The claims of one query. dead_letter: what to do with entries that were delivered too often."""
 
-    idle: int | None
-    released: bool
-    most: int | None
-    dead_letter: Callable[[DeadEntries], None] | None
-    leave: Callable[[str, Sequence[StreamId]], None]
-    lose: Callable[[str, int, str, str], None]
-    live: Live
-    limits: Limits
+    def __init__(
+        self,
+        options: SourceOptions,
+        subscription: Subscription,
+        losses: DataLoss,
+        counters: RunCounters,
+        dead_letter: Callable[[DeadEntries], None],
+        limits: Limits,
+    ) -> None:
+        self._idle = options.claim_idle  # milliseconds that an entry must have been left alone
+        self._most = options.max_deliveries  # after which an entry is dead
+        self._subscription = subscription
+        self._losses = losses
+        self._counters = counters
+        self._dead_letter = None if options.dead_letter_stream is None else dead_letter
+        self._limits = limits
+        self._left_fatal: set[tuple[str, StreamId, int]] = set()
 
+    @property
+    def _member(self) -> Membership:
+        return self._subscription.member
 
-def take_over(
-    server: Server,
-    member: Membership,
-    states: Mapping[str, GroupState],
-    begin: Offset,
-    token: str,
-    rules: Rules,
-    room: Room,
-) -> tuple[dict[str, list[Claimed]], Room]:
-    """Claim what there is room for: per stream the consumers that now hold some, and the room that is left.
+    def take(
+        self, server: Server, states: Mapping[str, GroupState], begin: Offset, consumer: str, room: Room, released: bool
+    ) -> tuple[dict[str, list[Claimed]], Room]:
+        """Claim what there is room for: per stream the consumers that now hold some, and the room that is left.
 
-    begin: the offset before this batch, whose own claims are left alone.
-    """
-    claimed, room = that_fit(server, member, left_claims(member, states, begin), room, rules.limits)
-    if room.is_full:
+        begin: the offset before this batch, whose own claims are left alone; consumer: to claim for; released: whether
+        released entries are taken.
+        """
+        member, limits = self._member, self._limits
+        claimed, room = that_fit(server, member, left_claims(member, states, begin), room, limits)
+        if not room.is_full:
+            holders = holders_of(server, member, states, self._idle, released, self._subscription.live)
+            for stream, some in holders.items():
+                held, room = self._claim_all(server, stream, some, consumer, room)
+                if held:
+                    claimed.setdefault(stream, []).append(Claimed(consumer, held))
+        for stream, claims in claimed.items():
+            self._counters.claimed[stream] += sum(one.count for one in claims)
         return claimed, room
-    ours = claim_consumer(member.consumer, token)
-    for stream, holders in holders_of(server, member, states, rules.idle, rules.released, rules.live).items():
+
+    def ranges(self, server: Server, claimed: Mapping[str, Sequence[Claimed]], size: int) -> list[EntryRange]:
+        """What these consumers hold, which have it for a batch, as ranges of up to `size` entries. Raises
+        DataLossError."""
+        found = pending_ranges(server, self._member, claimed_ranges(claimed), size, limits=self._limits)
+        for stream, some in claimed.items():
+            for one in some:
+                held = sum(r.count for r in found if (r.stream, r.consumer) == (stream, one.consumer))
+                problem = (
+                    f"of {one.count} that {one.consumer!r} had claimed are no longer pending for it (acknowledged, "
+                    "claimed by another consumer, or XGROUP DELCONSUMER)"
+                )
+                self._losses.report(stream, max(0, one.count - held), problem, GO_ON)
+        return found
+
+    def _claim_all(
+        self, server: Server, stream: str, holders: Sequence[Holder], to: str, room: Room
+    ) -> tuple[int, Room]:
+        """Claim from all holders of a stream: how many entries are pending for the consumer then, and the room that is
+        left."""
+        member = self._member
         asked: list[bytes] = []
         taken = 0
         for holder in holders:
-            ids, count, size = _claim(server, member, stream, holder, ours, rules, room.without({stream: taken}))
+            ids, count, size = self._claim(server, stream, holder, to, room.without({stream: taken}))
             room = replace(room, size=size)
             asked += ids
             taken += count
-        if taken:
-            # Others may have acknowledged or claimed in between: what counts is what is pending for it now.
-            held = _held_by(server, member, stream, ours)
-            if held:
-                claimed.setdefault(stream, []).append(Claimed(ours, held))
-            else:
-                delete_claim_consumers(server, member, {stream: [Claimed(ours, 0)]})
-            room = room.without({stream: held})
-            gone = _gone(server, member, stream, ours, asked, rules.limits) if held < taken else 0
-            if gone:
-                problem = (
-                    f"that other consumers of group {member.group!r} had left pending or released were trimmed or "
-                    "deleted before they were claimed"
-                )
-                remedy = "they are pending no more, and the next run goes on without them"
-                rules.lose(stream, gone, problem, remedy)
-    return claimed, room
+        if not taken:
+            return 0, room
+        # Others may have acknowledged or claimed in between: what counts is what is pending for it now.
+        held = _held_by(server, member, stream, to)
+        if not held:
+            delete_claim_consumers(server, member, {stream: [Claimed(to, 0)]})
+        gone = _gone(server, member, stream, to, asked, self._limits) if held < taken else 0
+        if gone:
+            problem = (
+                f"that other consumers of group {member.group!r} had left pending or released were trimmed or "
+                "deleted before they were claimed"
+            )
+            remedy = "they are pending no more, and the next run goes on without them"
+            self._losses.report(stream, gone, problem, remedy)
+        return held, room.without({stream: held})
 
+    def _claim(
+        self, server: Server, stream: str, holder: Holder, to: str, room: Room
+    ) -> tuple[list[bytes], int, float | None]:
+        """Claim from one holder, a page at a time: the entries that were asked for (as `PendingPage.ids`), how many,
+        and the bytes that there is still room for."""
+        member, limits = self._member, self._limits
+        ids: list[bytes] = []
+        limit = room.of(stream)
+        asked, start, most = 0, MIN_ID, limits.claim_page
+        while (limit is None or asked < limit) and not room.is_full:
+            count = most if limit is None else min(most, limit - asked)
+            question = holder.question(member, stream, start, count)
+            there = server.of(stream)
+            there.request(pack(*question))
+            page = decode_pending(there.receive(), 1)[0]
+            if isinstance(page, ReplyError):
+                raise server.error_of(page, question[:3])
+            if page.last is None:
+                break
+            left, packed = self._without_dead(stream, holder, page) if holder.counts else (page.count, page.ids)
+            last, is_all = page.last, True
+            if left and room.size is not None:
+                sizes = sampled_sizes(server, {stream: _ids(packed)[0].previous()}, limits)
+                fitting = sizes[stream].fitting(room.size)
+                if fitting < left:
+                    left, packed, is_all = fitting, b"".join(arguments_of(packed)[:fitting].to_pylist()), False
+                    last = _ids(packed)[-1]
+                room = room.without({stream: left}, sizes)
+            if left:
+                send_claim(server, member, stream, To(to, holder.idle, holder.counts), left, packed)
+                ids.append(packed)
+                asked += left
+            if (is_all and page.count < count) or last == MAX_ID:
+                break
+            start = last.next()
+        return ids, asked, room.size
 
-def _claim(
-    server: Server, member: Membership, stream: str, holder: Holder, to: str, rules: Rules, room: Room
-) -> tuple[list[bytes], int, float | None]:
-    """Claim from one holder, a page at a time: the entries that were asked for (as `PendingPage.ids`), how many, and
-    the bytes that there is still room for."""
-    ids: list[bytes] = []
-    limit = room.of(stream)
-    asked, start, most = 0, MIN_ID, rules.limits.claim_page
-    while (limit is None or asked < limit) and not room.is_full:
-        count = most if limit is None else min(most, limit - asked)
-        question = holder.question(member, stream, start, count)
-        there = server.of(stream)
-        there.request(pack(*question))
-        page = decode_pending(there.receive(), 1)[0]
-        if isinstance(page, ReplyError):
-            raise server.error_of(page, question[:3])
-        if page.last is None:
-            break
-        left, packed = _without_dead(stream, holder, page, rules) if holder.counts else (page.count, page.ids)
-        last, is_all = page.last, True
-        if left and room.size is not None:
-            sizes = sampled_sizes(server, {stream: _ids(packed)[0].previous()}, rules.limits)
-            fitting = sizes[stream].fitting(room.size)
-            if fitting < left:
-                left, packed, is_all = fitting, b"".join(arguments_of(packed)[:fitting].to_pylist()), False
-                last = _ids(packed)[-1]
-            room = room.without({stream: left}, sizes)
-        if left:
-            send_claim(server, member, stream, to, holder.idle, left, packed, holder.counts)
-            ids.append(packed)
-            asked += left
-        if (is_all and page.count < count) or last == MAX_ID:
-            break
-        start = last.next()
-    return ids, asked, room.size
+    def _without_dead(self, stream: str, holder: Holder, page: PendingPage) -> tuple[int, bytes]:
+        """Hand over the entries of a page that were delivered too often, or are fatal; the others: how many, and their
+        packed ids."""
+        fatal = page.deliveries == FATAL
+        over = fatal if self._most is None else page.deliveries >= self._most
+        if not over.any():
+            return page.count, page.ids
+        ids = page.parsed_ids()
+        for is_fatal, rows in ((True, np.flatnonzero(fatal)), (False, np.flatnonzero(over & ~fatal))):
+            some = [ids[row] for row in rows]
+            if not some:
+                continue
+            if self._dead_letter is None:
+                self._leave(stream, some)
+                continue
+            dead = DeadEntries(stream, holder.consumer, some, page.deliveries[rows].tolist())
+            told = replace(dead, reason="fatal", message="marked as fatal (XNACK FATAL)") if is_fatal else dead
+            self._dead_letter(told)
+        left = arguments_of(page.ids).filter(pa.array(~over))
+        return len(left), b"".join(left.to_pylist())
+
+    def _leave(self, stream: str, ids: Sequence[StreamId]) -> None:
+        """Fatal entries stay pending if there is no dead-letter stream. One warning says so."""
+        news = (stream, ids[0], len(ids))
+        if news in self._left_fatal:
+            return
+        self._left_fatal.add(news)
+        group = self._member.group
+        _log.warning(
+            "stream %r: %d entries of group %r, from %s on, are marked as fatal (XNACK FATAL), and this query has no "
+            "deadLetterStream. They stay pending and are not read. To have them as dead letters, set deadLetterStream "
+            "and maxDeliveries; rstream pending %s --group %s --entries 20 lists them",
+            stream, len(ids), group, ids[0], stream, group,
+        )  # fmt: skip
 
 
 def _ids(packed: bytes) -> list[StreamId]:
     return [StreamId.parse(one) for one in texts_of(packed).to_pylist()]
 
 
-def _without_dead(stream: str, holder: Holder, page: PendingPage, rules: Rules) -> tuple[int, bytes]:
-    """Hand over the entries of a page that were delivered too often, or are fatal; the others: how many, and their
-    packed ids."""
-    fatal = page.deliveries == FATAL
-    over = fatal if rules.most is None else page.deliveries >= rules.most
-    if not over.any():
-        return page.count, page.ids
-    ids = page.parsed_ids()
-    for is_fatal, rows in ((True, np.flatnonzero(fatal)), (False, np.flatnonzero(over & ~fatal))):
-        some = [ids[row] for row in rows]
-        if not some:
-            continue
-        if rules.dead_letter is None:
-            rules.leave(stream, some)
-            continue
-        dead = DeadEntries(stream, holder.consumer, some, page.deliveries[rows].tolist())
-        told = replace(dead, reason="fatal", message="marked as fatal (XNACK FATAL)") if is_fatal else dead
-        rules.dead_letter(told)
-    left = arguments_of(page.ids).filter(pa.array(~over))
-    return len(left), b"".join(left.to_pylist())
+@dataclass(frozen=True)
+class To:
+    """Whom entries are claimed for. idle: milliseconds that they must have been left alone, which the server checks
+    again; counts: whether it is one more delivery (FACTS R8)."""
+
+    consumer: str
+    idle: int = 0
+    counts: bool = True
 
 
-def send_claim(
-    server: Server,
-    member: Membership,
-    stream: str,
-    to: str,
-    idle: int,
-    count: int,
-    packed: bytes,
-    counts: bool = True,
-) -> None:
-    """XCLAIM of so many ids with its reply suppressed. The idle time is checked again by the server. counts: whether it
-    is one more delivery (FACTS R8)."""
+def send_claim(server: Server, member: Membership, stream: str, to: To, count: int, packed: bytes) -> None:
+    """XCLAIM of so many packed ids, with its reply suppressed."""
     there = server.of(stream)
     there.require_silence()
-    head = pack("XCLAIM", stream, member.group, to, idle).split(b"\r\n", 1)[1]
-    words, tail = (5, b"") if counts else (6, b"$6\r\nJUSTID\r\n")
+    head = pack("XCLAIM", stream, member.group, to.consumer, to.idle).split(b"\r\n", 1)[1]
+    words, tail = (5, b"") if to.counts else (6, b"$6\r\nJUSTID\r\n")
     there.send(b"%b*%d\r\n%b%b%b" % (_SKIP, words + count, head, packed, tail))
 
 

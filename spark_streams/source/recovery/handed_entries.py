@@ -17,7 +17,7 @@ from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.pending_list import PendingRange, pending_ranges
-from spark_streams.source.recovery.claim import send_claim
+from spark_streams.source.recovery.claim import To, send_claim
 from spark_streams.source.recovery.claim_consumers import claim_consumer
 from spark_streams.wire.server import Server
 
@@ -44,9 +44,8 @@ def take_handed(
             "batches read those that maxBytesPerTrigger leaves no room for",
             entries.stream, entries.count, entries.last, member.consumer,
         )  # fmt: skip
-        send_claim(
-            server, member, entries.stream, claim_consumer(member.consumer, token), 0, entries.count, entries.ids
-        )
+        to = To(claim_consumer(member.consumer, token))
+        send_claim(server, member, entries.stream, to, entries.count, entries.ids)
     return bool(ranges)
 
 

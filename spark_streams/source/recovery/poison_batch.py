@@ -35,6 +35,7 @@ from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.poison_pieces import MARK, Held, held_apart, held_by, move
 from spark_streams.source.recovery.poison_record import (
     Failure,
+    Record,
     Remembered,
     drop_failure,
     failure_of,
@@ -51,37 +52,29 @@ _TAKEN = "are no longer pending: somebody has acknowledged or claimed them"
 
 class PoisonBatch:
     """One query's attempts at its batches. most: runs that a whole batch may kill, None: any number; dead_letter: what
-    to do with an entry that is given up; losses: told of entries that are gone while they are held."""
+    to do with an entry that is given up; losses: told of entries that are gone while they are held. known, in what
+    follows: what the run knows of the book; it is returned as it is then."""
 
     def __init__(
-        self, most: int | None, dead_letter: Callable[[DeadEntries], None], losses: DataLoss, limits: Limits
+        self,
+        most: int | None,
+        member: Membership,
+        dead_letter: Callable[[DeadEntries], None],
+        losses: DataLoss,
+        limits: Limits,
     ) -> None:
         self._most = most
+        self._member = member
         self._dead_letter = dead_letter
         self._losses = losses
         self._limits = limits
         self._run = secrets.token_hex(6)
-        self._remembered = Remembered()
-        self._may_hold = True  # something may be held apart
-
-    def forget(self) -> None:
-        """Take nothing for known: the server is asked."""
-        self._remembered.forget()
-        self._may_hold = True
-
-    def tells_the_sink(self, end: Offset) -> bool:
-        """Whether what earlier runs wrote, and a batch that was not cut does not have, belongs to others: as long as
-        pieces are held, they are still to come."""
-        return bool(held_by(end)) or self.holds_some
-
-    @property
-    def holds_some(self) -> bool:
-        """Whether pieces are held apart."""
-        return self._remembered.book is not None and bool(self._remembered.book.pieces)
 
     # -- a batch is planned --------------------------------------------------------------------------------------
 
-    def attempt(self, server: Server, member: Membership, begin: Offset, end: Offset, gone: Sequence[str] = ()) -> bool:
+    def attempt(
+        self, server: Server, begin: Offset, end: Offset, known: Remembered, gone: Sequence[str] = ()
+    ) -> tuple[bool, Remembered]:
         """Count this run's attempt at a batch, and set its entries aside if too many have died of it and the sink has
         not completed it. Return whether it is cut: less than it was.
 
@@ -90,131 +83,116 @@ class PoisonBatch:
         To be called again where it has raised. Raises GroupMissingError, ServerError, DataLossError.
         """
         if not end.held:
-            return False  # a batch of losses (microbatch.trigger)
-        book = self._remembered.load(server, end, begin).of(end.token)
+            return False, known  # a batch of losses (microbatch.trigger)
+        record = Record(server, known, end, begin)
+        book = record.book.of(end.token)
         died = book.runs - (book.run == self._run)  # the connection broke in the midst of it
-        if self._most is not None:
-            ranges = ranges_of(end.without(gone)) if died else []
-            ours = pending_ranges(server, member, ranges, _PAGE, limits=self._limits)
-            book = replace(book, runs=died + 1, run=self._run)
-            may_go_on = died < book.allows(self._most, whole=_is_whole(book, end))
-            if not ours or (book.aside is None and (may_go_on or is_done_in_the_sink(server, end))):
-                self._remembered.save(server, end, book)
-            else:
-                book = self._set_aside(server, member, end, book, ranges, ours, _promised(end.without(gone)))
-        return book.narrowed
+        if self._most is None:
+            return book.narrowed, record.known
+        ranges = ranges_of(end.without(gone)) if died else []
+        ours = pending_ranges(server, self._member, ranges, _PAGE, limits=self._limits)
+        book = replace(book, runs=died + 1, run=self._run)
+        may_go_on = died < book.allows(self._most, whole=_is_whole(book, end))
+        if not ours or (book.aside is None and (may_go_on or is_done_in_the_sink(server, end))):
+            record.save(book)
+            return book.narrowed, record.known
+        self._set_aside(server, record, book, end, ours, end.without(gone))
+        return record.book.narrowed, replace(record.known, may_hold=True)
 
     def _set_aside(
-        self,
-        server: Server,
-        member: Membership,
-        end: Offset,
-        book: Book,
-        ranges: Sequence[PendingRange],
-        ours: Sequence[EntryRange],
-        promised: Counter[str],
-    ) -> Book:
-        """Move all entries of a batch to consumers of their own; what is known then. promised: how many it had of each
-        stream."""
+        self, server: Server, record: Record, book: Book, end: Offset, ours: Sequence[EntryRange], left: Offset
+    ) -> None:
+        """Move all entries of a batch to consumers of their own. left: its end, without streams that are gone."""
         count, held = sum(entries.count for entries in ours), per_stream(ours)
         is_new, taken = book.aside is None, Counter[str]()
         if is_new:
-            taken = Counter() if book.narrowed else promised - held
+            taken = Counter() if book.narrowed else _promised(left) - held
             if not self._losses.allowed:
                 self._lose(taken, _TAKEN, GO_ON)
             _log.warning("a batch of %d entries has killed its query %d times and is set aside", count, book.runs - 1)
             failure = failure_of(server, end)
             told = failure if count == 1 else Failure()
             book = book.died(count, _is_whole(book, end), held_by(end), told.error, told.message)
-        self._remembered.save(server, end, book)
+        record.save(book)
         if is_new:
             drop_failure(server, end)
-        made = move(server, member, ranges, book.size, end.token, self._limits)
-        book = book.moved(made)
-        self._remembered.save(server, end, book)
-        self._may_hold = True
+        made = move(server, self._member, ranges_of(left), book.size, end.token, self._limits)
+        record.save(book.moved(made))
         self._lose(taken, _TAKEN, GO_ON)
         self._lose_dropped(held, made)
-        return book
 
     # -- a batch is made -----------------------------------------------------------------------------------------
 
     def next_piece(
-        self, server: Server, member: Membership, states: Mapping[str, GroupState], begin: Offset
-    ) -> dict[str, list[Claimed]]:
-        """The piece that is the next batch, if there is one. begin: what is committed, and about to be
-        acknowledged.
+        self, server: Server, states: Mapping[str, GroupState], begin: Offset, known: Remembered
+    ) -> tuple[dict[str, list[Claimed]], Remembered]:
+        """The piece that is the next batch, if there is one. begin: what is committed, and about to be acknowledged.
 
         Raises ServerError, DataLossError where entries are gone from pieces and that is not allowed.
         """
-        there = held_apart(member, states, held_by(begin))
-        if not begin.streams or not (there or self._may_hold):
-            return {}
-        known = self._remembered.load(server, begin)
+        there = held_apart(self._member, states, held_by(begin))
+        if not begin.streams or not (there or known.may_hold):
+            return {}, known
+        record = Record(server, known, begin)
         has_rows = any(share.count for share in begin.shares.values()) or any(begin.claimed.values())
-        book, missing = known.committed(begin.token, held_by(begin), has_rows).seen(there, states.keys())
+        book, missing = record.book.committed(begin.token, held_by(begin), has_rows).seen(there, states.keys())
+        before = record.book
         if missing:
             if self._losses.allowed:
-                self._remembered.save(server, begin, book)  # they are counted once
+                record.save(book)  # they are counted once
             self._lose(
                 missing,
-                f"are no longer pending for the consumers '{member.consumer}{MARK}…' that held them (acknowledged, "
-                "claimed by another consumer, or XGROUP DELCONSUMER)",
+                f"are no longer pending for the consumers '{self._member.consumer}{MARK}…' that held them "
+                "(acknowledged, claimed by another consumer, or XGROUP DELCONSUMER)",
                 GO_ON,
             )
         for guilty in list(book.guilty()):
-            book = self._give_up(server, member, guilty, begin, book)
+            book = self._give_up(server, record, guilty, book)
         while (large := book.too_large()) is not None:
-            book = self._split(server, member, large, begin, book)
+            book = self._split(server, record, large, book)
         name = book.next() if self._most is not None else book.last_resort()
         piece = _claimed(book, name)
         if self._most is None and name is not None:
             book = book.without(name)  # nobody counts any more, and it may be acknowledged before it is read
-        if book != known:
-            self._remembered.save(server, begin, book)
-        self._may_hold = bool(book.pieces)
-        return piece
+        if book != before:
+            record.save(book)
+        return piece, replace(record.known, may_hold=bool(book.pieces))
 
-    def last_resort(self, server: Server, begin: Offset) -> dict[str, list[Claimed]]:
-        """The piece that is the next batch where there is nothing else to read, if there is one. begin: as above."""
-        if not self._may_hold:
-            return {}
-        book = self._remembered.load(server, begin)
-        return _claimed(book, book.last_resort())
+    def last_resort(self, known: Remembered) -> dict[str, list[Claimed]]:
+        """The piece that is the next batch where there is nothing else to read, if there is one."""
+        return {} if known.book is None else _claimed(known.book, known.book.last_resort())
 
-    def share_of(self, backlog: int, most: int | None) -> int | None:
-        """How many new entries a batch may have, of so many: where pieces wait for others to be committed, a part."""
-        if not self.holds_some:
-            return most
+    def share_of(self, backlog: int, most: int | None) -> int:
+        """How many new entries a batch may have, of so many, while pieces wait for others to be committed: a part."""
         part = -(-backlog // PIECES)
         return part if most is None else min(part, most)
 
-    def _split(self, server: Server, member: Membership, name: str, begin: Offset, book: Book) -> Book:
+    def _split(self, server: Server, record: Record, name: str, book: Book) -> Book:
         """Cut a piece that has not died."""
         piece = book.pieces[name]
         ranges = [PendingRange(stream, MAX_ID, consumer=name) for stream in piece.entries]
         # A crash in between leaves pieces that nobody knows, and that is what they are: nobody suspects them.
-        self._remembered.save(server, begin, book.without(name))
-        made = move(server, member, ranges, -(-piece.count // PIECES), secrets.token_hex(6), self._limits)
-        delete_claim_consumers(server, member, {stream: [Claimed(name, 0)] for stream in piece.entries})
+        record.save(book.without(name))
+        made = move(server, self._member, ranges, -(-piece.count // PIECES), secrets.token_hex(6), self._limits)
+        delete_claim_consumers(server, self._member, {stream: [Claimed(name, 0)] for stream in piece.entries})
         book = book.split(name, made)
-        self._remembered.save(server, begin, book)
+        record.save(book)
         self._lose_dropped(Counter(piece.entries), made)
         return book
 
-    def _give_up(self, server: Server, member: Membership, name: str, begin: Offset, book: Book) -> Book:
+    def _give_up(self, server: Server, record: Record, name: str, book: Book) -> Book:
         """The entry that kills the query, found."""
         book = book.given_up(name)
-        self._remembered.save(server, begin, book)
+        record.save(book)
         piece = book.pieces[name]
         [stream] = piece.entries
-        for entry, _, _, deliveries in server.execute("XPENDING", stream, member.group, "-", "+", 1, name):
+        for entry, _, _, deliveries in server.execute("XPENDING", stream, self._member.group, "-", "+", 1, name):
             message = piece.message or "the query ended each time that it read this entry"
             ids = [StreamId.parse(entry)]
             _log.warning("stream %r: entry %s kills the query and is given up: %s", stream, ids[0], printable(message))
             dead = DeadEntries(stream, name, ids, [deliveries], "query", "poison", piece.error, message)
             self._dead_letter(dead)
-        delete_claim_consumers(server, member, {stream: [Claimed(name, 0)]})
+        delete_claim_consumers(server, self._member, {stream: [Claimed(name, 0)]})
         return book.without(name)
 
     # -- what is missing -----------------------------------------------------------------------------------------

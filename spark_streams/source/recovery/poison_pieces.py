@@ -15,7 +15,7 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
-from spark_streams.source.recovery.claim import send_claim
+from spark_streams.source.recovery.claim import To, send_claim
 from spark_streams.wire.server import Server
 
 MARK = "~held~"
@@ -35,9 +35,8 @@ def move(
         while page := _page(server, member, replace(pending, after=after, most=min(_PAGE, piece.room or size)), limits):
             for entries in page:
                 # Nobody is given them: that counts no delivery.
-                send_claim(
-                    server, member, entries.stream, piece.take(entries), 0, entries.count, entries.ids, counts=False
-                )
+                to = To(piece.take(entries), counts=False)
+                send_claim(server, member, entries.stream, to, entries.count, entries.ids)
                 after = entries.last
     _, states = fetch_state(server, member, sorted({pending.stream for pending in ranges}))
     held = held_apart(member, {stream: state for stream, state in states.items() if state is not None})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_streams.errors import StreamStateError
 from spark_streams.keys import CLOSED, is_returned, key_beside, record_key
@@ -21,34 +21,49 @@ class Failure:
     message: str = ""
 
 
+@dataclass(frozen=True)
 class Remembered:
-    """The book, as it is on the server, and in memory once it was asked for."""
+    """What a run knows of the book that is kept on the server. book: None if it was not asked for; key: where it is;
+    may_hold: pieces may be held apart that the book does not show."""
 
-    def __init__(self) -> None:
-        self.book: Book | None = None
-        self._key: bytes | None = None  # where it is
+    book: Book | None = None
+    key: bytes | None = None
+    may_hold: bool = True
 
-    def forget(self) -> None:
-        """Take nothing for known: the server is asked."""
-        self.book = None
+    @property
+    def holds_some(self) -> bool:
+        """Whether pieces are held apart."""
+        return self.book is not None and bool(self.book.pieces)
 
-    def load(self, server: Server, *offsets: Offset) -> Book:
-        """What is known. offsets: it stands beside the first stream of one of them, the last one before others."""
-        if self.book is None:
-            self.book, self._key = Book(), None
+
+class Record:
+    """The book of one query while a batch is planned or made. known: what the run knows of it."""
+
+    def __init__(self, server: Server, known: Remembered, *offsets: Offset) -> None:
+        """offsets: the book stands beside the first stream of one of them, the last one before others."""
+        self._server = server
+        self._offset = offsets[0]  # of the batch that is written of
+        self.known = known
+        if known.book is None:
+            self.known = replace(known, book=Book(), key=None)
             for key in dict.fromkeys(_key(offset) for offset in offsets if offset.streams):
                 text = server.execute("GET", key)
                 if text is not None:
-                    self.book, self._key = _book(key, text), key
+                    self.known = replace(known, book=_book(key, text), key=key)
                     break
-        return self.book
 
-    def save(self, server: Server, offset: Offset, book: Book) -> None:
-        """From now on that is known. offset: of the batch that it speaks of."""
-        key = _key(offset)
-        old = [("DEL", self._key)] if self._key not in (None, key) else []
-        server.execute_all([("SET", key, book.to_json()), *old])
-        self.book, self._key = book, key
+    @property
+    def book(self) -> Book:
+        """As it was read or saved last."""
+        assert self.known.book is not None
+        return self.known.book
+
+    def save(self, book: Book) -> None:
+        """From now on that is known."""
+        key, known = _key(self._offset), self.known.key
+        old = [("DEL", known)] if known not in (None, key) else []
+        self._server.execute_all([("SET", key, book.to_json()), *old])
+        self.known = replace(self.known, book=book, key=key)
 
 
 def _book(key: bytes, text: bytes) -> Book:

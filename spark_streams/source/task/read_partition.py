@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -25,10 +25,17 @@ from spark_streams.worker import settle_in
 
 _log = logging.getLogger("spark_streams.source")
 
-# Told of a run and how many of its entries are gone (failOnDataLoss=false), or were read if its count is an estimate.
-Told = Callable[[EntryRange, int], None]
-# Told of rows that do not fit the schema (mode DEADLETTER): the stream of each of their page's rows, and the rows.
-Unreadable = Callable[[str | pa.Array, Dead], None]
+
+@dataclass(frozen=True)
+class Told:
+    """Whom a task tells what it finds. lost: of a run and how many of its entries are gone (failOnDataLoss=false);
+    counted: of a run whose count is an estimate, and how many of its entries were read; unreadable: of rows that do not
+    fit the schema (mode DEADLETTER), the stream of each of their page's rows, and the rows; found: of columns."""
+
+    lost: Callable[[EntryRange, int], None]
+    counted: Callable[[EntryRange, int], None]
+    unreadable: Callable[[str | pa.Array, Dead], None]
+    found: Found
 
 
 def read_task(
@@ -36,11 +43,8 @@ def read_task(
     member: Membership,
     task: Task,
     columns: Columns,
+    told: Told,
     fail_on_data_loss: bool,
-    lost: Told,
-    counted: Told,
-    unreadable: Unreadable,
-    found: Found,
     limits: Limits = LIMITS,
 ) -> Iterator[pa.RecordBatch]:
     """The task's rows, those of a stream in its order; one page in memory, and the next on its way.
@@ -54,24 +58,24 @@ def read_task(
     settle_in()
     fetch = Fetch(server, member, task.ranges, columns.wants_deliveries, not fail_on_data_loss, limits)
     tally = ColumnTally(columns)
-    with tally.telling(found):
+    with tally.telling(told.found):
         for page in fetch.pages():
             if page.rows:
                 entries, streams, tries = _as_they_were(page)
                 decoded = columns.batch(entries, page.rows, streams, page.deliveries, tries)
                 if decoded.dead is not None:
                     # What becomes of an entry, becomes of it where it stands now.
-                    unreadable(page.streams, replace(decoded.dead, page=page.entries))
+                    told.unreadable(page.streams, replace(decoded.dead, page=page.entries))
                 tally.add(entries, page.rows, streams, decoded)
                 yield decoded.batch
             for run, count in page.ended:
                 if not run.counted:
-                    counted(run, count)
+                    told.counted(run, count)
                 if not run.counted or count >= run.count:
                     continue
                 if fail_on_data_loss:
                     raise _data_loss(member, run, count)
-                lost(run, run.count - count)
+                told.lost(run, run.count - count)
 
 
 def _as_they_were(page: Page) -> tuple[EntryPage, str | pa.Array, Tries | None]:

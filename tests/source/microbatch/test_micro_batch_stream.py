@@ -17,7 +17,7 @@ from spark_streams.errors import (
     StreamStateError,
     WrongKeyTypeError,
 )
-from spark_streams.source.microbatch import prefetch
+from spark_streams.source.microbatch import reserve
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.servers import Server, skip_where_nothing_is_counted
 from tests.source.driving import (
@@ -471,14 +471,14 @@ def test_what_others_claim_from_us_meanwhile_hides_nothing(
     start = one.initialOffset()
     first = one.latestOffset(start, ReadMaxRows(50))
     assert read(one, start, first) == list(range(50))
-    honest = prefetch.reserve
+    honest = reserve.reserve
 
     def race(*arguments: Any) -> Any:
         client.xclaim("s", "g", "bob", 0, ids[:taken])
-        monkeypatch.setattr(prefetch, "reserve", honest)
+        monkeypatch.setattr(reserve, "reserve", honest)
         return honest(*arguments)
 
-    monkeypatch.setattr(prefetch, "reserve", race)
+    monkeypatch.setattr(reserve, "reserve", race)
     found = [n for batch in drain(one, 60, first) for n in batch]
     assert found == list(range(50, 200))
     assert pending_count(client) == taken  # bob's

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError, ServerUnreachableError
-from spark_streams.source.microbatch import prefetch
+from spark_streams.source.microbatch import prefetch, reserve
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.servers import Server
@@ -159,16 +159,16 @@ def test_a_server_that_is_lost_meanwhile_is_asked_again(
     add(client, 40)
     one = reader(server)
     start = one.initialOffset()
-    honest = prefetch.reserve
+    honest = reserve.reserve
 
     def breaks(*given: Any) -> Any:
         honest(*given)
-        monkeypatch.setattr(prefetch, "reserve", honest)
+        monkeypatch.setattr(reserve, "reserve", honest)
         raise ServerUnreachableError("no stream server answers")
 
     first = one.latestOffset(start, TEN)
     assert reserved(one) == 10
-    monkeypatch.setattr(prefetch, "reserve", breaks)
+    monkeypatch.setattr(reserve, "reserve", breaks)
     second = one.latestOffset(first, TEN)
     assert read(one, first, second) == list(range(10, 20))
     assert [n for batch in drain(one, 10, second) for n in batch] == list(range(20, 40))
@@ -218,14 +218,14 @@ def test_a_query_that_ends_finishes_what_it_reserves_before_it_gives_its_lease_b
     one = reader(server)
     start = one.initialOffset()
     leases: list[bool] = []
-    honest = prefetch.reserve
+    honest = reserve.reserve
 
     def watched(*given: Any) -> Any:
         found = honest(*given)
         leases.append(bool(client.keys("rstream:lease:*")))
         return found
 
-    monkeypatch.setattr(prefetch, "reserve", watched)
+    monkeypatch.setattr(reserve, "reserve", watched)
     one.latestOffset(start, TEN)
     one.stop()
     assert leases == [True, True]

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from spark_streams.errors import GroupSharedError, StreamStateError
+from spark_streams.source.recovery.claim import Claims
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from tests.remedies import carry_out
@@ -97,7 +98,7 @@ def test_a_remedy_that_is_interrupted_is_followed_again(
     made_pending(client, ids, force=True)
     killed = reader(server, limits=NEVER_AHEAD)
     with monkeypatch.context() as patch:
-        patch.setattr("spark_streams.source.microbatch.batch_contents.take_over", lambda *_: 1 / 0)
+        patch.setattr(Claims, "take", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             killed.latestOffset(at, TEN)
     with pytest.raises(GroupSharedError, match="run it without noAck"):

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError
-from spark_streams.source.microbatch import batch_contents
+from spark_streams.source.recovery.claim import Claims
 from spark_streams.source.stream_reader import StreamReader
 from tests.servers import Server
 from tests.source.driving import ALL, add, another_reader, drain, pending_count, read, reader
@@ -140,14 +140,14 @@ def test_on_a_claim_while_its_batch_is_made(
     left_by_bob(client)
     one = reader(server, **IDLE, **(LENIENT if is_allowed else {}))
     start = one.initialOffset()
-    honest = batch_contents.take_over
+    honest = Claims.take
 
     def quicker(*given: Any) -> Any:
         claimed = honest(*given)
         lay_hand_on(client, "XACK", "~claim~")
         return claimed
 
-    monkeypatch.setattr(batch_contents, "take_over", quicker)
+    monkeypatch.setattr(Claims, "take", quicker)
     if not is_allowed:
         with pytest.raises(DataLossError, match="2 entries of 4 that 'spark~claim~.*' had claimed are no longer"):
             one.latestOffset(start, ALL)

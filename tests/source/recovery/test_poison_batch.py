@@ -15,7 +15,7 @@ from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.source.offset import Offset, Share
 from spark_streams.source.recovery.poison_record import (
     Failure,
-    Remembered,
+    Record,
     is_done_in_the_sink,
     note_failure,
     tried_key,
@@ -34,14 +34,14 @@ def test_a_connection_that_breaks_while_a_run_is_counted_counts_it_once(
     one = reader(server, **LETTERS)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
-    honest = Remembered.save
+    honest = Record.save
 
-    def breaks(self: Remembered, *given: Any) -> None:
+    def breaks(self: Record, *given: Any) -> None:
         honest(self, *given)
-        monkeypatch.setattr(Remembered, "save", honest)
+        monkeypatch.setattr(Record, "save", honest)
         raise ServerUnreachableError("it closed the connection")
 
-    monkeypatch.setattr(Remembered, "save", breaks)
+    monkeypatch.setattr(Record, "save", breaks)
     assert read(one, start, end) == [0, 1, 2]
     [key] = client.keys("rstream:attempts*")
     assert json.loads(str(client.get(key)))["runs"] == 1

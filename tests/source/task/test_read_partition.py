@@ -22,7 +22,7 @@ from spark_streams.source.partitioning import Task
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.rows.malformed import Dead
 from spark_streams.source.task import fetcher
-from spark_streams.source.task.read_partition import read_task
+from spark_streams.source.task.read_partition import Told, read_task
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, pack
 from spark_streams.wire.session import Session
@@ -61,10 +61,8 @@ class Reading:
         self.pages = 0
         member = Membership(tuple({run.stream for run in runs}), "g", "c")
         with Session(Address.parse(server.url), "reading") as connection:
-            for batch in read_task(
-                connection, member, Task(runs), Columns(schema, True, mode), fail, self._lost, self._counted,
-                self._unreadable, self._found, limits,
-            ):  # fmt: skip
+            told = Told(self._lost, self._counted, self._unreadable, self._found)
+            for batch in read_task(connection, member, Task(runs), Columns(schema, True, mode), told, fail, limits):
                 assert batch.schema == schema
                 self.rows += [tuple(row.values()) for row in batch.to_pylist()]
                 self.pages += 1
