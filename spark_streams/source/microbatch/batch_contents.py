@@ -99,9 +99,10 @@ class ContentsChooser:
         if run.ahead is not None:
             ranges = run.ahead.ranges
             room = replace(room, size=run.ahead.room.size).without(per_stream(ranges))
-        elif not room.is_full and (left := self._left_by_a_crash(state)):
-            ranges = self._take_again(server, state, left, replace(wish, room=room))
-            if ranges:
+        elif left := self._left_by_a_crash(state):
+            is_full = room.is_full
+            ranges = [] if is_full else self._take_again(server, state, left, replace(wish, room=room))
+            if ranges or (is_full and claimed):
                 return BatchContents(claimed, ranges, remembered=remembered, courses=run.courses)
         found = BatchContents(claimed, ranges, [], remembered, run.courses)
         found = self._with_new(server, state, replace(wish, room=room), found)

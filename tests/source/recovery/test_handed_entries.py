@@ -179,3 +179,21 @@ def test_a_query_that_shares_its_group_reads_them(server: Server, client: redis.
     at = third.initialOffset()
     with pytest.raises(GroupSharedError, match="consumer 'bob' is in group 'g' too"):
         third.latestOffset(at, ALL)
+
+
+def test_what_a_crash_left_and_handed_entries_leave_no_room_for_is_not_counted_as_read(
+    server: Server, client: redis.Redis
+) -> None:
+    """Else the checkpoint says more than the query has read, and as many losses would go unnoticed."""
+    ids = add(client, 30)
+    one = reader(server, limits=NEVER_AHEAD)
+    start = one.initialOffset()
+    first = one.latestOffset(start, TEN)
+    assert read(one, start, first) == list(range(10))
+    one.latestOffset(first, TEN)  # it is killed before this is logged
+    stop_all()
+    client.xclaim("s", "g", "spark", 0, ids[:4], force=True)
+    again = reader(server, limits=NEVER_AHEAD, maxBytesPerTrigger="1")
+    second = again.latestOffset(first, ALL)
+    assert len(read(again, first, second)) == 1
+    assert second["counts"]["s"] == {"read": 10, "added": 30}
