@@ -9,7 +9,7 @@ from spark_streams.groups.guard import change
 from spark_streams.groups.standing import DEFAULT_QUERY
 from spark_streams.groups.target import Target
 from spark_streams.source.group.count_entries import count_read
-from spark_streams.source.group.group_admin import Start
+from spark_streams.source.group.finding import Start
 from spark_streams.wire.absent_streams import missing
 from spark_streams.wire.reply_errors import is_no_such_key
 from spark_streams.wire.server import Server

@@ -10,7 +10,7 @@ from spark_streams.groups.standing import Standing
 from spark_streams.groups.target import Target
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.source.group.count_entries import count_between, count_read
-from spark_streams.source.group.group_admin import Start
+from spark_streams.source.group.finding import Start
 from spark_streams.wire.connection import ReplyError, pack
 from spark_streams.wire.entries.pending_page import decode_pending
 from spark_streams.wire.server import Server

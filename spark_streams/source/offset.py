@@ -16,7 +16,7 @@ smaller one (FACTS S5, S6).
      "notes": true,                                                 only if its tasks may leave dead letters
      "noAck": true}                                                 only if it was read without a pending list
 
-`counts` is what losses are held against (entry_counts); `"shared": true` stands with it where others read from the
+`counts` is what losses are held against (group.account); `"shared": true` stands with it where others read from the
 group, too, and `"before": true` if `read` is of where the batch began: its number of entries is an estimate, and its
 tasks tell how many they have read (group.rows_read). An offset that differs from the one before only in `losses`,
 `counts` or `streams` ends a batch of no entries: it makes the checkpoint remember a loss that was counted

@@ -24,12 +24,15 @@ from urllib.parse import quote
 from spark_streams.deadletter.failed_entry import FailedEntry, Note, now
 from spark_streams.deadletter.post import post
 from spark_streams.deadletter.returned_entry import ReturnedEntry, attempts_in
-from spark_streams.errors import DataLossError, DecodeError, InvalidOptionError
+from spark_streams.errors import DecodeError, InvalidOptionError, StreamStateError
 from spark_streams.ids import StreamId
 from spark_streams.keys import is_returned, key_beside, origin_of, retry_stream
 from spark_streams.numbers import whole
 from spark_streams.source.column_report import ColumnReport
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.group.finding import Finding, Kind
+from spark_streams.source.group.messages import Place
+from spark_streams.source.group.remedies import error_of, remedy_of
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.rows.malformed import Dead
@@ -204,14 +207,10 @@ def _attempts(entry: FailedEntry) -> int:
     return attempts_in(entry.envelope.get("deliveries", ""))
 
 
-def _notes_are_deleted(server: Server, member: Membership, stream: str) -> DataLossError:
-    return DataLossError(
-        f"stream {stream!r} at {server.address}: key {notes_key(stream, member).decode('utf-8', 'replace')!r} was "
-        "deleted while a batch was read. It held the notes on entries that do not fit the schema, and their number is "
-        "not known. The entries of the batch are still pending "
-        f"(rstream pending {stream} --group {member.group} --entries 20 lists them). To acknowledge them without dead "
-        "letters, set failOnDataLoss=false for one run"
-    )
+def _notes_are_deleted(server: Server, member: Membership, stream: str) -> StreamStateError:
+    key = notes_key(stream, member).decode("utf-8", "replace")
+    finding = Finding(Kind.NOTES_GONE, stream, lost=None, what=key)
+    return error_of(finding, remedy_of(finding, lenient=False), Place(member, str(server.address)))
 
 
 def open_notes(server: Server, member: Membership, streams: Iterable[str], token: str) -> None:

@@ -80,5 +80,5 @@ class _Losses(logging.Handler):
         if world is None:
             return
         world.tell(f"      log: {record.getMessage()}")
-        if "entries are lost" in str(record.msg) and isinstance(record.args, tuple):
-            world.lost(str(record.args[0]), int(str(record.args[1])))
+        if "Lost entries of stream" in str(record.msg) and isinstance(record.args, tuple):
+            world.lost(str(record.args[1]), int(str(record.args[2])))

@@ -12,8 +12,9 @@ from spark_streams.ids import MAX_ID
 from spark_streams.sink.batch_commit import _BatchCommit
 from spark_streams.sink.ledger_view import LedgerView, LedgerViews
 from spark_streams.sink.opening import _Opening
+from spark_streams.source.group import account
 from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.entry_counts import Counts
+from spark_streams.source.group.finding import Finding
 from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.batch_contents import ContentsChooser
@@ -68,17 +69,21 @@ def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_no_losses(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Counts, "lost", lambda *given: 0)
+    patch.setattr(account, "_missing", lambda *given: 0)
     patch.setattr(LossAccount, "_all_read", lambda *given: None)
 
 
 def counts_losses_twice(patch: pytest.MonkeyPatch) -> None:
-    honest = DataLoss.add
-    patch.setattr(DataLoss, "add", lambda self, stream, count, why: honest(self, stream, 2 * count, why))
+    honest = DataLoss.report
+
+    def twice(self: DataLoss, *findings: Finding, **how: bool) -> None:
+        honest(self, *(replace(one, lost=2 * one.lost) if one.lost else one for one in findings), **how)
+
+    patch.setattr(DataLoss, "report", twice)
 
 
 def sees_losses_that_are_none(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Counts, "lost", lambda *given: 1)
+    patch.setattr(account, "_missing", lambda *given: 1)
 
 
 def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
@@ -86,7 +91,7 @@ def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("spark_streams.source.group.gone_or_moved.Mender._above", lambda *given: None)
+    patch.setattr("spark_streams.source.group.diagnosis._One._above", lambda *given: None)
     patch.setattr(Observer, "_ask_what_is_left", _hardly_asks)
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_streams.ids import StreamId
-from spark_streams.source.group.group_admin import Start, set_groups_to
+from spark_streams.source.group.finding import Start
+from spark_streams.source.group.group_admin import set_groups_to
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.source.entry_count import Count
-from spark_streams.source.group.entry_counts import held_above
+from spark_streams.source.group.account import held_above
+from spark_streams.source.group.snapshot import Evidence
 from spark_streams.wire.connection import pack
 from spark_streams.wire.entries.decode import EntryPage, decode_entries
 from spark_streams.wire.named_errors import while_reading
@@ -76,25 +76,11 @@ def _from_both_sides(
         below += page
 
 
-def still_there(server: Server, stream: str, head: StreamState, position: StreamId, known: Count | None) -> int | None:
-    """Of a server that may have come back from an older state: how many entries the stream has ever had up to where a
-    query stands, of those that it `known` to have read; fewer where the server has lost some. None: nobody can tell.
-
-    An entry that is there was added after all that lies below it, and nothing is added below it: where the query's last
-    one is there, so is (or was, until it was trimmed) all before it, and nothing else.
-    """
-    if known is None or head.added is None:
-        return None
-    if head.last < position:
-        # Unless it stood ahead of the stream, the entry that the query read last is not there.
-        return head.added if known.ahead else min(head.added, max(0, known.read - 1))
-    if held_above(head, position) is None and _has(server, stream, position):
-        return known.read
-    return count_read(server, stream, head, position)
-
-
-def _has(server: Server, stream: str, entry: StreamId) -> bool:
-    return any(_pages(server, stream, entry.previous(), entry))
+def entries_up_to(server: Server, stream: str, head: StreamState, position: StreamId) -> Evidence:
+    """Return how many entries the stream has ever had up to a position. Raises ServerReplyError and kin."""
+    if any(_pages(server, stream, position.previous(), position)):
+        return Evidence(has_entry=True)
+    return Evidence(up_to=count_read(server, stream, head, position))
 
 
 def _pages(server: Server, stream: str, after: StreamId, last: StreamId) -> Iterator[int]:

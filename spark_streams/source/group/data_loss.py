@@ -1,66 +1,61 @@
-"""Entries that are gone before the query has read them: an error that names them, or counted and passed over.
+"""Entries that are lost: an error that names them, or counted and passed over.
 
-What is lost is found elsewhere: by the account (loss_account), by what stands at the groups (gone_or_moved), and by
-whoever reads a batch again. Here it is decided what that means, by failOnDataLoss. The counts are logged, told with the
-query's progress, and written into the next offset (`losses`): if there is nothing to read, a batch of no entries
-carries them (microbatch.trigger), so that a restart does not count them again.
+Each loss is a finding (group.finding): of the diagnosis, of the account of what was read, or of whoever reads a batch
+again. The table of remedies says what becomes of it, by failOnDataLoss. The counts are logged, shown in the query's
+progress, and written into the next offset (`losses`). If there is nothing to read, a batch of no entries carries them
+(microbatch.trigger), so that a restart does not count them again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_streams.errors import DataLossError
-from spark_streams.ids import StreamId
-from spark_streams.source.membership import Membership
+from spark_streams.source.group.finding import Finding, Kind
+from spark_streams.source.group.messages import Place, problem_of
+from spark_streams.source.group.remedies import Act, Remedy, error_of, remedy_of
 
-GO_ON = "set failOnDataLoss=false to go on without them"  # a remedy
+_COUNTED = "%s. Lost entries of stream %r that are counted: %d"
+_AT_LEAST = "%s. Lost entries of stream %r that are counted: at least %d (the server cannot tell how many)"
 _log = logging.getLogger("spark_streams.source")
 
 
 @dataclass
 class DataLoss:
-    """allowed: failOnDataLoss=false; counts: how many entries this run has passed over, per stream; unlogged: those of
-    them that no offset has yet; at_the_end: streams whose last entries are counted already, so that what tasks note of
-    the last batch is among them."""
+    """The losses of one run. allowed: failOnDataLoss=false. counts: entries that this run has passed over, per stream.
+    unlogged: those of them that no offset has yet. at_the_end: streams whose last entries are counted already, so that
+    what tasks note of the last batch is among them."""
 
     allowed: bool
+    place: Place
     counts: Counter[str] = field(default_factory=Counter)
     unlogged: Counter[str] = field(default_factory=Counter)
     at_the_end: set[str] = field(default_factory=set)
 
-    def report(self, stream: str, count: int, problem: str, remedy: str) -> None:
-        """Entries are lost: counted, or DataLossError. The error reads `N entries PROBLEM; REMEDY`."""
-        if count and not self.allowed:
-            raise DataLossError(f"stream {stream!r}: {count} entries {problem}; {remedy}")
-        self.add(stream, count, problem)
+    def report(self, *findings: Finding, accepted: bool = False) -> None:
+        """Raise the error of the first finding that has one; else count what is lost, and log each of them. accepted: a
+        run with failOnDataLoss=false has found them."""
+        remedies = [(finding, remedy_of(finding, self.allowed or accepted)) for finding in findings]
+        for finding, remedy in remedies:
+            if remedy.error is not None:
+                raise error_of(finding, remedy, self.place)
+        for finding, remedy in remedies:
+            self._note(finding, remedy)
 
-    def add(self, stream: str, count: int, problem: str) -> None:
-        """Count a loss that is allowed, or that nothing can stop any more."""
-        if count:
-            self.counts[stream] += count
-            self.unlogged[stream] += count
-            _log.warning("stream %r: %d entries are lost: %s", stream, count, problem)
+    def _note(self, finding: Finding, remedy: Remedy) -> None:
+        told = f"{problem_of(finding, self.place)}. The query {remedy.does}"
+        if finding.kind is Kind.SERVER_RESTORED:
+            self.at_the_end.add(finding.stream)
+        if Act.COUNT in remedy.acts and finding.lost != 0:
+            entries = finding.lost or 1
+            self.counts[finding.stream] += entries
+            self.unlogged[finding.stream] += entries
+            _log.warning(_AT_LEAST if finding.lost is None else _COUNTED, told, finding.stream, entries)
+        else:
+            at = f" ({finding.to.position})" if Act.PUT_GROUP in remedy.acts else ""
+            _log.log(logging.INFO if remedy.is_quiet else logging.WARNING, "%s%s", told, at)
 
     def logged(self) -> None:
         """An offset has what is counted so far."""
         self.unlogged.clear()
-
-    def noted(self, losses: Mapping[str, int], problem: str) -> None:
-        """What tasks of the last batch have noted."""
-        for stream, count in losses.items():
-            if stream not in self.at_the_end:
-                self.add(stream, count, problem)
-
-
-def passed_over(losses: DataLoss, member: Membership, stream: str, count: int, above: StreamId) -> None:
-    """Entries were gone before the query read them. Raises DataLossError unless that is allowed."""
-    losses.report(
-        stream,
-        count,
-        f"above {above} were trimmed or deleted before group {member.group!r} read them",
-        f"keep the stream longer than the lag of its slowest group, or {GO_ON}",
-    )

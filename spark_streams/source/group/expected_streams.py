@@ -1,7 +1,7 @@
 """Streams that a query names before they exist: waited for, and said to be, or refused (`createStreams=false`).
 
 What a query knows of its streams is in its checkpoint, which it sees with its first trigger: only then is anything said
-or refused. A stream that the checkpoint knows and that is gone is a loss (spark_streams.source.group.gone_or_moved).
+or refused. A stream that the checkpoint knows and that is gone is a loss (spark_streams.source.group.diagnosis).
 """
 
 from __future__ import annotations

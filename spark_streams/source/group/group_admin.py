@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from spark_streams.ids import StreamId
+from spark_streams.source.group.finding import Start
 from spark_streams.source.group.group_state import missing
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.reply_errors import is_busy_group, is_key_required, is_no_such_key
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import group_named
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a group is made, or set to. position: what lies above it is yet to be delivered; read: how many entries the
-    stream has had up to there, None: not known; amid: the stream has come to there, so that number stays."""
-
-    position: StreamId
-    read: int | None = None
-    amid: bool = False
-
-    def words(self) -> tuple[str, ...]:
-        """The option of XGROUP CREATE and SETID that tells the group."""
-        return () if self.read is None else ("ENTRIESREAD", str(self.read))
 
 
 def streams_without_group(server: Server, member: Membership, streams: Sequence[str]) -> list[str]:

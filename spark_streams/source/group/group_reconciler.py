@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spark_streams.errors import DataLossError
 from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.operator_commands import seek_command
-from spark_streams.retention.commit_mark import Mark, committed_key
+from spark_streams.retention.commit_mark import Mark
 from spark_streams.source.group.commit_marks import delete_marks
+from spark_streams.source.group.count_entries import entries_up_to
 from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.gone_or_moved import Mender, vanished
-from spark_streams.source.group.group_admin import Start, create_consumers, create_groups_at, set_groups_to
+from spark_streams.source.group.diagnosis import Diagnosis, diagnose, explain
+from spark_streams.source.group.finding import Start
+from spark_streams.source.group.group_admin import create_consumers, create_groups_at, set_groups_to
 from spark_streams.source.group.group_state import (
     GroupState,
     fetch_state,
@@ -23,15 +22,15 @@ from spark_streams.source.group.group_state import (
     shared_above,
 )
 from spark_streams.source.group.loss_account import LossAccount
+from spark_streams.source.group.repair import Repair, repair_of
 from spark_streams.source.group.rows_read import RowsRead
+from spark_streams.source.group.snapshot import Evidence, Run, Snapshot
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState
-
-_log = logging.getLogger("spark_streams.source")
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,6 @@ class GroupReconciler:
         self._losses = losses
         self._subscription = subscription
         self.account = account
-        self._counts = account.counts
         self._no_ack = no_ack
         self._moved: dict[str, tuple[StreamId, StreamId]] = {}  # the checkpoint's position, and what it is now
         self._passed: dict[str, StreamId] = {}  # up to where this run goes on without what nobody was given
@@ -82,13 +80,10 @@ class GroupReconciler:
         """
         begin, afresh = self.as_moved(begin), not memory.is_known
         if afresh:
-            for stream, known in begin.counts.items():
-                self._counts.of.setdefault(stream, known)
+            self.account.know(begin.counts)
         heads, groups = fetch_state(server, self._member, streams, memory.heads)
-        if self._subscription.by_pattern:
-            begin = self._without_vanished(server, begin, heads, groups)
         if any(count.before for count in begin.counts.values()):
-            read = RowsRead(server, self._member, self._losses, {} if afresh else self._counts.of)
+            read = RowsRead(server, self._member, self._losses, {} if afresh else self.account.counts)
             begin = read.counted(begin, heads, groups)
         was_no_ack = begin.no_ack and afresh and not self._no_ack
         if self._no_ack:
@@ -96,27 +91,62 @@ class GroupReconciler:
         if was_no_ack:
             self._require_none_above(server, begin, groups)
         bookmarks = {} if afresh and (self._no_ack or was_no_ack) else memory.bookmarks if self._no_ack else None
-        mender = Mender(server, self._member, self._losses, self._counts, memory.marks, memory.ends, bookmarks)
-        mended = mender.run(begin, heads, groups)
-        moved = {**mended.moved, **mended.forward}
-        if mended.made:
-            create_groups_at(server, self._member, mended.made)
-        if moved:
-            set_groups_to(server, self._member, moved)
-        unmarked = [*{*mended.made, *mended.moved, *self._lower(begin, mended.begin), *mended.void}]
-        if unmarked:
-            delete_marks(server, self._member, unmarked)
+        run = Run(self._member, self.account.counts, memory.ends, bookmarks, self._subscription.by_pattern)
+        findings = self._diagnose(server, Snapshot(heads, groups, memory.marks), begin, run).findings
+        unmarked: Sequence[str] = ()
+        if findings:
+            self._losses.report(*findings)
+            repair = repair_of(findings, begin, self._losses.allowed)
+            heads, groups = self._carry_out(server, repair, heads, groups)
+            self._remember_moves(begin, repair)
+            begin, unmarked = repair.begin, repair.unmarked
         states = {stream: state for stream, state in groups.items() if state is not None}
-        if mended.made or moved:
-            heads, states = self.now(server, list(groups), heads)
         unknown = [stream for stream, state in states.items() if not state.known]
         if unknown:
             create_consumers(server, self._member, unknown)
         if self._no_ack:
-            states = self._bookmarks(states, mended.begin.positions)
+            states = self._bookmarks(states, begin.positions)
         elif was_no_ack:
-            states = self._delivering(server, mended.begin, states)
-        return Reconciled(mended.begin, heads, states, unmarked)
+            states = self._delivering(server, begin, states)
+        return Reconciled(begin, heads, states, unmarked)
+
+    @staticmethod
+    def _diagnose(server: Server, snapshot: Snapshot, begin: Offset, run: Run) -> Diagnosis:
+        """What is wrong, with what only the server can tell asked for."""
+        found = diagnose(snapshot, begin, run)
+        if not found.questions:
+            return found
+        evidence = {
+            stream: entries_up_to(server, stream, snapshot.heads[stream], position)
+            for stream, _, position in found.questions
+        }
+        return diagnose(snapshot, begin, run, evidence)
+
+    def _carry_out(
+        self,
+        server: Server,
+        repair: Repair,
+        heads: Mapping[str, StreamState],
+        groups: Mapping[str, GroupState | None],
+    ) -> tuple[dict[str, StreamState], dict[str, GroupState | None]]:
+        """Bring streams and groups to where the checkpoint stands then. Returns them as they are."""
+        self.account.forget(repair.forgotten)
+        heads = {stream: head for stream, head in heads.items() if stream not in repair.left}
+        groups = {stream: state for stream, state in groups.items() if stream not in repair.left}
+        create_groups_at(server, self._member, repair.created)
+        set_groups_to(server, self._member, repair.moved)
+        delete_marks(server, self._member, repair.unmarked)
+        if repair.created or repair.moved:
+            heads, groups = fetch_state(server, self._member, list(groups), heads)
+            self._require_groups(server, heads, groups)
+        return heads, groups
+
+    def _require_groups(
+        self, server: Server, heads: Mapping[str, StreamState], groups: Mapping[str, GroupState | None]
+    ) -> None:
+        for stream, state in groups.items():
+            if state is None:
+                raise missing(server, self._member, stream, not heads[stream].exists)
 
     def as_moved(self, begin: Offset) -> Offset:
         """The checkpoint, with the positions that this run goes on from (failOnDataLoss=false)."""
@@ -124,30 +154,13 @@ class GroupReconciler:
             begin = begin.at(stream, now) if begin[stream] == was else begin
         return begin
 
-    def _lower(self, begin: Offset, mended: Offset) -> list[str]:
-        """Remember where the checkpoint stands now. Returns the streams on which it was set back."""
-        moved = {
+    def _remember_moves(self, begin: Offset, repair: Repair) -> None:
+        """Where the query goes on elsewhere than at the checkpoint."""
+        self._moved |= {
             stream: (begin[stream], position)
-            for stream, position in mended.positions.items()
+            for stream, position in repair.begin.positions.items()
             if position != begin[stream]
         }
-        self._moved |= moved
-        return [stream for stream, (was, now) in moved.items() if now < was]
-
-    def _without_vanished(
-        self, server: Server, begin: Offset, heads: dict[str, StreamState], groups: dict[str, GroupState | None]
-    ) -> Offset:
-        """The checkpoint without streams of a pattern that are gone, which are read no more; taken from `heads` and
-        `groups`, too. Raises DataLossError where that is not allowed and they had entries for us."""
-        gone = [stream for stream in groups if not heads[stream].exists]
-        for stream in gone:
-            left = self._counts.forget(stream)
-            had_some = begin[stream] > MIN_ID or (left is not None and left.added > left.read)
-            if had_some and not self._losses.allowed:
-                raise missing(server, self._member, stream, stream_too=True)
-            vanished(self._losses, stream, left)
-            del heads[stream], groups[stream]
-        return begin.without(gone) if gone else begin
 
     @staticmethod
     def _bookmarks(states: Mapping[str, GroupState], positions: Mapping[str, StreamId]) -> dict[str, GroupState]:
@@ -201,44 +214,34 @@ class GroupReconciler:
         """The streams and their groups as they are. known: the streams when they were last asked for. Raises
         GroupMissingError, DataLossError where one is gone."""
         heads, groups = fetch_state(server, self._member, streams, known)
-        states = {}
-        for stream, state in groups.items():
-            if state is None:
-                raise missing(server, self._member, stream, not heads[stream].exists)
-            states[stream] = state
+        self._require_groups(server, heads, groups)
+        states = {stream: state for stream, state in groups.items() if state is not None}
         return heads, self._bookmarks(states, {}) if self._no_ack else states
 
-    def explain(
-        self,
-        server: Server,
-        begin: Offset,
-        states: Mapping[str, GroupState],
-        given: Mapping[str, StreamId],
-        marks: Mapping[str, Mark],
-    ) -> None:
-        """Why groups stand above the checkpoint, if nobody else reads: the entries between are pending for us, or were
-        acknowledged before they were read (at-most-once, up to `given`), or were read by a consumer that has left since
-        (the server counts them as read), or the group was set forward, or the checkpoint is an older copy whose commit
-        mark is lost. Raises DataLossError for the last two.
+    def explain(self, server: Server, begin: Offset, snapshot: Snapshot) -> None:
+        """Find out why groups stand above the checkpoint (diagnosis.explain). Raises DataLossError if entries are
+        passed over and that is not allowed."""
+        run = Run(self._member, self.account.counts)
+        asked = [one.stream for one in explain(snapshot, begin, run).questions]
+        if not asked:
+            return
+        findings = explain(snapshot, begin, run, self._pending(server, asked)).findings
+        self._losses.report(*findings)
+        repair = repair_of(findings, begin, self._losses.allowed)
+        for stream in repair.shared:
+            self.account.share(stream)
+        self._passed |= repair.passed
 
-        To be called before anything up to `begin` is acknowledged: that writes a mark that was lost. If the mark is
-        there, it is not above the checkpoint, so the checkpoint is no older copy.
-        """
-        above = {stream: state for stream, state in states.items() if state.last_delivered > begin[stream]}
-        asked = [s for s, state in above.items() if not state.is_shared(self._member) and self._was_ours(begin, s)]
-        summaries = server.pipeline([("XPENDING", stream, self._member.group) for stream in asked])
-        for stream, summary in zip(asked, summaries, strict=True):
-            if isinstance(summary, ReplyError):
-                raise server.error_of(summary, ("XPENDING", stream, self._member.group))
-            last = StreamId.parse(summary[2]) if summary[0] else MIN_ID
-            reached, position = max(begin[stream], last, given[stream]), states[stream].last_delivered
-            if reached < position and states[stream].counted and stream in marks:
-                self._counts.share(stream)
-            elif reached < position:
-                read = states[stream].entries_read
-                known = begin.counts[stream].read if states[stream].counted else read
-                self._passed_over(stream, reached, position, 0 if read is None or known is None else read - known)
-                self._passed[stream] = position
+    def _pending(self, server: Server, streams: Sequence[str]) -> dict[str, Evidence]:
+        """What is pending in each group, for anybody."""
+        commands = [("XPENDING", stream, self._member.group) for stream in streams]
+        found = {}
+        for command, reply in zip(commands, server.pipeline(commands), strict=True):
+            if isinstance(reply, ReplyError):
+                raise server.error_of(reply, command)
+            last = StreamId.parse(reply[2]) if reply[0] else MIN_ID
+            found[command[1]] = Evidence(pending=reply[0], last_pending=last)
+        return found
 
     def past_what_was_passed_over(self, begin: Offset, states: Mapping[str, GroupState]) -> Offset:
         """The checkpoint behind what this run has accepted not to read, of streams with nothing pending for us."""
@@ -246,29 +249,3 @@ class GroupReconciler:
             if stream in states and not states[stream].ours and begin[stream] < position:
                 begin = begin.at(stream, position)
         return begin
-
-    def _was_ours(self, begin: Offset, stream: str) -> bool:
-        known = begin.counts.get(stream)
-        return bool(begin.token) and known is not None and not known.shared
-
-    def _passed_over(self, stream: str, reached: StreamId, position: StreamId, unknown: int) -> None:
-        """unknown: how many entries the group has read of what lies between, and the checkpoint does not know of."""
-        group, consumer = self._member.group, self._member.consumer
-        back = seek_command(stream, group, reached)
-        if unknown:
-            key = committed_key(stream, group, consumer).decode("utf-8", "replace")
-            problem = (
-                f"group {group!r} of stream {stream!r} has read {unknown} entries above {reached} up to {position} "
-                f"that the checkpoint does not know of, and the query's commit mark {key!r} is gone: the checkpoint is "
-                "an older copy, another checkpoint was used with this group, or another consumer has read them and "
-                "left. Start the query with the checkpoint that was used last. To read them again with this one, set "
-                f"the group back ({back})"
-            )
-        else:
-            problem = (
-                f"group {group!r} of stream {stream!r} stands at {position}, and nothing above {reached} was given to "
-                f"anybody: it was set forward. Set it back ({back})"
-            )
-        if not self._losses.allowed:
-            raise DataLossError(f"{problem}, or set failOnDataLoss=false to go on without what lies between")
-        _log.warning("%s", problem)

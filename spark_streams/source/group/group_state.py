@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_streams.errors import DataLossError, GroupMissingError, GroupSharedError
-from spark_streams.ids import StreamId
-from spark_streams.operator_commands import create_command, delete_consumer_command, seek_command
+from spark_streams.errors import GroupMissingError, GroupSharedError, StreamStateError
+from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.operator_commands import delete_consumer_command, seek_command
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.group.finding import Finding, Kind, Ownership
+from spark_streams.source.group.messages import Place, problem_of
+from spark_streams.source.group.remedies import error_of, remedy_of
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import Reply, ReplyError
 from spark_streams.wire.reply_errors import is_no_group, is_no_such_key
@@ -129,21 +132,17 @@ def read_group_state(server: Server, member: Membership, stream: str, groups: Re
 
 def missing(
     server: Server, member: Membership, stream: str, stream_too: bool, logged: StreamId | None = None
-) -> DataLossError | GroupMissingError:
+) -> StreamStateError:
     """Return the error for a group that is gone, alone or with its stream. logged: the checkpoint's position, if it is
     known here."""
-    if stream_too:
-        return DataLossError(
-            f"stream {stream!r} at {server.address} is gone, and its group {member.group!r} with it; restore it "
-            "from a backup, or set failOnDataLoss=false to go on without what it held"
-            + (" (embedded: forgets its streams when it ends)" if server.address.forgets else "")
-        )
-    remedy = "start the query again: the error then names the command that creates the group at the checkpoint"
-    if logged is not None:
-        remedy = f"create it where the checkpoint stands ({create_command(stream, member.group, logged)})"
+    place = Place(member, str(server.address), server.address.forgets)
+    kind = Kind.STREAM_GONE if stream_too else Kind.GROUP_GONE
+    finding = Finding(kind, stream, Ownership.EXCLUSIVE, MIN_ID if logged is None else logged)
+    if stream_too or logged is not None:
+        return error_of(finding, remedy_of(finding, lenient=False), place)
     return GroupMissingError(
-        f"stream {stream!r} at {server.address} has no group {member.group!r} any more; {remedy}, or set "
-        "failOnDataLoss=false: the query creates it there by itself"
+        f"{problem_of(finding, place)}; start the query again: the error then names the command that creates the group "
+        "at the checkpoint, or set failOnDataLoss=false: the query creates it there by itself"
     )
 
 

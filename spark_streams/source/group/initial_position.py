@@ -11,7 +11,8 @@ from spark_streams.keys import key_beside
 from spark_streams.operator_commands import seek_command
 from spark_streams.options.per_stream import PerStream
 from spark_streams.source.group.count_entries import count_read
-from spark_streams.source.group.group_admin import Start, create_groups_at, streams_without_group
+from spark_streams.source.group.finding import Start
+from spark_streams.source.group.group_admin import create_groups_at, streams_without_group
 from spark_streams.source.group.group_state import fetch_state, missing
 from spark_streams.source.membership import Membership
 from spark_streams.wire.connection import ReplyError

@@ -1,19 +1,17 @@
-"""What the streams hold, held against what was read of them: the difference is lost.
-
-The arithmetic is in entry_counts; here it meets the groups, which may be shared, made ahead of their streams, or read
-by an earlier run.
-"""
+"""What the streams hold, held against what was read of them: the difference is lost. The arithmetic is in account."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from spark_streams.ids import StreamId
 from spark_streams.source.entry_count import Count
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.group.account import Asks, Balance, Books, balance
 from spark_streams.source.group.count_entries import count_read
-from spark_streams.source.group.data_loss import DataLoss, passed_over
-from spark_streams.source.group.entry_counts import Counts, held_above
+from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.finding import Finding, Kind
 from spark_streams.source.group.group_state import GroupState, Reserved
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.offset import Offset
@@ -22,13 +20,15 @@ from spark_streams.wire.xinfo import StreamState
 
 
 class LossAccount:
-    """The account of one query. subscription: what is read, and which groups this run has made; counts: what is known
-    of each stream."""
+    """The account of one query. subscription: what is read, and which groups this run has made. counts: what is known
+    of each stream, at its group's position."""
 
     def __init__(self, losses: DataLoss, subscription: Subscription) -> None:
         self._losses = losses
         self._subscription = subscription
-        self.counts = Counts()
+        self.counts: dict[str, Count] = {}
+        self._at: dict[str, StreamId] = {}  # the positions that `counts` are of, if nobody has read since
+        self._jumps: dict[str, StreamId] = {}  # account.Balance
         self._unlogged = Counter[str]()  # losses that `counts` has, and no offset yet
 
     def hold(
@@ -42,135 +42,114 @@ class LossAccount:
         """Hold what the streams have against what was read of them. above: how many entries are reserved above the
         checkpoint, where only that is known; None: go on from what this run knows. Raises DataLossError."""
         for stream, state in states.items():
-            head = heads[stream]
-            self.counts.moved(stream, state.last_delivered)
-            self._recount(server, begin, stream, head, state, above)
-            self._leave_out_what_is_below(server, stream, head, state)
-            lost = self.counts.lost(stream, head, state.last_delivered)
-            if lost:
-                self._lost(stream, lost, state.last_delivered)
-            self.counts.balance(stream, head, state)
-            known = self.counts.of.get(stream)
-            if known is not None and (state.entries_read is None or state.stands is not None):
-                states[stream] = state._replace(entries_read=known.read)
+            books = self._books(begin, stream, heads[stream], state, above)
+            found = balance(books)
+            if isinstance(found, Asks):
+                found = balance(books, count_read(server, stream, heads[stream], state.last_delivered))
+            assert isinstance(found, Balance)  # it asks once
+            if found.lost:
+                self._lost(stream, found.lost, state.last_delivered)
+            self._enter(stream, state.last_delivered, found)
+            if found.count is not None and (_is_unknown(state, found.count) or state.stands is not None):
+                states[stream] = state._replace(entries_read=found.count.read)
+
+    def _books(
+        self, begin: Offset, stream: str, head: StreamState, state: GroupState, above: Mapping[str, int] | None
+    ) -> Books:
+        made = self._subscription.made.get(stream)
+        return Books(
+            head,
+            state,
+            self.counts.get(stream),
+            self._at.get(stream),
+            begin.counts.get(stream),
+            begin[stream],
+            None if above is None else above.get(stream, 0),
+            self._unlogged[stream],
+            bool(begin.token),
+            state.is_shared(self._subscription.member),
+            made is not None and made.position == state.last_delivered and made.amid,
+            self._jumps.get(stream),
+        )
+
+    def _enter(self, stream: str, position: StreamId, found: Balance) -> None:
+        self.forget([stream])
+        if found.count is not None:
+            self.counts[stream], self._at[stream] = found.count, position
+        if found.jumps_at is not None:
+            self._jumps[stream] = found.jumps_at
 
     def logged(self) -> None:
         """An offset has what is counted so far."""
         self._unlogged.clear()
 
-    def forget(self, streams: Sequence[str]) -> None:
+    def know(self, counts: Mapping[str, Count]) -> None:
+        """What the checkpoint knows, of streams that this run knows nothing of."""
+        self.counts = {**counts, **self.counts}
+
+    def share(self, stream: str) -> None:
+        """Others have read from its group, too."""
+        known = self.counts.get(stream)
+        if known is not None:
+            self.counts[stream] = known._replace(shared=True)
+
+    def forget(self, streams: Iterable[str]) -> None:
         """What was read of these up to where their groups stand is not known."""
         for stream in streams:
-            self.counts.forget(stream)
+            self.counts.pop(stream, None)
+            self._at.pop(stream, None)
+            self._jumps.pop(stream, None)
 
     def at_checkpoint(self, remaining: Mapping[str, int]) -> dict[str, Count]:
         """What is known, for the checkpoint. remaining: how many entries of each stream are reserved above it."""
         return {
-            stream: known._replace(read=known.read - remaining.get(stream, 0))
-            for stream, known in self.counts.of.items()
+            stream: known._replace(read=known.read - remaining.get(stream, 0)) for stream, known in self.counts.items()
         }
 
-    def took(self, heads: Mapping[str, StreamState], before: Mapping[str, GroupState], reserved: Reserved) -> None:
+    def took(self, ranges: Iterable[EntryRange]) -> None:
+        """These were delivered, or are to be read. How many entries an estimated range has, its tasks tell."""
+        for entries in ranges:
+            self._at.pop(entries.stream, None)
+            known = self.counts.get(entries.stream)
+            if known is not None and entries.counted:
+                self.counts[entries.stream] = known._replace(read=known.read + entries.count)
+            elif known is not None:
+                self.counts[entries.stream] = known._replace(before=True)
+
+    def reserved(self, heads: Mapping[str, StreamState], before: Mapping[str, GroupState], reserved: Reserved) -> None:
         """These were delivered. What a stream held at the last look and the group was not given when it had come to
         the end of that is lost. heads, before: the streams and the groups at the last look. Raises DataLossError."""
-        self.counts.took(reserved.ranges)
+        self.took(reserved.ranges)
         ends = {entries.stream: entries.last for entries in reserved.ranges}
         for stream, state in reserved.states.items():
-            self.counts.moved(stream, state.last_delivered)
-            head = heads[stream]
+            head, known = heads[stream], self._moved(stream, state.last_delivered)
             if state.is_shared(self._subscription.member):
-                self.counts.share(stream)
-            elif ends.get(stream, head.last) == head.last and not self._is_estimated(stream):
-                self._all_read(stream, head, before[stream].last_delivered)
+                self.share(stream)
+            elif ends.get(stream, head.last) == head.last and known is not None and not known.before:
+                self._all_read(stream, known, head.added, before[stream].last_delivered)
 
-    def _is_estimated(self, stream: str) -> bool:
-        known = self.counts.of.get(stream)
-        return known is not None and known.before
+    def _moved(self, stream: str, position: StreamId) -> Count | None:
+        """The group may stand elsewhere: what the server had yet to count as read, it has counted now."""
+        known = self.counts.get(stream)
+        if position > self._jumps.get(stream, position):
+            del self._jumps[stream]
+            if known is not None:
+                known = self.counts[stream] = known._replace(missed=0)
+        return known
 
-    def _all_read(self, stream: str, head: StreamState, above: StreamId) -> None:
-        known, added = self.counts.of.get(stream), head.added
-        if known is None or added is None:
+    def _all_read(self, stream: str, known: Count, added: int | None, above: StreamId) -> None:
+        if added is None:
             return
-        if added > known.read:
-            self._lost(stream, added - known.read, above)
-        self.counts.of[stream] = known._replace(read=added, missed=known.missed + max(0, added - known.read))
+        lost = max(0, added - known.read)
+        if lost:
+            self._lost(stream, lost, above)
+        self.counts[stream] = known._replace(read=added, missed=known.missed + lost)
 
     def _lost(self, stream: str, lost: int, above: StreamId) -> None:
-        passed_over(self._losses, self._subscription.member, stream, lost, above)
+        self._losses.report(Finding(Kind.ENTRIES_LOST, stream, logged=above, lost=lost))
         self._unlogged[stream] += lost
 
-    def _recount(
-        self,
-        server: Server,
-        begin: Offset,
-        stream: str,
-        head: StreamState,
-        state: GroupState,
-        above: Mapping[str, int] | None,
-    ) -> None:
-        """What is known to have been read up to the group's position."""
-        known = before = self.counts.of.get(stream)
-        if known is not None and known.before:  # the tasks have told since
-            known = begin.counts.get(stream)
-        if known is not None and head.added is not None and head.added < known.added:
-            self.counts.forget(stream)  # it was of another stream under this name, or some were lost unread
-            known = None
-        if head.added is None:
-            self.counts.forget(stream)
-        elif state.is_shared(self._subscription.member):
-            read = None if state.entries_read is None else state.entries_read + (known.missed if known else 0)
-            if read is not None and before is not None and read < before.read:
-                # A replica of Redis 7.0 became the master: it was not told what groups have read (R90).
-                read = count_read(server, stream, head, state.last_delivered)
-            if read is not None and state.entries_read is not None:
-                self.counts.of[stream] = Count(read, head.added, read - state.entries_read, shared=True)
-            else:
-                self.counts.forget(stream)  # nobody can tell, until the group has come to the end
-        elif known is None or known.shared or known.before:
-            self._first_count(server, begin, stream, head, state, known)
-        elif above is None:
-            self.counts.of[stream] = known
-        else:
-            logged = begin.counts.get(stream, known)
-            if not (logged.shared or logged.before):
-                known = logged._replace(read=logged.read + above.get(stream, 0) + self._unlogged[stream])
-            self.counts.of[stream] = known
 
-    def _first_count(
-        self,
-        server: Server,
-        begin: Offset,
-        stream: str,
-        head: StreamState,
-        state: GroupState,
-        known: Count | None,
-    ) -> None:
-        position = state.last_delivered
-        missed = 0 if known is None else known.missed
-        read = None if state.entries_read is None else state.entries_read + missed
-        if read is None or (head.length and position >= head.last):
-            # The group has read all there is, or its past is not known: what it has missed was before our time.
-            read = count_read(server, stream, head, position)
-        elif not begin.token and held_above(head, position) is None and not self._made_amid(stream, position):
-            # An earlier run has made it, ahead of the stream maybe: then what was added below it since is not in its
-            # count. It was amid the stream where all that lies below it was there when it was made.
-            counted = count_read(server, stream, head, position)
-            if counted is not None and head.added is not None and counted - (head.added - head.length) != read:
-                read = counted
-        if read is not None and head.added is not None:
-            self.counts.of[stream] = Count(read, head.added, missed)
-
-    def _leave_out_what_is_below(self, server: Server, stream: str, head: StreamState, state: GroupState) -> None:
-        """A group that stands above all that its stream has had so far: what is added below it is none of ours. Where
-        that is trimmed before it was seen, it counts as lost: nobody can tell it from what lay above."""
-        position, known = state.last_delivered, self.counts.of.get(stream)
-        if known is None or head.added is None or not (known.ahead or position > head.last):
-            return
-        if position > head.last or held_above(head, position) is None:
-            read = count_read(server, stream, head, position)
-            if read is not None:
-                self.counts.of[stream] = known._replace(read=read)
-
-    def _made_amid(self, stream: str, position: StreamId) -> bool:
-        made = self._subscription.made.get(stream)
-        return made is not None and made.position == position and made.amid
+def _is_unknown(state: GroupState, count: Count) -> bool:
+    """Whether the group is told what it has read. If others read from it, too, only the server may say so."""
+    return state.entries_read is None and not count.shared

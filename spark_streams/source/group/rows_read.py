@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 
 from spark_streams.ids import StreamId
 from spark_streams.source.entry_count import Count
+from spark_streams.source.group.account import held_above
 from spark_streams.source.group.count_entries import count_read
-from spark_streams.source.group.data_loss import DataLoss, passed_over
-from spark_streams.source.group.entry_counts import held_above
+from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.finding import Finding, Kind
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset
@@ -64,7 +65,8 @@ class RowsRead:
         if head.added - head.length > begun.read:
             there = count_read(self.server, stream, head, position)
             if there is not None and there > read:
-                passed_over(self.losses, self.member, stream, there - read, offset.shares[stream].after)
+                above = offset.shares[stream].after
+                self.losses.report(Finding(Kind.ENTRIES_LOST, stream, logged=above, lost=there - read))
                 return there
         return read
 

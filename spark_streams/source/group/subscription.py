@@ -14,12 +14,8 @@ from spark_streams.keys import is_returned, key_of_query, origin_of, returned_st
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.group.consumer_lease import Lease
 from spark_streams.source.group.expected_streams import ExpectedStreams
-from spark_streams.source.group.group_admin import (
-    Start,
-    create_groups_at,
-    set_groups_to,
-    streams_without_group,
-)
+from spark_streams.source.group.finding import Start
+from spark_streams.source.group.group_admin import create_groups_at, set_groups_to, streams_without_group
 from spark_streams.source.group.group_state import fetch_state, missing
 from spark_streams.source.group.initial_position import (
     FIRST,

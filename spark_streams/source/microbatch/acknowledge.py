@@ -21,6 +21,7 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.bookmarks import Bookmarks, set_bookmarks
 from spark_streams.source.group.commit_marks import CommitMarks, InFlight, Marks
 from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.finding import Finding, Kind
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.background import Job
@@ -29,7 +30,7 @@ from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge, claimed_ranges, pending_ranges
 from spark_streams.source.recovery.claim_consumers import delete_claim_consumers
 from spark_streams.source.run_counters import RunCounters
-from spark_streams.source.task_notes import Destination, Opened, collect
+from spark_streams.source.task_notes import Destination, Opened, collect, notes_key
 from spark_streams.wire.entries.pending_page import texts_of
 from spark_streams.wire.server import Server
 
@@ -196,15 +197,24 @@ class Acknowledging:
             self._limits,
         )
         for stream in notes.deleted:
-            self._losses.add(stream, 1, "the notes on them were deleted. Their number is not known, and 1 is counted")
+            key = notes_key(stream, self._member).decode("utf-8", "replace")
+            self._losses.report(Finding(Kind.NOTES_GONE, stream, lost=None, what=key))
         if notes.lost and not _is_committed(known.marks, up_to):
-            self._losses.noted(notes.lost, "trimmed or deleted while they were pending")
+            self._report_noted(notes.lost, up_to)
         self._losses.at_the_end.clear()
         self._counters.dead.update(notes.letters)
         self._counters.retried.update(notes.retried)
         if notes.columns:
             self._take_columns(notes.columns, up_to)
         self.knows_fields = self.knows_fields or not is_first
+
+    def _report_noted(self, lost: Mapping[str, int], up_to: Offset) -> None:
+        """Entries that tasks of the batch have found missing, unless they are counted already."""
+        for stream, count in lost.items():
+            if count and stream not in self._losses.at_the_end:
+                after = up_to.shares[stream].after if stream in up_to.shares else MIN_ID
+                finding = Finding(Kind.BATCH_GONE, stream, logged=after, position=up_to[stream], lost=count)
+                self._losses.report(replace(finding, what=f"{count} entries"), accepted=True)
 
     def _take_columns(self, reports: Sequence[ColumnReport], up_to: Offset) -> None:
         report = ColumnReport.of_batch(reports)

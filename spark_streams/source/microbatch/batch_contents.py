@@ -146,7 +146,7 @@ class ContentsChooser:
         new: list[EntryRange] = []
         while backlog:
             reserved, _ = how.new_entries(server, state.heads, state.groups, backlog, room, wish.turn)
-            self._account.took(state.heads, state.groups, reserved)
+            self._account.reserved(state.heads, state.groups, reserved)
             new = reserved.ranges
             if new or not reserved.states:
                 break

@@ -25,10 +25,12 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.counting_server import refuse_where_nothing_is_counted
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.eviction_policy import refuse_where_keys_are_needed
+from spark_streams.source.group.finding import Finding, Kind
 from spark_streams.source.group.group_reconciler import GroupReconciler
 from spark_streams.source.group.group_state import fetch_state, missing
 from spark_streams.source.group.initial_position import first_positions
 from spark_streams.source.group.loss_account import LossAccount
+from spark_streams.source.group.messages import Place
 from spark_streams.source.group.older_positions import with_older_positions
 from spark_streams.source.group.rows_read import RowsRead
 from spark_streams.source.group.subscription import Subscription
@@ -96,7 +98,8 @@ class MicroBatchStream:
         self._server = Session(options.address, f"group {options.group!r}", greet=self._greet)
         self.worker = worker or BackgroundWorker(options.address)
         self.counters = RunCounters()
-        losses = self._losses = DataLoss(not options.fail_on_data_loss, self.counters.lost)
+        place = Place(Membership((), options.group, options.consumer), str(options.address), options.address.forgets)
+        losses = self._losses = DataLoss(not options.fail_on_data_loss, place, self.counters.lost)
         subscription = self._subscription = Subscription(options, now, limits)
         groups = self._groups = GroupReconciler(losses, subscription, LossAccount(losses, subscription), options.no_ack)
         poison = self._poison = PoisonBatch(options.max_deliveries, self.member, self._dead_letter, losses, limits)
@@ -364,7 +367,8 @@ class MicroBatchStream:
         posted, gone = dead_letter(self._server.get(), self.member.group, entries, to, self._limits.dead_letters)
         self._removing.dead_lettered(self._server.get(), entries.stream)
         self.counters.dead[origin_of(entries.stream)] += posted
-        self._losses.add(entries.stream, gone, "deleted while they were pending")
+        if gone:
+            self._losses.report(Finding(Kind.LETTER_GONE, entries.stream, lost=gone))
 
     def _check_owner(self, offset: Offset) -> None:
         """Raises OffsetError where an offset belongs to another group or consumer: their pending entries are not ours

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from spark_streams.ids import StreamId
 from spark_streams.source.entry_range import EntryRange, per_stream
-from spark_streams.source.group.entry_counts import held_above
+from spark_streams.source.group.account import held_above
 from spark_streams.source.group.group_state import GroupState, fetch_state
 from spark_streams.source.microbatch.reserve import Reserving
 from spark_streams.source.room import Room

@@ -19,6 +19,7 @@ from spark_streams.source.group.bookmarks import are_moved, bookmarks_of
 from spark_streams.source.group.group_reconciler import GroupReconciler, Memory
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.group.older_positions import forget_older_positions, with_older_positions
+from spark_streams.source.group.snapshot import Snapshot
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import Limits
 from spark_streams.source.microbatch.acknowledge import Acknowledged, Acknowledging
@@ -124,7 +125,7 @@ class Observer:
             unacknowledged = {}
             above = {} if self._no_ack else {stream: state.ours for stream, state in groups.items()}
         elif run.ahead is not None:
-            self._groups.account.counts.took(run.ahead.ranges)
+            self._groups.account.took(run.ahead.ranges)
         self._groups.account.hold(server, begin, heads, groups, above)
         return QueryState(logged, begin, heads, groups, unacknowledged, above, run)
 
@@ -203,7 +204,7 @@ class Observer:
         known = run.acknowledged.marks
         given = {stream: known.given(stream) for stream in streams}
         if not self._no_ack:  # before anything is acknowledged: that writes the marks that are gone
-            self._groups.explain(server, begin, groups, given, known.of)
+            self._groups.explain(server, begin, Snapshot(heads, groups, known.of))
         acknowledged = self._acknowledging.now(server, begin, run.acknowledged)
         heads, found = self._groups.now(server, streams, heads)
         # What is pending above a group that was set back will be delivered again: it must not be pending twice.

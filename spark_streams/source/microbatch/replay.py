@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from spark_streams.errors import DataLossError, GroupMissingError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.group.data_loss import GO_ON, DataLoss
+from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.finding import Finding, Kind
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Offset, Share
@@ -84,9 +85,10 @@ class Replay:
             return []
 
     def _compare(self, stream: str, count: int, found: Sequence[EntryRange], which: str) -> None:
-        gone = max(0, count - sum(entries.count for entries in found))
-        problem = (
-            f"of a batch of {count} {which} are no longer pending for consumer {self.member.consumer!r} of group "
-            f"{self.member.group!r} (acknowledged, claimed by another consumer, or XGROUP DELCONSUMER)"
-        )
-        self.losses.report(stream, gone, problem, GO_ON)
+        gone = count - sum(entries.count for entries in found)
+        if gone > 0:
+            what = (
+                f"of a batch of {count} {which} are no longer pending for consumer {self.member.consumer!r} of group "
+                f"{self.member.group!r}"
+            )
+            self.losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=gone, what=what))

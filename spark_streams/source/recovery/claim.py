@@ -29,7 +29,8 @@ import pyarrow.compute as pc
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
-from spark_streams.source.group.data_loss import GO_ON, DataLoss
+from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.finding import Finding, Kind
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import Limits
@@ -105,11 +106,9 @@ class Claims:
         for stream, some in claimed.items():
             for one in some:
                 held = sum(r.count for r in found if (r.stream, r.consumer) == (stream, one.consumer))
-                problem = (
-                    f"of {one.count} that {one.consumer!r} had claimed are no longer pending for it (acknowledged, "
-                    "claimed by another consumer, or XGROUP DELCONSUMER)"
-                )
-                self._losses.report(stream, max(0, one.count - held), problem, GO_ON)
+                if held < one.count:
+                    what = f"of {one.count} that {one.consumer!r} had claimed are no longer pending for it"
+                    self._losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=one.count - held, what=what))
         return found
 
     def _claim_all(
@@ -133,12 +132,11 @@ class Claims:
             delete_claim_consumers(server, member, {stream: [Claimed(to, 0)]})
         gone = _gone(server, member, stream, to, asked, self._limits) if held < taken else 0
         if gone:
-            problem = (
+            what = (
                 f"that other consumers of group {member.group!r} had left pending or released were trimmed or "
                 "deleted before they were claimed"
             )
-            remedy = "they are pending no more, and the next run goes on without them"
-            self._losses.report(stream, gone, problem, remedy)
+            self._losses.report(Finding(Kind.PENDING_REMOVED, stream, lost=gone, what=what))
         return held, room.without({stream: held})
 
     def _claim(

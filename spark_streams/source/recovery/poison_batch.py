@@ -24,7 +24,8 @@ from dataclasses import replace
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.printable import printable
 from spark_streams.source.entry_range import EntryRange, per_stream
-from spark_streams.source.group.data_loss import GO_ON, DataLoss
+from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.finding import Finding, Kind
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
@@ -47,7 +48,7 @@ from spark_streams.wire.server import Server
 _log = logging.getLogger("spark_streams.source")
 
 _PAGE = 10_000  # ids in a round trip
-_TAKEN = "are no longer pending: somebody has acknowledged or claimed them"
+_TAKEN = "are no longer pending"
 
 
 class PoisonBatch:
@@ -108,7 +109,7 @@ class PoisonBatch:
         if is_new:
             taken = Counter() if book.narrowed else _promised(left) - held
             if not self._losses.allowed:
-                self._lose(taken, _TAKEN, GO_ON)
+                self._lose(Kind.PENDING_TAKEN, taken, _TAKEN)
             _log.warning("a batch of %d entries has killed its query %d times and is set aside", count, book.runs - 1)
             failure = failure_of(server, end)
             told = failure if count == 1 else Failure()
@@ -118,7 +119,7 @@ class PoisonBatch:
             drop_failure(server, end)
         made = move(server, self._member, ranges_of(left), book.size, end.token, self._limits)
         record.save(book.moved(made))
-        self._lose(taken, _TAKEN, GO_ON)
+        self._lose(Kind.PENDING_TAKEN, taken, _TAKEN)
         self._lose_dropped(held, made)
 
     # -- a batch is made -----------------------------------------------------------------------------------------
@@ -140,12 +141,8 @@ class PoisonBatch:
         if missing:
             if self._losses.allowed:
                 record.save(book)  # they are counted once
-            self._lose(
-                missing,
-                f"are no longer pending for the consumers '{self._member.consumer}{MARK}…' that held them "
-                "(acknowledged, claimed by another consumer, or XGROUP DELCONSUMER)",
-                GO_ON,
-            )
+            which = f"are no longer pending for the consumers '{self._member.consumer}{MARK}…' that held them"
+            self._lose(Kind.PENDING_TAKEN, missing, which)
         for guilty in list(book.guilty()):
             book = self._give_up(server, record, guilty, book)
         while (large := book.too_large()) is not None:
@@ -201,12 +198,14 @@ class PoisonBatch:
         """XCLAIM drops what is no longer in the stream. Raises DataLossError where that is not allowed."""
         for held in made.values():
             had = had - Counter(held)
-        self._lose(had, "were trimmed or deleted before it was cut", "the next run goes on without them")
+        self._lose(Kind.PENDING_REMOVED, had, "were trimmed or deleted before it was cut")
 
-    def _lose(self, gone: Mapping[str, int], why: str, remedy: str) -> None:
+    def _lose(self, kind: Kind, gone: Mapping[str, int], why: str) -> None:
         """Entries are gone that were held, or should be. Raises DataLossError where that is not allowed."""
         for stream, count in gone.items():
-            self._losses.report(stream, count, f"of a batch that killed the query {why}", remedy)
+            if count > 0:
+                what = f"of a batch that killed the query {why}"
+                self._losses.report(Finding(kind, stream, lost=count, what=what))
 
 
 def _claimed(book: Book, name: str | None) -> dict[str, list[Claimed]]:

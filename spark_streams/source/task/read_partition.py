@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from spark_streams.errors import DataLossError
+from spark_streams.errors import StreamStateError
 from spark_streams.keys import is_returned
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.group.finding import Finding, Kind
+from spark_streams.source.group.messages import Place
+from spark_streams.source.group.remedies import error_of, remedy_of
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.partitioning import Task
@@ -74,7 +77,7 @@ def read_task(
                 if not run.counted or count >= run.count:
                     continue
                 if fail_on_data_loss:
-                    raise _data_loss(member, run, count)
+                    raise _data_loss(server, member, run, count)
                 told.lost(run, run.count - count)
 
 
@@ -92,10 +95,14 @@ def _as_they_were(page: Page) -> tuple[EntryPage, str | pa.Array, Tries | None]:
     return returned, returned.streams(), returned.tries()
 
 
-def _data_loss(member: Membership, entries: EntryRange, count: int) -> DataLossError:
-    gone = f"{entries.count - count} of {entries.count} entries"
-    return DataLossError(
-        f"stream {entries.stream!r}: {gone} that group {member.group!r} was given above {entries.after} up to "
-        f"{entries.last} are gone (trimmed, deleted, or claimed by another consumer); keep the "
-        "stream longer than the lag of its slowest group, or set failOnDataLoss=false to go on without them"
+def _data_loss(server: Session, member: Membership, entries: EntryRange, count: int) -> StreamStateError:
+    gone = entries.count - count
+    finding = Finding(
+        Kind.BATCH_GONE,
+        entries.stream,
+        logged=entries.after,
+        position=entries.last,
+        lost=gone,
+        what=f"{gone} of {entries.count} entries",
     )
+    return error_of(finding, remedy_of(finding, lenient=False), Place(member, str(server.address)))

@@ -292,6 +292,25 @@ def test_trimming_is_noticed_in_a_group_that_others_read_from(server: Server, cl
     assert lost(strict) == 0
 
 
+@pytest.mark.parametrize("away", [True, False])
+def test_trimming_is_noticed_though_others_hold_entries_and_the_server_has_forgotten_what_was_read(
+    server: Server, client: redis.Redis, away: bool
+) -> None:
+    """XGROUP SETID without ENTRIESREAD, to where the group stands: what was read up to there has not changed."""
+    ids = add(client, 30)
+    one = reader(server, limits=NEVER_AHEAD)
+    start = one.initialOffset()
+    at = one.latestOffset(start, ReadMaxRows(10))
+    assert read(one, start, at) == list(range(10))
+    at = one.latestOffset(at, ReadMaxRows(0)) if away else at
+    client.xclaim("s", "g", "bob", 0, ids[:2])
+    client.xgroup_setid("s", "g", ids[9])
+    trim(client, ids, 25)
+    one = reader(server, limits=NEVER_AHEAD) if away else one
+    with pytest.raises(DataLossError, match=f"stream 's': 15 entries above {ids[9]} were trimmed"):
+        one.latestOffset(at, ALL)
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_what_is_added_below_a_start_that_lies_ahead_is_no_loss(
     server: Server, client: redis.Redis, restarted: bool

@@ -263,7 +263,7 @@ def test_a_server_that_has_lost_a_batch_and_its_notes_is_noticed_without_a_numbe
         for key in ("s", *raw.keys("rstream:notes:*")):
             raw.delete(key)
         raw.restore("s", 0, dump)
-        with pytest.raises(DataLossError, match="1 entries or more .the server cannot tell how many. that the server"):
+        with pytest.raises(DataLossError, match="at least 1 entry .the server cannot tell how many. that the server"):
             estimating(server).latestOffset(second, ALL)
         lenient = estimating(server, **LENIENT)
         later = lenient.latestOffset(second, ALL)

@@ -1,0 +1,301 @@
+"""Hold a snapshot of the streams and groups against the checkpoint. Pure: what only the server can tell is asked for.
+
+    diagnose(snapshot, checkpoint, run) ─▶ findings, and questions if the snapshot does not decide
+    the caller asks the server          ─▶ evidence
+    diagnose(…, evidence)               ─▶ findings
+
+What becomes of a finding stands in the table `remedies.REMEDIES`. A healthy query has no finding and no question.
+
+An entry that a stream holds was added after all entries below it, and nothing is added below it. So if the server may
+have come back from an older state, the entry at the checkpoint's position is asked for first: if it is there, no entry
+up to it is lost, but those that were trimmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from spark_streams.ids import MIN_ID, StreamId
+from spark_streams.retention.commit_mark import Mark
+from spark_streams.source.entry_count import Count
+from spark_streams.source.group.account import held_above
+from spark_streams.source.group.finding import Finding, Kind, Ownership, Start
+from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.group.snapshot import Ask, Evidence, Question, Run, Snapshot
+from spark_streams.source.offset import Offset
+from spark_streams.wire.xinfo import StreamState
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """findings: at most one of a stream, and MARK_ABOVE beside it. questions: of streams that are not decided yet."""
+
+    findings: tuple[Finding, ...] = ()
+    questions: tuple[Question, ...] = ()
+
+
+def diagnose(
+    snapshot: Snapshot, checkpoint: Offset, run: Run, evidence: Mapping[str, Evidence] | None = None
+) -> Diagnosis:
+    """Return what is wrong with the streams and groups of the snapshot. evidence: answers to questions, per stream."""
+    return _diagnosis(snapshot, checkpoint, run, evidence, lambda one: one.found())
+
+
+def explain(
+    snapshot: Snapshot, checkpoint: Offset, run: Run, evidence: Mapping[str, Evidence] | None = None
+) -> Diagnosis:
+    """Return why groups stand above the checkpoint, if nothing that this run has reserved explains it.
+
+    The entries between are pending for us, or were acknowledged before they were read (at-most-once), or were read by a
+    consumer that has left since (the server counts them as read), or the group was set forward, or the checkpoint is an
+    older copy whose commit mark is lost. To be called before anything up to the checkpoint is acknowledged: that writes
+    a mark that was lost. If the mark is there, it is not above the checkpoint, so the checkpoint is no older copy.
+    """
+    return _diagnosis(snapshot, checkpoint, run, evidence, lambda one: one.explained())
+
+
+def _diagnosis(
+    snapshot: Snapshot,
+    checkpoint: Offset,
+    run: Run,
+    evidence: Mapping[str, Evidence] | None,
+    look: Callable[[_One], list[Finding | Question]],
+) -> Diagnosis:
+    known = evidence or {}
+    found: list[Finding | Question] = []
+    for stream, state in snapshot.groups.items():
+        head, mark = snapshot.heads[stream], snapshot.marks.get(stream)
+        found += look(_One(stream, head, state, mark, checkpoint, run, known.get(stream)))
+    return Diagnosis(
+        tuple(one for one in found if isinstance(one, Finding)),
+        tuple(one for one in found if isinstance(one, Question)),
+    )
+
+
+def is_another(head: StreamState, position: StreamId, known: Count | None) -> bool:
+    """Whether a stream whose group is gone, or does not know the query, is another one under its name, or none, or
+    emptied. position: where the query stood in it."""
+    if not head.exists or head.added is None:
+        return True
+    if known is None or (head.length and head.first is not None and head.first <= position <= head.last):
+        return False
+    if head.added < known.added:
+        return True
+    if head.last < position:
+        return not known.ahead  # else the query stood above all entries before, too
+    return known.read > 0 and head.added == head.length
+
+
+@dataclass(frozen=True)
+class _One:
+    """One stream. state: its group; None: there is none."""
+
+    stream: str
+    head: StreamState
+    state: GroupState | None
+    mark: Mark | None
+    checkpoint: Offset
+    run: Run
+    evidence: Evidence | None
+
+    # -- what is known of it -------------------------------------------------------------------------------------
+
+    @property
+    def logged(self) -> StreamId:
+        """The checkpoint's position."""
+        return self.checkpoint[self.stream]
+
+    @property
+    def logged_count(self) -> Count | None:
+        """What the checkpoint knows at its position."""
+        return self.checkpoint.counts.get(self.stream)
+
+    @property
+    def known(self) -> Count | None:
+        """What the run knows at the group's position."""
+        return self.run.counts.get(self.stream)
+
+    @property
+    def unread(self) -> int:
+        """Entries that the stream was known to have, and the group had not read."""
+        return 0 if self.known is None else max(0, self.known.added - self.known.read)
+
+    @property
+    def ownership(self) -> Ownership:
+        """A bookmark only if the checkpoint names the stream: else its group says where the query begins."""
+        if self.run.bookmarks is not None and self.stream in self.checkpoint.positions:
+            return Ownership.BOOKMARK
+        is_shared = self.state is not None and self.state.is_shared(self.run.member)
+        return Ownership.SHARED if is_shared else Ownership.EXCLUSIVE
+
+    @property
+    def at_checkpoint(self) -> Start:
+        """The checkpoint's position, for the group."""
+        return Start(self.logged, None if self.logged_count is None else self.logged_count.read)
+
+    @property
+    def was_set_back_for_this_checkpoint(self) -> bool:
+        """Whether somebody has set the group to an older copy of the checkpoint: its mark is above both."""
+        if not self.checkpoint.token or self.state is None or self.mark is None:
+            return False
+        return self.mark.up_to > self.state.last_delivered == self.logged
+
+    def finding(
+        self,
+        kind: Kind,
+        to: Start | None = None,
+        lost: int | None = 0,
+        committed: int | None = 0,
+    ) -> Finding:
+        """Return a finding of this stream. to: the checkpoint's position, if it is not given."""
+        others = () if self.state is None else self.state.others
+        return Finding(
+            kind,
+            self.stream,
+            self.ownership,
+            self.logged,
+            None if self.state is None else self.state.last_delivered,
+            None if self.mark is None else self.mark.up_to,
+            to or self.at_checkpoint,
+            lost,
+            committed,
+            next((one.name for one in others if not self.run.member.made(one.name)), ""),
+        )
+
+    # -- what is wrong with it -----------------------------------------------------------------------------------
+
+    def found(self) -> list[Finding | Question]:
+        """Return what is wrong; a question, if only the server can tell."""
+        found: list[Finding | Question] = []
+        if self.was_set_back_for_this_checkpoint:
+            found.append(self.finding(Kind.MARK_ABOVE))
+        wrong = self._wrong()
+        return found if wrong is None else [*found, wrong]
+
+    def _wrong(self) -> Finding | Question | None:
+        if self.run.by_pattern and not self.head.exists:
+            had_some = self.logged > MIN_ID or self.unread > 0
+            return self.finding(Kind.PATTERN_STREAM_GONE if had_some else Kind.STREAM_LEFT, lost=self.unread)
+        if self.state is None:
+            return self._without_group()
+        replaced = self._replaced(self.state)
+        if replaced is not None:
+            return replaced
+        if self.ownership is Ownership.BOOKMARK:
+            left = (self.run.bookmarks or {}).get(self.stream)
+            return None if self.state.last_delivered in (self.logged, left) else self._elsewhere()
+        if self.state.last_delivered < self.logged:
+            return self._below(self.state)
+        return self._above(self.state) if self.state.last_delivered > self.logged else None
+
+    def explained(self) -> list[Finding | Question]:
+        """Return why the group stands above the checkpoint, if entries are passed over or others have read them."""
+        state, known = self.state, self.logged_count
+        is_ours = bool(self.checkpoint.token) and known is not None and not known.shared
+        if state is None or known is None or not is_ours or self.ownership is not Ownership.EXCLUSIVE:
+            return []
+        if state.last_delivered <= self.logged:
+            return []
+        if self.evidence is None:
+            return [Question(self.stream, Ask.PENDING, self.logged)]
+        given = MIN_ID if self.mark is None or self.mark.given is None else self.mark.given
+        reached = max(self.logged, self.evidence.last_pending, given)
+        is_short = reached < state.last_delivered
+        if self.mark is not None and state.counted:
+            return [self.finding(Kind.OTHERS_LEFT)] if is_short else []
+        unknown = state.entries_read - known.read if state.counted and state.entries_read is not None else 0
+        if unknown > self.evidence.pending:
+            lost, kind = unknown - self.evidence.pending, Kind.CHECKPOINT_OLDER_UNMARKED
+        elif is_short:
+            lost, kind = 0, Kind.GROUP_AHEAD
+        else:
+            return []
+        found = self.finding(kind, Start(state.last_delivered), lost)
+        return [replace(found, logged=reached if is_short else self.logged)]
+
+    def _without_group(self) -> Finding:
+        if not is_another(self.head, self.logged, self.known):
+            return self.finding(Kind.GROUP_GONE)
+        kind = Kind.STREAM_REPLACED if self.head.exists else Kind.STREAM_GONE
+        is_above = self.head.exists and self.head.last >= self.logged
+        return self.finding(kind, Start(self.logged) if is_above else Start(MIN_ID, 0), self.unread)
+
+    def _replaced(self, state: GroupState) -> Finding | None:
+        """The stream and its group, if both were made anew."""
+        if state.known or not is_another(self.head, self.logged, self.known):
+            return None
+        goes_on = self.head.last >= self.logged and self.ownership is not Ownership.SHARED
+        return self.finding(Kind.STREAM_REPLACED, Start(self.logged if goes_on else state.last_delivered), self.unread)
+
+    def _elsewhere(self) -> Finding | Question | None:
+        """A bookmark that this run has not set there. A crash, a person or an earlier version may have: the next commit
+        sets it. Only if the server came back from an older state, entries may be lost."""
+        there = self._still_there()
+        return there if isinstance(there, Question) else self._restored(there)
+
+    def _below(self, state: GroupState) -> Finding | Question:
+        """The group was made anew or set back, or the server came back from an older state."""
+        if self.ownership is Ownership.SHARED:  # one remedy, whichever it is
+            return self.finding(Kind.GROUP_BEHIND)
+        there = self._still_there()
+        if isinstance(there, Question):
+            return there
+        restored = self._restored(there)
+        if restored is not None:
+            return restored
+        is_known = self.logged_count is not None and there is not None
+        return self.finding(Kind.DELIVERIES_LOST if is_known and self._is_as_it_was(state) else Kind.GROUP_BEHIND)
+
+    def _still_there(self) -> int | Question | None:
+        """How many entries the stream has ever had up to the checkpoint's position, of those that the query has read;
+        fewer if the server has lost some. None: nobody can tell."""
+        known, head = self.logged_count, self.head
+        if known is None or head.added is None:
+            return None
+        if head.last < self.logged:
+            # Unless it stood ahead of the stream, the entry that the query read last is not there.
+            return head.added if known.ahead else min(head.added, max(0, known.read - 1))
+        held = held_above(head, self.logged)
+        if held is not None:
+            return head.added - held
+        if self.evidence is None:
+            return Question(self.stream, Ask.ENTRIES_UP_TO, self.logged)
+        return known.read if self.evidence.has_entry else self.evidence.up_to
+
+    def _restored(self, there: int | None) -> Finding | None:
+        """The server has lost its last entries, among them such as the query has read; others may have come since.
+        there: how many entries the stream has had up to the checkpoint's position."""
+        logged = self.logged_count
+        if logged is None or there is None or there >= logged.read:
+            return None
+        if self.head.last < self.logged:
+            to = Start(self.head.last, self.head.added)
+        else:
+            to = Start(self.logged, None if logged.before else there)
+        if logged.before:  # how many the last batch has read is in notes, which are gone, too
+            return self.finding(Kind.SERVER_RESTORED, to, None, None)
+        added = max((self.known or logged).added, logged.added)
+        return self.finding(Kind.SERVER_RESTORED, to, added - there, logged.read - there)
+
+    def _is_as_it_was(self, state: GroupState) -> bool:
+        """Whether the group may have stood here once. A mark is written when what it speaks of is delivered and
+        acknowledged: on no replica, and in no file, it stands above the group, unless somebody has moved that."""
+        return self.mark is None or (state.known and self.mark.up_to <= state.last_delivered)
+
+    def _above(self, state: GroupState) -> Finding | None:
+        mark, is_shared = self.mark, self.ownership is Ownership.SHARED
+        if mark is not None and self.checkpoint.token and mark.up_to > self.logged:
+            if is_shared:  # the query has read a part of it, under the newer checkpoint: nobody can tell which
+                return self.finding(Kind.CHECKPOINT_OLDER, Start(mark.up_to), lost=None)
+            return self.finding(Kind.CHECKPOINT_OLDER)
+        if not state.known and self._was_entered(not is_shared):
+            return self.finding(Kind.CONSUMER_GONE, lost=None)
+        return None
+
+    def _was_entered(self, alone: bool) -> bool:
+        """Whether our consumer must be in the group by now. Checkpoints that count were written by a version that
+        enters it at once."""
+        begin = self.checkpoint
+        entered = self.stream in begin.shares or self.stream in self.run.reserved or self.stream in begin.counts
+        return entered or (self.stream in begin.positions and alone)
