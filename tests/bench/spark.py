@@ -40,6 +40,7 @@ def session() -> SparkSession:
         .config("spark.driver.memory", "2g")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.python.unix.domain.socket.enabled", "true")  # as the jobs have it
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG4J}")
         .getOrCreate()
     )
