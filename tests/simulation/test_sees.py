@@ -17,7 +17,7 @@ from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.finding import Finding
 from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.membership import Membership
-from spark_streams.source.microbatch.batch_contents import ContentsChooser
+from spark_streams.source.microbatch import batch_contents
 from spark_streams.source.microbatch.query_state import Observer, RunState
 from spark_streams.source.microbatch.trigger import Trigger, Triggered
 from spark_streams.source.offset import Offset
@@ -87,7 +87,7 @@ def sees_losses_that_are_none(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ContentsChooser, "_left_by_a_crash", lambda *given: {})
+    patch.setattr(batch_contents, "_left_by_a_crash", lambda *given: {})
 
 
 def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> None:

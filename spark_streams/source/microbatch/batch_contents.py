@@ -12,8 +12,9 @@ It is chosen from these sources, in this order. Each is asked only if the trigge
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
@@ -21,10 +22,10 @@ from spark_streams.source.batch.batch_ends import Course
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.microbatch.next_ranges import NextRanges
-from spark_streams.source.microbatch.prefetch import Prefetch
+from spark_streams.source.microbatch.prefetch import Ahead, Prefetch
 from spark_streams.source.microbatch.query_state import QueryState
 from spark_streams.source.microbatch.reserve import Reserving
-from spark_streams.source.offset import Claimed
+from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import Claims
 from spark_streams.source.recovery.claim_consumers import claim_consumer
@@ -52,16 +53,129 @@ class BatchContents:
 
 @dataclass(frozen=True)
 class Wish:
-    """token: names the batch; room: what it may hold; turn: counts triggers, and decides who comes first where not all
-    streams have room."""
+    """token: names the batch; room: what it may still hold; turn: counts triggers, and decides who comes first where
+    not all streams have room."""
 
     token: str
     room: Room
     turn: int
 
 
+class Source(Protocol):
+    """One of the sources above."""
+
+    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
+        """The batch with what there is room for, and the room that is left. found: what the sources before this one
+        have given. If the batch takes nothing after this, `new` is None.
+
+        Raises DataLossError where entries are gone and that is not allowed, ServerError and kin.
+        """
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A piece of a batch that killed its query."""
+
+    poison: PoisonBatch
+    state: QueryState
+
+    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
+        piece, remembered = self.poison.next_piece(server, self.state.groups, self.state.logged, found.remembered)
+        found = replace(found, remembered=remembered)
+        return replace(found, claimed=piece, new=None) if piece else found, wish.room
+
+
+@dataclass(frozen=True)
+class Others:
+    """What others have left or released, or have handed over."""
+
+    claims: Claims
+    state: QueryState
+    consumer: str
+
+    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
+        # Released entries have no room beside what was reserved ahead; the next trigger has none, and takes them.
+        state, released = self.state, self.state.run.ahead is None
+        to = claim_consumer(self.consumer, wish.token)
+        claimed, room = self.claims.take(server, state.groups, state.begin, to, wish.room, released)
+        return replace(found, claimed=claimed), room
+
+
+@dataclass(frozen=True)
+class ReservedAhead:
+    """What was reserved beside the tasks of the batch before."""
+
+    ahead: Ahead
+
+    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
+        room = replace(wish.room, size=self.ahead.room.size).without(self.ahead.pending())
+        return replace(found, ranges=self.ahead.ranges), room
+
+
+@dataclass(frozen=True)
+class LeftByACrash:
+    """Entries that a crashed run reserved and did not log. left: how many, per stream; begin: what is acknowledged."""
+
+    how: Reserving
+    left: Mapping[str, int]
+    begin: Offset
+
+    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
+        if wish.room.is_full:
+            return replace(found, new=None), wish.room
+        how = self.how
+
+        def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
+            asked = [PendingRange(s, MAX_ID, after[s], most=entries) for s, entries in allowed.items()]
+            size = how.admission.size(list(allowed.values()))
+            return pending_ranges(server, how.member, asked, size, limits=how.limits)
+
+        after = {stream: self.begin[stream] for stream in self.left}
+        ranges, room = take_in_parts(server, wish.room, self.left, after, wish.turn, take, how.limits)
+        # Nothing is there any more if others have claimed it since.
+        return (replace(found, ranges=ranges, new=None), room) if ranges else (found, wish.room)
+
+
+@dataclass(frozen=True)
+class New:
+    """New entries, reserved now. part_of: how many the batch may have, of so many that wait and so many that have room,
+    while pieces wait; None: all."""
+
+    how: Reserving
+    account: LossAccount
+    state: QueryState
+    options: SourceOptions
+    part_of: Callable[[int, int | None], int] | None
+
+    def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
+        """It does not wait for more to come if there is a batch anyway, or pieces wait."""
+        state, room, admission = self.state, wish.room, self.how.admission
+        backlog = admission.backlog(state.heads, state.groups)
+        waiting = sum(backlog.values())
+        if not backlog or room.is_full:
+            return found, room
+        if not found and self.part_of is None and admission.should_wait(waiting):
+            return found, room
+        if self.part_of is not None:
+            room = room.at_most(self.part_of(waiting, room.entries))
+        how: Reserving | NextRanges = self.how
+        if self.options.no_ack:
+            how = NextRanges(admission, self.options.ordered, self.how.limits, found.courses)
+        new: list[EntryRange] = []
+        while backlog:
+            reserved, _ = how.new_entries(server, state.heads, state.groups, backlog, room, wish.turn)
+            self.account.reserved(state.heads, state.groups, reserved)
+            new = reserved.ranges
+            if new or not reserved.states:
+                break
+            # What these streams had was deleted, or others were faster: streams that had no share are tried.
+            backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
+        courses = how.courses if isinstance(how, NextRanges) else found.courses
+        return replace(found, ranges=found.ranges + new, new=new, courses=courses), room
+
+
 class ContentsChooser:
-    """Chooses what a batch holds, and reserves what is new."""
+    """Chooses what a batch holds."""
 
     def __init__(
         self,
@@ -78,82 +192,37 @@ class ContentsChooser:
         self._reserving = reserving
 
     def choose(self, server: Server, state: QueryState, wish: Wish) -> BatchContents:
-        """What there is room for; empty where there is nothing to read.
+        """What there is room for; empty where there is nothing to read. Raises as the sources do."""
+        found = BatchContents({}, [], [], state.run.remembered, state.run.courses)
+        for source in self._present(state):
+            found, room = source.take(server, found, wish)
+            wish = replace(wish, room=room)
+            if found.new is None:
+                return found
+        found, _ = self._new(state, found.remembered).take(server, found, wish)
+        if found or not found.remembered.may_hold:
+            return found
+        return replace(found, claimed=self._poison.last_resort(found.remembered))
 
-        Raises DataLossError where entries are gone and that is not allowed, ServerError and kin.
-        """
-        run, room = state.run, wish.room
+    def _present(self, state: QueryState) -> list[Source]:
+        """The sources that may have something and come before what is new."""
+        found: list[Source] = []
         has_others = any(group.others or group.released for group in state.groups.values())
-        remembered = run.remembered
-        if has_others or remembered.may_hold:
-            piece, remembered = self._poison.next_piece(server, state.groups, state.logged, remembered)
-            if piece:
-                return BatchContents(piece, remembered=remembered)
-        claimed: Mapping[str, Sequence[Claimed]] = {}
+        if has_others or state.run.remembered.may_hold:
+            found.append(Pieces(self._poison, state))
         if has_others:
-            # Released entries have no room beside what was reserved ahead; the next trigger has none, and takes them.
-            consumer = claim_consumer(self._reserving.member.consumer, wish.token)
-            released = run.ahead is None
-            claimed, room = self._claims.take(server, state.groups, state.begin, consumer, room, released)
-        ranges: list[EntryRange] = []
-        if run.ahead is not None:
-            ranges = run.ahead.ranges
-            room = replace(room, size=run.ahead.room.size).without(per_stream(ranges))
-        elif left := self._left_by_a_crash(state):
-            is_full = room.is_full
-            ranges = [] if is_full else self._take_again(server, state, left, replace(wish, room=room))
-            if ranges or (is_full and claimed):
-                return BatchContents(claimed, ranges, remembered=remembered, courses=run.courses)
-        found = BatchContents(claimed, ranges, [], remembered, run.courses)
-        found = self._with_new(server, state, replace(wish, room=room), found)
-        if found or not remembered.may_hold:
-            return found
-        return replace(found, claimed=self._poison.last_resort(remembered))
+            found.append(Others(self._claims, state, self._reserving.member.consumer))
+        if state.run.ahead is not None:
+            found.append(ReservedAhead(state.run.ahead))
+        elif left := _left_by_a_crash(state):
+            found.append(LeftByACrash(self._reserving, left, state.begin))
+        return found
 
-    def _left_by_a_crash(self, state: QueryState) -> dict[str, int]:
-        """How many entries a crashed run reserved and did not log: pending for us above what is acknowledged."""
-        known = state.unacknowledged
-        return {s: group.ours for s, group in state.groups.items() if group.ours > known.get(s, 0)}
-
-    def _take_again(self, server: Server, state: QueryState, left: Mapping[str, int], wish: Wish) -> list[EntryRange]:
-        """What a crashed run reserved."""
-        how = self._reserving
-
-        def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
-            asked = [PendingRange(s, MAX_ID, after[s], most=entries) for s, entries in allowed.items()]
-            size = how.admission.size(list(allowed.values()))
-            return pending_ranges(server, how.member, asked, size, limits=how.limits)
-
-        after = {stream: state.begin[stream] for stream in left}
-        return take_in_parts(server, wish.room, left, after, wish.turn, take, how.limits)[0]
-
-    def _with_new(self, server: Server, state: QueryState, wish: Wish, found: BatchContents) -> BatchContents:
-        """With what is new, as far as there is room and it does not wait for more to come: that it does not do if there
-        is a batch anyway."""
-        room, admission = wish.room, self._reserving.admission
-        holds_pieces = found.remembered.may_hold and found.remembered.holds_some
-        backlog = admission.backlog(state.heads, state.groups)
-        waiting = sum(backlog.values())
-        if not backlog or room.is_full:
-            return found
-        if not (found or holds_pieces) and admission.should_wait(waiting):
-            return found
-        if holds_pieces:
-            room = room.at_most(self._poison.share_of(waiting, room.entries))
-        how: Reserving | NextRanges = self._reserving
-        if self._options.no_ack:
-            how = NextRanges(admission, self._options.ordered, self._reserving.limits, found.courses)
-        new: list[EntryRange] = []
-        while backlog:
-            reserved, _ = how.new_entries(server, state.heads, state.groups, backlog, room, wish.turn)
-            self._account.reserved(state.heads, state.groups, reserved)
-            new = reserved.ranges
-            if new or not reserved.states:
-                break
-            # What these streams had was deleted, or others were faster: streams that had no share are tried.
-            backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
-        courses = how.courses if isinstance(how, NextRanges) else found.courses
-        return replace(found, ranges=found.ranges + new, new=new, courses=courses)
+    def _new(self, state: QueryState, remembered: Remembered) -> New:
+        """While pieces wait for others to be committed, a batch has a part of what is new."""
+        holds_pieces = remembered.may_hold and remembered.holds_some
+        part_of = self._poison.share_of if holds_pieces else None
+        return New(self._reserving, self._account, state, self._options, part_of)
 
     def claimed_ranges(self, server: Server, claimed: Mapping[str, Sequence[Claimed]]) -> list[EntryRange]:
         """The ranges of what these consumers hold. Raises DataLossError where they hold less by now."""
@@ -175,3 +244,9 @@ class ContentsChooser:
         if not how.is_worth_it(left, wish.room):
             return None
         return Prefetch(how, list(state.groups), wish.room, wish.turn, state.heads)
+
+
+def _left_by_a_crash(state: QueryState) -> dict[str, int]:
+    """How many entries are pending for us above what is acknowledged."""
+    known = state.unacknowledged
+    return {s: group.ours for s, group in state.groups.items() if group.ours > known.get(s, 0)}
