@@ -1,4 +1,4 @@
-"""What one task knows of the ledger, stream by stream, and what it asks the server to know more. Pure but for asking.
+"""What one task knows of the ledger, stream by stream. Pure, but for methods that are given a server.
 
 A task has a view of each stream that it writes to. It opens one when it has its first row for the stream (opening.py);
 from then on each transaction asks again whether head and marks are still as the view has them.
@@ -7,45 +7,45 @@ from then on each transaction asks again whether head and marks are still as the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from spark_streams.sink import refusals
 from spark_streams.sink.batch import Batch
+from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.fingerprint import Hashes, Multiset
 from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, Role, read_mark
 from spark_streams.wire.connection import Reply, ReplyError
+from spark_streams.wire.server import Server
 
 _PROLONG = 3600.0  # seconds; what a job leaves on the server lives 168 times as long (JOB_SECONDS)
-# One round trip: commands in, replies out.
-Ask = Callable[[Sequence[Command]], list[Reply]]
 
 
 @dataclass
 class LedgerView:
-    """One stream's part in the ledger, as a task knows it."""
+    """One stream's part in the ledger, as a task knows it. marks: the key of this partition's marks."""
 
     stream: bytes
     keys: Keys
-    marks: bytes  # the key of this partition's marks
-    head: Head = field(default_factory=Head)
-    answered: Sequence[bytes | None] = ()  # the same as the server's answer to HMGET
-    done: bool = False  # the batch is complete: nothing is written
-    seen: set[bytes] = field(default_factory=set)  # marks that are known
-    mine: set[bytes] = field(default_factory=set)  # those of them that this attempt has made
-    others: Multiset = field(default_factory=Multiset)  # rows written by other attempts of this partition, not yet met
-    earlier: Multiset = field(default_factory=Multiset)  # rows written by earlier runs that nobody has claimed yet
-    carried: bytes = b""  # fingerprints of rows that an earlier piece of the same batch has written for this one
-    recovers: bool = False
-    claims_read: int = 0  # bytes
-    rows: int = 0  # that this task has had for the stream, whoever wrote them
-    total: int = 0  # the sum of their fingerprints, mod 2^64
-    marked: bool = False  # this attempt has made a mark
-    opened: bool = False
-    kind: bytes = b"none"  # what the server says that the stream's key holds
-    prolonged: float = field(default_factory=time.monotonic)  # when head and parts were told to live on
+    marks: bytes
+    head: Head = field(default_factory=Head, init=False)
+    answered: Sequence[bytes | None] = field(default=(), init=False)  # the same as the server's answer to HMGET
+    done: bool = field(default=False, init=False)  # the batch is complete: nothing is written
+    seen: set[bytes] = field(default_factory=set, init=False)  # marks that are known
+    mine: set[bytes] = field(default_factory=set, init=False)  # those of them that this attempt has made
+    others: Multiset = field(default_factory=Multiset, init=False)  # written by other attempts of this partition
+    earlier: Multiset = field(default_factory=Multiset, init=False)  # written by earlier runs, and not claimed yet
+    carried: bytes = field(default=b"", init=False)  # fingerprints: written for this batch by an earlier piece of it
+    recovers: bool = field(default=False, init=False)
+    claims_read: int = field(default=0, init=False)  # bytes
+    rows: int = field(default=0, init=False)  # that this task has had for the stream, whoever wrote them
+    total: int = field(default=0, init=False)  # the sum of their fingerprints, mod 2^64
+    marked: bool = field(default=False, init=False)  # this attempt has made a mark
+    opened: bool = field(default=False, init=False)
+    kind: bytes = field(default=b"none", init=False)  # what the server says that the stream's key holds
+    prolonged: float = field(default_factory=time.monotonic, init=False)  # when head and parts were told to live on
 
     @property
     def shown(self) -> str:
@@ -96,7 +96,7 @@ class LedgerView:
 
 
 class LedgerViews:
-    """All views of one task. Every method that asks may be run again after a lost connection."""
+    """All views of one task. A method that is given a server may be run again after a lost connection."""
 
     def __init__(self, batch: Batch, partition: int, attempt: str, apart: bool = False) -> None:
         """apart: the record may stand on another server than a stream, which may have lost its head alone."""
@@ -105,7 +105,7 @@ class LedgerViews:
         self.partition = partition
         self.attempt = attempt
         self._views: dict[bytes, LedgerView] = {}
-        self._own: dict[tuple[bytes, bytes], Hashes] = {}  # stream, name → what marks of this attempt say
+        self._own: dict[tuple[bytes, bytes], Hashes] = {}  # stream, name → what a mark of an unfinished chunk says
 
     def all(self) -> list[LedgerView]:
         """Every view of this task."""
@@ -121,18 +121,22 @@ class LedgerViews:
             found.append(self._views[stream])
         return found
 
-    def read_claims(self, view: LedgerView, ask: Ask) -> None:
+    def parts_of(self, chunk: Chunk) -> Iterator[tuple[LedgerView, slice, Hashes]]:
+        """(view, places of the rows, fingerprints) of each stream's rows in the chunk."""
+        assert chunk.hashes is not None
+        segments = chunk.segments()
+        for view, (_, start, stop) in zip(self.of(stream for stream, _, _ in segments), segments, strict=True):
+            yield view, slice(start, stop), chunk.hashes[start:stop]
+
+    def read_claims(self, server: Server, view: LedgerView) -> None:
         """What this run has claimed since the last look: nobody else may claim it."""
-        claims = checked(ask([("GETRANGE", view.keys.part("claims"), view.claims_read, -1)]))[0]
+        claims = checked(server.pipeline([("GETRANGE", view.keys.part("claims"), view.claims_read, -1)]))[0]
         view.earlier.remove(np.frombuffer(claims, "<u8").astype(np.uint64))
         view.claims_read += len(claims)
 
-    def read_marks(self, view: LedgerView, ask: Ask) -> None:
-        """Marks of this partition that were not known: rows of other attempts, or our own of unknown outcome."""
-        self.met_marks(view, checked(ask([("HGETALL", view.marks)]))[0])
-
     def met_marks(self, view: LedgerView, flat: Sequence[bytes]) -> None:
-        """The same, from HGETALL's reply."""
+        """Learn the marks of this partition that were not known, from HGETALL's reply: rows of other attempts, or our
+        own of a chunk that may be written."""
         own = self.attempt.encode() + b"."
         for name, mark in zip(flat[0::2], flat[1::2], strict=True):
             if name in view.seen:
@@ -144,41 +148,38 @@ class LedgerViews:
             else:
                 view.others.add(np.concatenate(read_mark(mark)))
 
-    def made(self, view: LedgerView, name: bytes, hashes: Hashes) -> None:
+    def made(self, view: LedgerView, name: bytes) -> None:
         """A mark of this attempt is known to be there."""
         view.seen.add(name)
         view.mine.add(name)
         view.marked = True
-        self._own[view.stream, name] = hashes
+
+    def finished(self, name: bytes) -> None:
+        """The chunk of this mark is written."""
+        self._own = {key: hashes for key, hashes in self._own.items() if key[1] != name}
 
     def own(self, view: LedgerView, name: bytes) -> Hashes | None:
-        """What this mark of our own says; None where it is not known to be there."""
+        """What the mark of our own says; None if it is not known to be there. name: of an unfinished chunk."""
         return self._own.get((view.stream, name))
-
-    def forget(self, name: bytes) -> None:
-        """The chunk of this mark is finished."""
-        for view in self._views.values():
-            self._own.pop((view.stream, name), None)
-
-    def forget_all(self) -> None:
-        """All chunks are finished."""
-        self._own.clear()
 
     def begin_afresh(self, views: Sequence[LedgerView]) -> None:
         """Take nothing of these for known: the server may be another one. The rows that came in stay counted."""
         for view in views:
             view.seen, view.mine, view.others, view.earlier = set(), set(), Multiset(), Multiset()
             view.opened = view.marked = view.done = False
+        streams = {view.stream for view in views}
+        self._own = {key: hashes for key, hashes in self._own.items() if key[0] not in streams}
 
-    def look_again(self, views: Sequence[LedgerView], heads: Sequence[Reply], lengths: Sequence[int], ask: Ask) -> None:
-        """Bring views up to date with what `questions` gave. Raises LedgerError where the run must not go on."""
-        for view, reply, length in zip(views, heads, lengths, strict=True):
-            if reply != view.answered:
-                self._head_has_changed(view, reply)
+    def look_again(self, server: Server, views: Sequence[LedgerView], answers: Sequence[Reply]) -> None:
+        """Bring views up to date with the answers to their `questions`. Raises LedgerError if the run must not go on,
+        ReplyError."""
+        for view, head, length in zip(views, answers[0::2], answers[1::2], strict=True):
+            if head != view.answered:
+                self._head_has_changed(view, head)
             if length != len(view.seen):
-                self.read_marks(view, ask)
+                self.met_marks(view, checked(server.pipeline([("HGETALL", view.marks)]))[0])
             if view.recovers:
-                self.read_claims(view, ask)
+                self.read_claims(server, view)
 
     def _head_has_changed(self, view: LedgerView, reply: Sequence[bytes | None]) -> None:
         role = Head.read(reply).role_of(self.batch, view.shown)

@@ -18,19 +18,20 @@ from spark_streams.keys import CLOSED
 from spark_streams.sink import refusals
 from spark_streams.sink.fingerprint import Multiset
 from spark_streams.sink.ledger import HEAD_FIELDS, Command, Part, Role, expiry, number_in, read_mark, rows_in
-from spark_streams.sink.ledger_view import Ask, LedgerView, LedgerViews, checked
+from spark_streams.sink.ledger_view import LedgerView, LedgerViews, checked
 from spark_streams.wire.connection import Reply
 from spark_streams.wire.multi_exec import Outcome, framed
+from spark_streams.wire.server import Server
 
 
-def open_views(views: LedgerViews, wanted: Sequence[LedgerView], ask: Ask) -> None:
+def open_views(server: Server, views: LedgerViews, wanted: Sequence[LedgerView]) -> None:
     """Enter this run in the heads of streams that it has not written to yet, and read what is written already.
 
     May be run again after a lost connection. Raises LedgerError where it must not write, ReplyError.
     """
     fresh = [view for view in wanted if not view.opened]
     if fresh:
-        opening = _Opening(views, ask)
+        opening = _Opening(server, views)
         while not opening.enter(fresh):
             pass
         opening.read([view for view in fresh if not view.done])
@@ -39,17 +40,17 @@ def open_views(views: LedgerViews, wanted: Sequence[LedgerView], ask: Ask) -> No
 
 
 class _Opening:
-    def __init__(self, views: LedgerViews, ask: Ask) -> None:
+    def __init__(self, server: Server, views: LedgerViews) -> None:
+        self._server = server
         self._views = views
         self._batch = views.batch
-        self._ask_server = ask
 
     def _ask(self, commands: Sequence[Command]) -> list[Reply]:
-        return checked(self._ask_server(commands))
+        return checked(self._server.pipeline(commands))
 
     def _transact(self, commands: Sequence[Command]) -> list[Reply] | None:
         """The replies; None where something that is watched has changed. Raises ReplyError."""
-        results = Outcome.read(self._ask_server(framed(commands))).unless_given_up()
+        results = Outcome.read(self._server.pipeline(framed(commands))).unless_given_up()
         return None if results is None else checked(results)
 
     # -- entering -----------------------------------------------------------------------------------------------
@@ -196,4 +197,4 @@ class _Opening:
                 view.earlier.add(read_mark(mark)[0])
         view.recovers = bool(view.carried or earlier)
         if view.recovers:
-            self._views.read_claims(view, self._ask_server)
+            self._views.read_claims(self._server, view)

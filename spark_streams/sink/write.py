@@ -9,15 +9,18 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from spark_streams.options.sink_options import SinkOptions
-from spark_streams.sink.at_least_once import PlainSender
+from spark_streams.sink.at_least_once import AtLeastOnce
 from spark_streams.sink.balance import Total
 from spark_streams.sink.batch import Batch
+from spark_streams.sink.chunk_writer import ChunkWriter
 from spark_streams.sink.chunks import chunks, of_one_slot
+from spark_streams.sink.delivery import Delivery
 from spark_streams.sink.destination import Destination
+from spark_streams.sink.exactly_once import ExactlyOnce
 from spark_streams.sink.ledger_view import LedgerViews
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.pace import Pace
-from spark_streams.sink.transactions import LedgerSender
+from spark_streams.sink.spill_queue import SpillQueue
 from spark_streams.sink.trim import Trimmer
 from spark_streams.wire.session import Session
 
@@ -47,22 +50,21 @@ def append(batches: Iterable[pa.RecordBatch], options: SinkOptions, task: Task |
     earlier attempt, RetriesExhaustedError where the server stays unusable, ServerReplyError (or kin) for what it
     refused, ReplicationError.
     """
-    with Session(options.address, is_known=True) as session:
-        trimmer, limits = Trimmer.of(session, options), Limits(options.address)
-        turns = Pace(options.address, pace, options.rows_per_second)
+    address = options.address
+    with Session(address, is_known=True) as session, SpillQueue() as held:
+        trimmer, limits = Trimmer.of(session, options), Limits(address)
+        turns = Pace(address, pace, options.rows_per_second)
         try:
             to = Destination.of(options)
             size = turns.chunk_size(options.chunk_size)
             cut = chunks(batches, to, options.nulls, size, task is not None)
-            if options.address.is_cluster:
+            if address.is_cluster:
                 cut = of_one_slot(cut)
-            if task is None:
-                result = Result(PlainSender(session, trimmer, limits, turns, options.wait_replicas).run(cut), {})
-            else:
-                views = LedgerViews(task.batch, task.partition, task.attempt, options.address.is_cluster)
-                rows = LedgerSender(session, trimmer, views, limits, turns, options.wait_replicas).run(cut)
-                result = Result(rows, {view.stream: Total(view.rows, view.total) for view in views.all()})
+            delivery: Delivery = AtLeastOnce()
+            if task is not None:
+                delivery = ExactlyOnce(LedgerViews(task.batch, task.partition, task.attempt, address.is_cluster), held)
+            rows = ChunkWriter(session, delivery, trimmer, limits, turns, options.wait_replicas).run(cut)
         finally:
             trimmer.close()
             turns.close()
-    return result
+    return Result(rows, delivery.totals())

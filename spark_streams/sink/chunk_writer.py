@@ -1,0 +1,295 @@
+"""The loop that writes a task's chunks: exactly once or at least once, as the delivery says.
+
+    → WATCH head marks   HMGET head …   HLEN marks   ECHO      is everything as this task knows it?
+    → MULTI   XADD …   XTRIM   HSET marks …                    sent while the server executes the chunk before
+    ← the ids of the chunk before, or nil if head or marks have changed since its WATCH
+    ← the answers to the first line
+    → EXEC   ECHO                                              executed while the next chunk is made
+
+Each connection has at most one chunk in EXECUTING, and one that is QUEUED (or sent) behind it. chunk_states.py says
+what follows each event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from spark_streams.errors import RStreamError, ServerUnreachableError
+from spark_streams.sink.chunk_states import Action, Event, State, advance
+from spark_streams.sink.chunks import Chunk
+from spark_streams.sink.delivery import Delivery, Rest, Write
+from spark_streams.sink.limits import Limits
+from spark_streams.sink.pace import Pace
+from spark_streams.sink.replicas import WINDOW, wait_for_replicas
+from spark_streams.sink.rows import error_of_row
+from spark_streams.sink.trim import Trimmer
+from spark_streams.wire.connection import ReplyError, pack
+from spark_streams.wire.pipe import Pipe
+from spark_streams.wire.server import Server
+from spark_streams.wire.session import Session
+
+_LEDGER = ("EXEC", "(the sink's ledger)")  # what was refused, in messages
+
+T = TypeVar("T")
+Happened = tuple[Write, Event]
+
+
+class ChunkWriter:
+    """Writes chunks over a session. replicas: how many must have what is written (waitReplicas), None: not waited for.
+
+    Raises LedgerError, the named error of a row that the server refuses for good, RowTooLargeError, ReplicationError,
+    RetriesExhaustedError.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        delivery: Delivery,
+        trimmer: Trimmer,
+        limits: Limits,
+        pace: Pace,
+        replicas: int | None = None,
+    ) -> None:
+        self._session = session
+        self._delivery = delivery
+        self._trimmer = trimmer
+        self._limits = limits
+        self._pace = pace
+        self._replicas = replicas
+        self._under_way: list[Write] = []  # replies are on their way, in this order for each connection
+        self._kept: list[Write] = []  # written since the last WAIT; only if replicas are waited for
+        self._actions: dict[Action, Callable[[Write], list[Happened]]] = {
+            Action.START: self._start,
+            Action.QUEUE: self._queue,
+            Action.CONFIRM: self._confirm,
+            Action.EXECUTE: self._execute,
+            Action.SEND: self._send,
+            Action.HEAR: self._hear,
+            Action.PAUSE: self._pause,
+            Action.LOOK: self._look,
+            Action.SEND_REST: self._send_rest,
+            Action.TAKE_BACK: self._take_back,
+            Action.SETTLE: self._settle,
+            Action.NOTHING: lambda write: [],
+        }
+
+    def run(self, chunks: Iterable[Chunk]) -> int:
+        """Write all rows that are not written yet; how many there were."""
+        rows = 0
+        for chunk in self._limits.fitting(chunks):
+            rows += len(chunk)
+            if self._delivery.needs_opening(chunk):
+                self._hear_all()
+                self._ask(lambda server, chunk=chunk: self._delivery.open(server, chunk))
+            for piece in self._delivery.take_in(chunk):
+                self._write(piece)
+        if rows:
+            self._hear_all()
+            self._ask(self._delivery.require_all_met)
+            for piece in self._delivery.held_back():
+                self._write(piece)
+            self._hear_all()
+            self._ask(self._delivery.require_all_met)
+            self._cover(at_the_end=True)
+        return rows
+
+    def _write(self, chunk: Chunk) -> None:
+        """When this returns the chunk is written, or the server executes it."""
+        if not len(chunk):
+            return
+        if self._replicas is not None and len(self._kept) + len(self._under_way) >= WINDOW:
+            self._cover()
+        self._loop((Write(chunk, self._delivery.name(), Rest.all_of(chunk)), Event.TURN))
+
+    def _hear_all(self) -> None:
+        """When this returns nothing is under way."""
+        while self._under_way:
+            self._loop((self._under_way[0], Event.TURN))
+
+    def _loop(self, *happened: Happened) -> None:
+        """Follow the table until nothing more happens; what an event leads to comes before the events behind it."""
+        events = list(reversed(happened))
+        while events:
+            write, event = events.pop()
+            step = advance(write.state, event)
+            if step.action.needs_silence and self._under_way:
+                events += [(write, event), (self._under_way[0], Event.TURN)]
+                continue
+            write.state = step.state
+            if step.action is Action.FAIL:
+                raise self._error(write)
+            try:
+                follows = self._actions[step.action](write)
+            except (RStreamError, ReplyError) as error:
+                follows = self._interrupted(write, error)
+            events += reversed(follows)
+
+    # -- the fast way -------------------------------------------------------------------------------------------
+
+    def _start(self, write: Write) -> list[Happened]:
+        write.rest, write.verdict, write.watched = Rest.all_of(write.chunk), None, None
+        if not self._under_way and (gone := self._gone(self._session.get())):
+            return [*gone, (write, Event.TURN)]
+        pipe = self._session.pipe_of(write.stream)
+        streams = set(write.chunk.stream_names())
+        for other in self._under_way:
+            if other.pipe is not pipe and not streams.isdisjoint(other.chunk.stream_names()):
+                return [(other, Event.TURN), (write, Event.TURN)]  # a slot was moved: rows stay in their order
+        return [(write, self._delivery.way(write.chunk))]
+
+    def _queue(self, write: Write) -> list[Happened]:
+        pipe = self._session.pipe_of(write.stream)
+        begin, _ = self._delivery.frame
+        before = self._transmit(write, pipe, self._delivery.questions(write.chunk) + pipe.mark + begin, b"")
+        return [*before, (write, Event.TURN)]
+
+    def _confirm(self, write: Write) -> list[Happened]:
+        pipe = _pipe_of(write)
+        if pipe.take() == self._delivery.expected(write.chunk):
+            return [(write, Event.CONFIRMED)]
+        _discard(pipe)
+        self._under_way.remove(write)
+        return [(write, Event.CHANGED)]
+
+    def _execute(self, write: Write) -> list[Happened]:
+        pipe = _pipe_of(write)
+        _, end = self._delivery.frame
+        pipe.send(end, pipe.mark)
+        return []
+
+    def _send(self, write: Write) -> list[Happened]:
+        pipe = self._session.pipe_of(write.stream)
+        return self._transmit(write, pipe, b"", pipe.mark)
+
+    def _transmit(self, write: Write, pipe: Pipe, begin: bytes, end: bytes) -> list[Happened]:
+        """Send the commands for what is left of a chunk. The chunks before it on this connection are to be heard."""
+        self._pace.wait(len(write.rest.fresh))
+        request = self._delivery.request(write, self._trimmer.commands(write.chunk))
+        write.pipe, write.count, write.verdict = pipe, request.count, None
+        pipe.send(begin, request.rows, b"".join([*request.beside, end]))
+        before = [(other, Event.TURN) for other in self._under_way if other.pipe is pipe]
+        self._under_way.append(write)
+        return before
+
+    def _hear(self, write: Write) -> list[Happened]:
+        pipe = _pipe_of(write)
+        verdict = self._delivery.verdict(write, pipe.take())
+        heard = [(write, verdict.event)]
+        behind = [other for other in self._under_way if other.pipe is pipe and other.state is State.QUEUED]
+        if behind and verdict.event is not Event.EXECUTED:
+            pipe.take()  # the answers to its questions
+            _discard(pipe)
+            self._under_way.remove(behind[0])
+            heard.insert(0, (behind[0], Event.OVERTAKEN))
+        self._under_way.remove(write)
+        write.verdict = verdict
+        return heard
+
+    def _settle(self, write: Write) -> list[Happened]:
+        self._delivery.written(write)
+        self._session.backoff.succeeded()
+        self._trimmer.after(write.chunk)
+        if self._replicas is None:
+            return [(write, Event.SAFE)]
+        self._kept.append(write)
+        return []
+
+    # -- the slow way: nothing else is under way -----------------------------------------------------------------
+
+    def _interrupted(self, write: Write, error: RStreamError | ReplyError) -> list[Happened]:
+        """The connection was lost, or the server cannot answer. Raises the error if it does not pass."""
+        lost = self._under_way if write in self._under_way else [*self._under_way, write]
+        is_sent = write.state in (State.QUEUED, State.EXECUTING)
+        if isinstance(error, ServerUnreachableError) and is_sent and len(lost) == 1:
+            self._limits.lost(write.rest.fresh)
+        self._again(error)
+        self._under_way = []
+        return [(one, Event.LOST) for one in lost]
+
+    def _pause(self, write: Write) -> list[Happened]:
+        assert write.verdict is not None
+        assert write.verdict.pause is not None
+        self._again(write.verdict.pause)
+        return [(write, Event.TURN)]
+
+    def _look(self, write: Write) -> list[Happened]:
+        server = self._session.get()
+        if gone := self._gone(server, write):
+            return [*gone, (write, Event.TURN)]
+        found = self._delivery.look(server, write)
+        write.rest, write.watched, write.verdict = found.rest, found.watched, None
+        return [(write, found.event)]
+
+    def _send_rest(self, write: Write) -> list[Happened]:
+        pipe = self._session.pipe_of(write.stream)
+        if write.watched is not None and pipe.server is not write.watched:
+            return [(write, Event.CHANGED)]  # the slot was moved: EXEC there would not see what changes
+        begin, end = self._delivery.frame
+        self._transmit(write, pipe, begin, end + pipe.mark)
+        return [(write, Event.TURN)]
+
+    def _take_back(self, write: Write) -> list[Happened]:
+        self._delivery.take_back(self._session.get(), write)
+        return [(write, Event.TAKEN_BACK)]
+
+    def _error(self, write: Write) -> RStreamError:
+        """The named error of the first command that was refused: of a row, or of what goes along."""
+        assert write.verdict is not None
+        place, refusal = next(iter(write.verdict.refused.items()))
+        if place < len(write.rest.fresh):
+            return error_of_row(self._session.get(), write.rest.fresh, place, refusal)
+        return self._session.get().error_of(refusal, self._trimmer.words(write.stream))
+
+    # -- what is written stays ----------------------------------------------------------------------------------
+
+    def _cover(self, at_the_end: bool = False) -> None:
+        """All that was written is on the server that answers now, and on replicas where they are waited for."""
+        self._hear_all()
+        while gone := self._ask(lambda server: self._covered(server, at_the_end)):
+            self._loop(*gone)
+            self._hear_all()
+        safe, self._kept = self._kept, []
+        self._loop(*[(write, Event.SAFE) for write in safe])
+
+    def _covered(self, server: Server, at_the_end: bool) -> list[Happened]:
+        """Wait for replicas, unless the server lacks chunks: these are to be written first."""
+        gone = self._gone(server)
+        if not gone and self._replicas is not None and (self._kept or at_the_end):
+            wait_for_replicas(server, self._replicas, self._delivery.touch(server, self._kept))
+        return gone
+
+    def _gone(self, server: Server, *unfinished: Write) -> list[Happened]:
+        """Which chunks are to be written again, because another server has taken over. unfinished: may be written."""
+        gone = self._delivery.gone(server, [*self._kept, *unfinished])
+        again = [write for write in self._kept if write in gone]
+        self._kept = [write for write in self._kept if write not in gone]
+        return [(write, Event.GONE) for write in again]
+
+    # -- the server ---------------------------------------------------------------------------------------------
+
+    def _ask(self, step: Callable[[Server], T]) -> T:
+        """Talk to the server while nothing is under way, again after a lost connection."""
+        try:
+            return self._session.run_part(step)
+        except ReplyError as refusal:
+            raise self._session.get().error_of(refusal, _LEDGER) from None
+
+    def _again(self, error: RStreamError | ReplyError) -> None:
+        """Wait before the next attempt. Raises the named error of what does not pass."""
+        try:
+            self._session.again(error)
+        except ReplyError as refusal:
+            raise self._session.get().error_of(refusal, _LEDGER) from None
+
+
+def _pipe_of(write: Write) -> Pipe:
+    """The connection that it was sent over."""
+    assert write.pipe is not None
+    return write.pipe
+
+
+def _discard(pipe: Pipe) -> None:
+    """Drop what is queued behind MULTI."""
+    pipe.send(pack("DISCARD"), pipe.mark)
+    pipe.take()

@@ -1,0 +1,303 @@
+"""Exactly once: each chunk is one transaction with its mark in the ledger (ledger.py).
+
+A task that finds marks of its own partition when it begins is a retry. It writes nothing until it has met all rows that
+are marked: what it cannot write yet is held back, beyond 64 MB in a file. Should it end without having met them, its
+rows are not those of the attempt before, and it has written nothing.
+
+The outcome of an EXEC that nobody heard of is in the marks of this attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from spark_streams.sink import refusals
+from spark_streams.sink.balance import Total
+from spark_streams.sink.chunk_states import Event
+from spark_streams.sink.chunks import Chunk
+from spark_streams.sink.delivery import Findings, Request, Rest, Verdict, Write
+from spark_streams.sink.fingerprint import Hashes, Multiset
+from spark_streams.sink.ledger import Command, expiry, pack_mark
+from spark_streams.sink.ledger_view import LedgerView, LedgerViews, checked
+from spark_streams.sink.opening import open_views
+from spark_streams.sink.rows import first_refused, id_refused, with_known_tops
+from spark_streams.sink.spill_queue import SpillQueue
+from spark_streams.wire.connection import Connection, Reply, pack
+from spark_streams.wire.multi_exec import Outcome, framed
+from spark_streams.wire.replies import errors_among, parse_replies
+from spark_streams.wire.server import Server
+from spark_streams.wire.xinfo import read_stream_state
+
+_NOTHING: Hashes = np.empty(0, np.uint64)
+_OK = b"+OK\r\n"
+_QUEUED = b"+QUEUED\r\n"
+
+
+class ExactlyOnce:
+    """A Delivery (delivery.py) with a ledger. held: where rows wait; its maker closes it."""
+
+    frame = (pack("MULTI"), pack("EXEC"))
+
+    def __init__(self, views: LedgerViews, held: SpillQueue) -> None:
+        self._views = views
+        self._held = held
+        self._numbered = 0
+        self._server: Server | None = None  # has all that was written before this connection was made
+
+    # -- rows come in -------------------------------------------------------------------------------------------
+
+    def needs_opening(self, chunk: Chunk) -> bool:
+        """Whether the chunk has rows for a stream whose ledger this task has not read yet."""
+        return not all(view.opened for view in self._views.of(chunk.stream_names()))
+
+    def open(self, server: Server, chunk: Chunk) -> None:
+        """Read the ledgers of the chunk's streams. Raises LedgerError, ReplyError, WrongKeyTypeError."""
+        views = self._views.of(chunk.stream_names())
+        open_views(server, self._views, views)
+        self._server = self._server or server
+        for view in views:
+            if view.kind not in (b"none", b"stream"):
+                raise server.not_a_stream(view.stream, "XADD")
+
+    def take_in(self, chunk: Chunk) -> Iterator[Chunk]:
+        """Count the rows. A retry holds back its rows until it has met all that the attempts before it have written."""
+        is_retry = False
+        for view, _, hashes in self._views.parts_of(chunk):
+            view.count(hashes)
+            is_retry = is_retry or len(view.others) > 0
+        if not is_retry and not self._held:
+            yield from with_known_tops(chunk)
+            return
+        left = self._without_known(chunk)
+        if any(len(view.others) for view in self._views.all() if not view.done):
+            self._held.add(left)
+            return
+        yield from self.held_back()
+        yield from with_known_tops(left)
+
+    def _without_known(self, chunk: Chunk) -> Chunk:
+        """Without the rows that other attempts have written; they count as met."""
+        wanted = np.ones(len(chunk), np.bool_)
+        for view, places, hashes in self._views.parts_of(chunk):
+            known = view.others.matching(hashes)
+            view.others.remove(hashes[known])
+            wanted[places] = ~known
+        return chunk.where(wanted)
+
+    def require_all_met(self, server: Server) -> None:
+        """All rows have come in: they include what attempts before this one have written. Raises LedgerError, unless
+        the source says that it has fewer entries than an earlier attempt had."""
+        batch = self._views.batch
+        for view in self._views.all():
+            if view.done or not len(view.others):
+                continue
+            [told] = checked(server.pipeline([batch.asks_kind]))
+            if not batch.kind(told).lossy:
+                raise refusals.other_attempt(batch, view.shown, self._views.partition, len(view.others))
+            view.others = Multiset()
+
+    def held_back(self) -> Iterator[Chunk]:
+        """The rows that were held back."""
+        for chunk in self._held.release():
+            yield from with_known_tops(chunk)
+
+    def totals(self) -> dict[bytes, Total]:
+        """By stream, what has come in."""
+        return {view.stream: Total(view.rows, view.total) for view in self._views.all()}
+
+    # -- a chunk is written -------------------------------------------------------------------------------------
+
+    def name(self) -> bytes:
+        """The next chunk's name in the ledger."""
+        self._numbered += 1
+        return f"{self._views.attempt}.{self._numbered}".encode()
+
+    def way(self, chunk: Chunk) -> Event:
+        """Whether the rows are simply to be written, or to be compared with the ledger before."""
+        views = self._views.of(chunk.stream_names())
+        if all(view.done for view in views):
+            return Event.NONE_MISSING
+        is_free = chunk.ids is None and all(view.is_untouched for view in views)
+        return Event.FREE if is_free else Event.SHARED
+
+    def questions(self, chunk: Chunk) -> bytes:
+        """WATCH and the questions whose answers `expected` foretells, packed."""
+        return b"".join([pack(*command) for command in self._questions(chunk)])
+
+    def _questions(self, chunk: Chunk, *beside: bytes) -> list[Command]:
+        views = self._views.of(chunk.stream_names())
+        watched = [key for view in views for key in view.watched()]
+        return [("WATCH", *watched, *beside), *[question for view in views for question in view.questions()]]
+
+    def expected(self, chunk: Chunk) -> bytes:
+        """The answers while nothing has changed."""
+        return _OK + b"".join([view.expected() for view in self._views.of(chunk.stream_names())])
+
+    def request(self, write: Write, beside: Sequence[bytes]) -> Request:
+        """The rows' XADDs, what goes along, and the mark."""
+        fresh = write.rest.fresh
+        marks = [pack(*command) for command in self._marks(write)]
+        return Request(
+            fresh.requests.slice(0, len(fresh)), [*beside, *marks], len(fresh) + len(beside) + len(marks)
+        )  # fmt: skip
+
+    def _marks(self, write: Write) -> list[Command]:
+        """The commands that mark rows as written, or as claimed."""
+        commands: list[Command] = []
+        for view, written, claims in self._written_and_claimed(write.rest):
+            commands.append(("HSET", view.marks, write.mark, pack_mark(written, claims)))
+            names = [view.marks, view.keys.part("written")]
+            commands.append(("INCRBY", names[-1], len(written)))
+            if len(claims):
+                names.append(view.keys.part("claims"))
+                commands.append(("APPEND", names[-1], claims.astype("<u8").tobytes()))
+            if not view.marked or len(claims):
+                commands.append(("SADD", view.keys.parts, *[name[len(view.keys.head) + 1 :] for name in names]))
+                names.append(view.keys.parts)
+            commands += expiry(self._views.batch, *names, *view.prolong())
+        return commands
+
+    def verdict(self, write: Write, replies: bytes) -> Verdict:
+        """What the replies to MULTI … EXEC say."""
+        if _went_well(write.count, replies):
+            return Verdict(Event.EXECUTED)
+        outcome = Outcome.read(parse_replies(replies))
+        if outcome.refusal is not None:
+            return Verdict(Event.NOT_NOW, pause=outcome.refusal)
+        if outcome.results is None:
+            return Verdict(Event.CHANGED)
+        refused = dict(errors_among(outcome.results))
+        return Verdict(Event.ROWS_REFUSED if refused else Event.EXECUTED, refused=refused)
+
+    def written(self, write: Write) -> None:
+        """The mark is there, and the rows are."""
+        for view, _, claims in self._written_and_claimed(write.rest):
+            view.earlier.remove(claims)
+            view.claims_read += 8 * len(claims)  # they were watched: nobody else's are between
+            self._views.made(view, write.mark)
+        for view, hashes in zip(self._views.of(write.rest.met), write.rest.met.values(), strict=True):
+            view.others.remove(hashes)
+        self._views.finished(write.mark)
+
+    def _written_and_claimed(self, rest: Rest) -> Iterator[tuple[LedgerView, Hashes, Hashes]]:
+        """(view, fingerprints of the rows that are written, of those that are claimed) of each stream."""
+        for view, places, hashes in self._views.parts_of(rest.marked):
+            if rest.claimed is None:
+                yield view, hashes, _NOTHING
+            else:
+                yield view, hashes[~rest.claimed[places]], hashes[rest.claimed[places]]
+
+    # -- rows may be written already ----------------------------------------------------------------------------
+
+    def look(self, server: Server, write: Write) -> Findings:
+        """WATCH and read the ledger: which rows are missing? Raises ReplyError, LedgerError, EntryIdError."""
+        there = server.of(write.stream)
+        tops = self._read(there, write.chunk)
+        rest = self._rest(write)
+        if not len(rest.marked):
+            there.execute("UNWATCH")
+            return Findings(Event.NONE_MISSING, rest)
+        for stream, start, stop in rest.fresh.segments() if rest.fresh.ids is not None else []:
+            top = read_stream_state(server, stream, tops[stream]).last
+            place = first_refused(rest.fresh.ids.slice(start, stop - start), top)
+            if place is not None:
+                raise id_refused(server, rest.fresh, start + place)
+        return Findings(Event.ROWS_MISSING, rest, watched=there)
+
+    def _read(self, server: Connection, chunk: Chunk) -> Mapping[bytes, Reply]:
+        """WATCH the chunk's ledgers, and bring the views up to date. If its rows have ids, WATCH the streams, too, and
+        return the XINFO STREAM of each: ids must rise above its top."""
+        explicit = chunk.stream_names() if chunk.ids is not None else []
+        questions = self._questions(chunk, *explicit)
+        replies = server.pipeline([*questions, *[("XINFO", "STREAM", stream) for stream in explicit]])
+        _, *answers = checked(replies[: len(questions)])
+        self._views.look_again(server, self._views.of(chunk.stream_names()), answers)
+        return dict(zip(explicit, replies[len(questions) :], strict=True))
+
+    def _rest(self, write: Write) -> Rest:
+        """Which rows are missing, by what is known of the ledger."""
+        chunk = write.chunk
+        wanted, claimed = np.zeros(len(chunk), np.bool_), np.zeros(len(chunk), np.bool_)
+        met: dict[bytes, Hashes] = {}
+        for view, places, hashes in self._views.parts_of(chunk):
+            own = self._views.own(view, write.mark)
+            if own is not None:  # this attempt has written these rows, but for those that were met already
+                met[view.stream] = hashes[~Multiset.of(own).matching(hashes)]
+            elif not view.done:
+                known = view.others.matching(hashes)
+                met[view.stream] = hashes[known]
+                wanted[places] = ~known
+                claimed[places.start + np.flatnonzero(~known)] = view.earlier.matching(hashes[~known])
+        marked, claims = chunk.where(wanted), claimed[wanted]
+        return Rest(marked.where(~claims), marked, claims, met)
+
+    def take_back(self, server: Server, write: Write) -> None:
+        """Rows were refused inside the transaction, which does not undo the mark: let it name only those that are
+        written. May be run again: a mark that is corrected is left alone."""
+        assert write.verdict is not None
+        rest = write.rest
+        claims = np.zeros(len(rest.marked), np.bool_) if rest.claimed is None else rest.claimed
+        refused = np.zeros(len(rest.marked), np.bool_)
+        refused[np.flatnonzero(~claims)[[place for place in write.verdict.refused if place < len(rest.fresh)]]] = True
+        corrections: list[Command] = []
+        for view, places, hashes in self._views.parts_of(rest.marked):
+            claimed, count = hashes[claims[places]], int(refused[places].sum())
+            [mark] = checked(server.pipeline([("HGET", view.marks, write.mark)]))
+            if count and mark == pack_mark(hashes[~claims[places]], claimed):
+                right = pack_mark(hashes[~claims[places] & ~refused[places]], claimed)
+                corrections.append(("HSET", view.marks, write.mark, right))
+                corrections.append(("DECRBY", view.keys.part("written"), count))
+        if corrections:
+            checked(Outcome.read(server.pipeline(framed(corrections))).unless_given_up() or [])
+
+    # -- what is written stays ----------------------------------------------------------------------------------
+
+    def gone(self, server: Server, kept: Sequence[Write]) -> list[Write]:
+        """Which of these chunks the server lacks, if it is another one than before: a replica that lagged behind may
+        have become the master. Raises LedgerError if it lacks others, too: another attempt writes those."""
+        if self._server is None or server is self._server:
+            return []
+        views = [view for view in self._views.all() if view.mine and not view.done]
+        names = checked(server.pipeline([("HKEYS", view.marks) for view in views]))
+        known = {write.mark for write in kept}
+        suspects = {view.stream for view in self._views.all() if not view.opened}  # the last look was interrupted
+        for view, there in zip(views, names, strict=True):
+            lost = view.mine.difference(there)
+            if lost - known or (lost and not view.is_plain):
+                raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(lost))
+            if lost:
+                suspects.add(view.stream)
+        found = self._read_afresh(server, [one for one in kept if not suspects.isdisjoint(one.chunk.stream_names())])
+        self._server = server
+        return found
+
+    def _read_afresh(self, server: Server, writes: Sequence[Write]) -> list[Write]:
+        """Read the ledgers of these chunks' streams as if for the first time. Return the chunks that are not there."""
+        views = self._views.of(dict.fromkeys(stream for write in writes for stream in write.chunk.stream_names()))
+        self._views.begin_afresh(views)
+        for some in server.together(views, lambda view: view.stream):
+            open_views(server, self._views, some)
+        for view in views:
+            if not view.is_untouched and not view.done:
+                # Others have written meanwhile: their rows and ours would have to be matched.
+                raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(writes))
+        return [
+            write
+            for write in writes
+            if any(write.mark not in view.mine for view in self._views.of(write.chunk.stream_names()))
+        ]
+
+    def touch(self, server: Server, kept: Sequence[Write]) -> list[bytes]:
+        """Let each connection write something after the rows, whoever wrote them."""
+        unfinished = [view for view in self._views.all() if not view.done]
+        for there, some in server.parts(unfinished, lambda view: view.stream):
+            there.execute("INCRBY", some[0].keys.part("written"), 0)
+        return [view.stream for view in self._views.all()]
+
+
+def _went_well(commands: int, replies: bytes) -> bool:
+    """Whether so many commands were queued, and EXEC has executed them without an error."""
+    head = len(_OK) + len(_QUEUED) * commands
+    return replies.startswith(b"*%d\r\n" % commands, head) and replies.find(b"\n-", head) < 0
