@@ -26,7 +26,7 @@ from spark_streams.jobs.query import Query, foreach_batch
 from spark_streams.keys import key_beside
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.options.values import duration
-from spark_streams.sink.trim import AckedTrimmer, Trimming, clock
+from spark_streams.sink.trim import AckedTrimmer, Kept, Trimming, clock
 from spark_streams.source.shard_sets import names_of
 from spark_streams.wire.connect import connect
 from spark_streams.wire.retry import is_transient
@@ -142,7 +142,9 @@ def _trimming(job: Job) -> Trimming | None:
     if job.get("trim.keep_entries", 1) < 1:
         raise ConfigError("trim.keep_entries must be at least 1; leave it out to keep nothing that is archived")
     age = _duration(job, "trim.keep_for") if "keep_for" in given else None
-    return Trimming("acked", job.get("trim.keep_entries"), None, age, job.get("trim.approximate", True), None)
+    return Trimming(
+        "acked", Kept(maxlen=job.get("trim.keep_entries"), retention=age), job.get("trim.approximate", True)
+    )
 
 
 def _planned(job: Job, trimming: Trimming | None) -> str:

@@ -99,7 +99,7 @@ class AtLeastOnce:
         if place is not None:
             raise id_refused(server, verdict.doubtful, place)
         event = Event.NONE_MISSING if verdict.pause is None else Event.ROWS_MISSING
-        return Findings(event, Rest.all_of(verdict.again))
+        return Findings(event, Rest(verdict.again, verdict.again))
 
     def written(self, write: Write) -> None:
         """Nothing is remembered."""

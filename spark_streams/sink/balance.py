@@ -29,16 +29,9 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Balance:
-    """had: by the tasks, None if they had no row for the stream; named: the batch that the record has for it, or
-    NONE_CLOSED;
-    claims: of this run; written: rows, by this run."""
+class InLedger:
+    """What the ledger has of a stream. claims: of this run; written: rows, by this run."""
 
-    batch: Batch
-    kind: Kind
-    stream: bytes
-    had: Total | None
-    named: int
     head: Head
     parts: Sequence[Part]
     carried: Hashes
@@ -47,7 +40,7 @@ class Balance:
 
     @staticmethod
     def questions(keys: Keys) -> list[Command]:
-        """What `of` wants to know."""
+        """What `read` wants to know."""
         return [
             ("HMGET", keys.head, *HEAD_FIELDS),
             ("SMEMBERS", keys.parts),
@@ -57,15 +50,31 @@ class Balance:
         ]
 
     @classmethod
-    def of(
-        cls, batch: Batch, kind: Kind, stream: bytes, had: Total | None, named: int, replies: Sequence[Reply]
-    ) -> Balance:
-        """From the replies to `questions`."""
+    def read(cls, replies: Sequence[Reply]) -> InLedger:
+        """From the replies to `questions`. Raises LedgerError."""
         head, parts, carried, claims, written = replies
+        names = [Part.read(name) for name in parts]
         return cls(
-            batch, kind, stream, had, named, Head.read(head), [Part.read(name) for name in parts],
-            _fingerprints(carried), _fingerprints(claims), number_in(written or b"0"),
+            Head.read(head), names, _fingerprints(carried), _fingerprints(claims), number_in(written or b"0")
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Balance:
+    """had: by the tasks, None if they had no row for the stream; named: the batch that the record has for it, or
+    NONE_CLOSED; found: what the ledger has."""
+
+    batch: Batch
+    kind: Kind
+    stream: bytes
+    had: Total | None
+    named: int
+    found: InLedger
+
+    @property
+    def head(self) -> Head:
+        """What the head says."""
+        return self.found.head
 
     @property
     def keys(self) -> Keys:
@@ -85,20 +94,20 @@ class Balance:
         """The keys that hold the marks of earlier runs of this batch, and of what it is a piece of."""
         return [
             self.keys.named(part.name)
-            for part in self.parts
+            for part in self.found.parts
             if part.has_marks and part.run != self.batch.run and (self.kind.narrowed or part.batch == self.batch.number)
         ]
 
     def counts(self) -> list[Command]:
         """Ask how much an earlier batch has written that is not done."""
-        return self.head.counts(self.keys, self.parts)
+        return self.head.counts(self.keys, self.found.parts)
 
     def compare(self, closed: bool) -> None:
         """The batch is done here, and nothing was written. closed: so says the record. Raises LedgerError."""
         had = self.had or Total()
         is_lost = closed and self.had is not None and self.named == self.batch.number != self.head.done
         if is_lost and not self.kind.lossy:
-            raise refusals.lost_closed(self.batch, self._shown, had.rows, self.written)
+            raise refusals.lost_closed(self.batch, self._shown, had.rows, self.found.written)
         written = Total(self.head.rows, self.head.total) if self.head.done == self.batch.number else Total()
         if had == written:
             return
@@ -113,7 +122,7 @@ class Balance:
         """Leave `done`. marks: of earlier runs. Raises LedgerError."""
         batch, had = self.batch, self.had or Total()
         carried = self._carry(marks)
-        known = self.written + len(self.claims)
+        known = self.found.written + len(self.found.claims)
         if known < had.rows:
             raise refusals.fewer_known(batch, self._shown, had.rows, known)
         if known > had.rows:
@@ -131,13 +140,13 @@ class Balance:
         """What becomes of rows that are written and that this run has not claimed: only a batch that was cut may leave
         some, for its other pieces. Raises LedgerError."""
         left = Multiset()
-        left.add(np.concatenate([self.carried, *[read_mark(mark)[0] for mark in marks]]))
-        left.remove(self.claims)
+        left.add(np.concatenate([self.found.carried, *[read_mark(mark)[0] for mark in marks]]))
+        left.remove(self.found.claims)
         if not len(left):
             return []
         if self.kind.narrowed:
             return [("SET", self.keys.carried, left.hashes().astype("<u8").tobytes())]
-        if len(left) > len(self.carried) and not self.kind.lossy:
+        if len(left) > len(self.found.carried) and not self.kind.lossy:
             raise refusals.other_run(self.batch, self._shown, len(left))
         self._stays(len(left))
         return []
@@ -150,15 +159,15 @@ class Balance:
             refusals.give_up(batch, self._shown, earlier, rows_in(counts), self.keys.head)
         elif counts is not None and head.batch is not None and head.lacks(self.named, closed):
             raise refusals.lost_done(batch, self._shown, self.named, head.last_done, self.keys.head)
-        if len(self.carried):
-            self._stays(len(self.carried))
+        if len(self.found.carried):
+            self._stays(len(self.found.carried))
         return [
             ("HSET", self.keys.head, "batch", batch.number),  # tells whoever WATCHes it, also where there is none
             ("UNLINK", self.keys.head, *self._keys_beside()),
         ]
 
     def _keys_beside(self) -> list[bytes]:
-        return [self.keys.parts, self.keys.carried, *[self.keys.named(part.name) for part in self.parts]]
+        return [self.keys.parts, self.keys.carried, *[self.keys.named(part.name) for part in self.found.parts]]
 
     @property
     def _shown(self) -> str:

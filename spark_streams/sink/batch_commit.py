@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from spark_streams.keys import CLOSED
 from spark_streams.sink import refusals
-from spark_streams.sink.balance import Balance, Total
+from spark_streams.sink.balance import Balance, InLedger, Total
 from spark_streams.sink.batch import Batch, Kind
 from spark_streams.sink.ledger import NONE_CLOSED, Command, Keys, Record
 from spark_streams.sink.replicas import wait_for_replicas
@@ -105,13 +105,13 @@ class _BatchCommit:
         keys = [Keys.of(stream, self._batch) for stream in streams]
         _, *replies = server.execute_all([
             ("WATCH", *[of_stream.head for of_stream in keys]),
-            *[question for of_stream in keys for question in Balance.questions(of_stream)],
+            *[question for of_stream in keys for question in InLedger.questions(of_stream)],
         ])  # fmt: skip
         each = len(replies) // len(keys)
-        answers = [replies[start : start + each] for start in range(0, len(replies), each)]
+        found = [InLedger.read(replies[start : start + each]) for start in range(0, len(replies), each)]
         return [
-            Balance.of(self._batch, kind, stream, self._totals.get(stream), named.get(stream, NONE_CLOSED), answer)
-            for stream, answer in zip(streams, answers, strict=True)
+            Balance(self._batch, kind, stream, self._totals.get(stream), named.get(stream, NONE_CLOSED), in_ledger)
+            for stream, in_ledger in zip(streams, found, strict=True)
         ]
 
     def _is_old(self, balance: Balance) -> bool:

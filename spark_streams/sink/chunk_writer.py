@@ -18,7 +18,7 @@ from typing import TypeVar
 from spark_streams.errors import RStreamError, ServerUnreachableError
 from spark_streams.sink.chunk_states import Action, Event, State, advance
 from spark_streams.sink.chunks import Chunk
-from spark_streams.sink.delivery import Delivery, Rest, Write
+from spark_streams.sink.delivery import Delivery, Write
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.pace import Pace
 from spark_streams.sink.replicas import WINDOW, wait_for_replicas
@@ -100,7 +100,7 @@ class ChunkWriter:
             return
         if self._replicas is not None and len(self._kept) + len(self._under_way) >= WINDOW:
             self._cover()
-        self._loop((Write(chunk, self._delivery.name(), Rest.all_of(chunk)), Event.TURN))
+        self._loop((Write(chunk, self._delivery.name()), Event.TURN))
 
     def _hear_all(self) -> None:
         """When this returns nothing is under way."""
@@ -128,7 +128,7 @@ class ChunkWriter:
     # -- the fast way -------------------------------------------------------------------------------------------
 
     def _start(self, write: Write) -> list[Happened]:
-        write.rest, write.verdict, write.watched = Rest.all_of(write.chunk), None, None
+        write.begin()
         if not self._under_way and (gone := self._gone(self._session.get())):
             return [*gone, (write, Event.TURN)]
         pipe = self._session.pipe_of(write.stream)

@@ -32,12 +32,20 @@ Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class OwnIds:
+    """Explicit ids. values: per row its id or null; column: which column has them."""
+
+    values: pa.Array
+    column: str
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Rows that are sent together.
 
     requests: their XADDs; streams: the names of the streams they go to; codes: per row the place of its stream in
     `streams`, ascending; rows: per row its number within the task; hashes: per row its fingerprint, where the ledger
-    wants it; ids: per row its explicit id or null, where a column has them, and id_column: which.
+    wants it; ids: where a column has them.
     """
 
     requests: Requests
@@ -45,8 +53,7 @@ class Chunk:
     codes: npt.NDArray[np.int32]
     rows: Rows
     hashes: Hashes | None
-    ids: pa.Array | None
-    id_column: str | None
+    ids: OwnIds | None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -77,8 +84,7 @@ class Chunk:
             self.codes[start:stop],
             self.rows[start:stop],
             None if self.hashes is None else self.hashes[start:stop],
-            None if self.ids is None else self.ids.slice(start, stop - start),
-            self.id_column,
+            None if self.ids is None else OwnIds(self.ids.values.slice(start, stop - start), self.ids.column),
         )
 
     def where(self, wanted: Mask) -> Chunk:
@@ -97,8 +103,7 @@ class Chunk:
             self.codes[wanted],
             self.rows[wanted],
             None if self.hashes is None else self.hashes[wanted],
-            None if self.ids is None else self.ids.filter(pa.array(wanted)),
-            self.id_column,
+            None if self.ids is None else OwnIds(self.ids.values.filter(pa.array(wanted)), self.ids.column),
         )
 
 
@@ -161,7 +166,8 @@ def _encode(batch: pa.RecordBatch, before: int, to: Destination, nulls: str, fin
         if ids is not None:
             columns.append(ids.cast(pa.binary()))
         hashes = row_hashes(columns)
-    return Chunk(requests, names, codes, rows, hashes, ids, to.id_column)
+    own_ids = None if ids is None or to.id_column is None else OwnIds(ids, to.id_column)
+    return Chunk(requests, names, codes, rows, hashes, own_ids)
 
 
 def _shards(batch: pa.RecordBatch, to: Destination) -> tuple[npt.NDArray[np.int32], list[bytes]]:

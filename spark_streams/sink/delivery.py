@@ -29,11 +29,6 @@ class Rest:
     claimed: Mask | None = None
     met: Mapping[bytes, Hashes] = field(default_factory=dict)
 
-    @classmethod
-    def all_of(cls, chunk: Chunk) -> Rest:
-        """All rows are to be sent."""
-        return cls(chunk, chunk)
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -73,12 +68,19 @@ class Write:
 
     chunk: Chunk
     mark: bytes
-    rest: Rest
-    state: State = State.PREPARED
-    pipe: Pipe | None = None
-    count: int = 0
-    verdict: Verdict | None = None
-    watched: Connection | None = None
+    rest: Rest = field(init=False)
+    state: State = field(default=State.PREPARED, init=False)
+    pipe: Pipe | None = field(default=None, init=False)
+    count: int = field(default=0, init=False)
+    verdict: Verdict | None = field(default=None, init=False)
+    watched: Connection | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """All rows are to be sent."""
+        self.rest, self.verdict, self.watched = Rest(self.chunk, self.chunk), None, None
 
     @property
     def stream(self) -> bytes:

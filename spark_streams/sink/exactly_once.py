@@ -199,11 +199,12 @@ class ExactlyOnce:
         if not len(rest.marked):
             there.execute("UNWATCH")
             return Findings(Event.NONE_MISSING, rest)
-        for stream, start, stop in rest.fresh.segments() if rest.fresh.ids is not None else []:
-            top = read_stream_state(server, stream, tops[stream]).last
-            place = first_refused(rest.fresh.ids.slice(start, stop - start), top)
-            if place is not None:
-                raise id_refused(server, rest.fresh, start + place)
+        if rest.fresh.ids is not None:
+            for stream, start, stop in rest.fresh.segments():
+                top = read_stream_state(server, stream, tops[stream]).last
+                place = first_refused(rest.fresh.ids.values.slice(start, stop - start), top)
+                if place is not None:
+                    raise id_refused(server, rest.fresh, start + place)
         return Findings(Event.ROWS_MISSING, rest, watched=there)
 
     def _read(self, server: Connection, chunk: Chunk) -> Mapping[bytes, Reply]:

@@ -2,7 +2,7 @@
 
 WAIT speaks of what its own connection has written before. Where the connection was made anew since, the master may be
 another one, which has less: what was written and not acknowledged yet is looked for there, and written again where it
-is missing (covering.py, at_least_once.py). So that it can be, replicas are waited for every few chunks.
+is missing (chunk_writer.py). So that it can be, replicas are waited for every few chunks.
 """
 
 from __future__ import annotations

@@ -24,20 +24,20 @@ def error_of_row(server: Server, chunk: Chunk, place: int, refusal: ReplyError) 
     """The named error for the row at this place of the chunk, whose XADD was answered with `refusal`."""
     stream, row = chunk.streams[chunk.codes[place]], int(chunk.rows[place])
     if chunk.ids is not None and refuses_own_id(chunk, place, refusal):
-        own_id = chunk.ids[place].as_py()
+        own_id = chunk.ids.values[place].as_py()
         if own_id.endswith("-*") and is_id_form_unknown(refusal):
             return EntryIdError(
                 f"row {row} of this task has the id {own_id!r}, and the server at {server.address} makes no sequence "
-                f"to a time (Redis before 7.0): write <milliseconds>-<sequence> into column {chunk.id_column!r}, or "
+                f"to a time (Redis before 7.0): write <milliseconds>-<sequence> into column {chunk.ids.column!r}, or "
                 "leave it null"
             )
-        return _id_refused(server, stream, row, own_id, chunk.id_column)
+        return _id_refused(server, stream, row, own_id, chunk.ids.column)
     return server.error_of(refusal, ("XADD", stream, f"(row {row} of this task)"))
 
 
 def id_refused(server: Server, chunk: Chunk, place: int) -> RStreamError:
     """The named error for a row whose id would be refused: as if the server had been asked."""
-    has_own_id = chunk.ids is not None and chunk.ids[place].is_valid
+    has_own_id = chunk.ids is not None and chunk.ids.values[place].is_valid
     return error_of_row(server, chunk, place, ReplyError(ID_TOO_LOW if has_own_id else IDS_EXHAUSTED))
 
 
@@ -74,10 +74,10 @@ def words_of(chunk: Chunk, place: int) -> list[bytes]:
 def with_known_tops(chunk: Chunk) -> Iterator[Chunk]:
     """In pieces, so that no id of a row follows one that the server makes: of each it can be told before whether the
     server will take it."""
-    if chunk.ids is None or not chunk.ids.null_count:
+    if chunk.ids is None or not chunk.ids.values.null_count:
         yield chunk
         return
-    valid = chunk.ids.is_valid().to_numpy(zero_copy_only=False)
+    valid = chunk.ids.values.is_valid().to_numpy(zero_copy_only=False)
     follows = valid[1:] & ~valid[:-1] & (chunk.codes[1:] == chunk.codes[:-1])
     cuts = [0, *(np.flatnonzero(follows) + 1).tolist(), len(chunk)]
     yield from (chunk.slice(start, stop) for start, stop in itertools.pairwise(cuts))
@@ -129,4 +129,4 @@ def _first_refused_of_partial(ids: Sequence[str | None], top: StreamId) -> int |
 
 def refuses_own_id(chunk: Chunk, place: int, refusal: ReplyError) -> bool:
     """Whether a row was refused because the id that it brings along is not above those before it."""
-    return chunk.ids is not None and chunk.ids[place].is_valid and is_id_refusal(refusal)
+    return chunk.ids is not None and chunk.ids.values[place].is_valid and is_id_refusal(refusal)

@@ -34,17 +34,23 @@ from spark_streams.wire.session import Session
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What stays in a stream, as the options say. retention: milliseconds; max_bytes: of memory; None: not given."""
+
+    maxlen: int | None = None
+    min_id: str | None = None
+    retention: int | None = None
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class Trimming:
-    """What the options ask for. strategy: maxlen, minid, acked or None; limit: LIMIT, only with `~`; max_bytes: of a
-    stream's memory."""
+    """What the options ask for. strategy: maxlen, minid, acked or None; limit: LIMIT, only with `~`."""
 
     strategy: str | None
-    maxlen: int | None
-    min_id: str | None
-    retention: int | None  # milliseconds
+    kept: Kept
     approximate: bool
-    limit: int | None
-    max_bytes: int | None = None
+    limit: int | None = None
 
     @classmethod
     def of(cls, options: SinkOptions) -> Trimming:
@@ -54,10 +60,8 @@ class Trimming:
             strategy = "maxlen"
         if strategy is None and (options.min_id or options.retention) is not None:
             strategy = "minid"
-        return cls(
-            strategy, options.maxlen, options.min_id, options.retention, options.approximate,
-            options.trim_limit, options.retention_bytes,
-        )  # fmt: skip
+        kept = Kept(options.maxlen, options.min_id, options.retention, options.retention_bytes)
+        return cls(strategy, kept, options.approximate, options.trim_limit)
 
     def commands(self, stream: bytes, now: int, most: int | None) -> list[bytes]:
         """The packed XTRIMs that go along with a chunk. now: Unix ms of the server; most: entries that make up
@@ -69,13 +73,13 @@ class Trimming:
     def thresholds(self, now: int, most: int | None = None) -> list[tuple[str, str]]:
         """(MAXLEN or MINID, its value) at this moment, each of which holds; now, most: as above."""
         found = []
-        lengths = [one for one in (self.maxlen, most) if one is not None]
+        lengths = [one for one in (self.kept.maxlen, most) if one is not None]
         if lengths:
             found.append(("MAXLEN", str(min(lengths))))
-        if self.min_id is not None:
-            found.append(("MINID", self.min_id))
-        if self.retention is not None:
-            found.append(("MINID", f"{max(now - self.retention, 0)}-0"))
+        if self.kept.min_id is not None:
+            found.append(("MINID", self.kept.min_id))
+        if self.kept.retention is not None:
+            found.append(("MINID", f"{max(now - self.kept.retention, 0)}-0"))
         return found
 
     def words(self, stream: bytes, kind: str, threshold: str, limit: int | None = None) -> list[str | bytes]:
@@ -96,7 +100,7 @@ class Trimmer:
         # A connection of its own: the task's may have replies on their way. There are chunks, so the address is right.
         self._trim_session = Session(session.address, is_known=True)
         self._acked: AckedTrimmer | None = None
-        self._sizes = None if trimming.max_bytes is None else EntrySizes(trimming.max_bytes)
+        self._sizes = None if trimming.kept.max_bytes is None else EntrySizes(trimming.kept.max_bytes)
         self._ahead: int | None = None  # the server's clock minus our monotonic one, milliseconds
 
     @classmethod
@@ -152,7 +156,7 @@ class Trimmer:
         return self._acked
 
     def _now(self) -> int:
-        if self._trimming.retention is None:
+        if self._trimming.kept.retention is None:
             return 0
         if self._ahead is None:
             self._ahead = self._session.run(clock) - _milliseconds_here()
@@ -186,7 +190,7 @@ class AckedTrimmer:
     def _thresholds(self, now: int, most: int | None) -> list[tuple[str, str]]:
         """Without one all goes that everybody has acknowledged; where one is not known yet nothing does."""
         found = self._trimming.thresholds(now, most)
-        return found if found or self._trimming.max_bytes is not None else [("MINID", str(MAX_ID))]
+        return found if found or self._trimming.kept.max_bytes is not None else [("MINID", str(MAX_ID))]
 
     def _trim(self, stream: bytes, standing: Standing, kind: str, threshold: str) -> int:
         if standing.held is None and self._knows_acked is not False:

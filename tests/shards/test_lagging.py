@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_streams.errors import LedgerError
-from spark_streams.sink import covering
+from spark_streams.sink import chunk_writer
 from spark_streams.sink.batch_commit import close_batch
 from tests.lagging import OneServer, one_server
 from tests.servers import Server, skip_without_redis
@@ -45,8 +45,8 @@ def test_rows_of_a_key_stay_in_order_without_replicas_that_are_waited_for() -> N
 def test_rows_of_a_key_stay_in_order_where_the_task_writes_again_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """waitReplicas keeps what no replica has acknowledged: no attempt ends."""
     skip_without_redis()
-    monkeypatch.setattr(covering, "wait_for_replicas", lambda *_: None)  # nobody follows the new master
-    monkeypatch.setattr(covering, "WINDOW", 1 << 20)
+    monkeypatch.setattr(chunk_writer, "wait_for_replicas", lambda *_: None)  # nobody follows the new master
+    monkeypatch.setattr(chunk_writer, "WINDOW", 1 << 20)
     with one_server() as lagging:
         checked, batch = sharded(lagging.server.url, chunkSize="8", waitReplicas="1"), batch_of(0)
         result = write(lost_on_the_way(lagging), checked, batch)

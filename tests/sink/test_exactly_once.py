@@ -11,6 +11,9 @@ import pytest
 
 from spark_streams.errors import LedgerError
 from spark_streams.sink.write import Result, Task, append
+from spark_streams.wire.connection import Connection
+from spark_streams.wire.pipe import Pipe
+from spark_streams.wire.session import Session
 from tests.proxy import Proxy
 from tests.sending import before_sending, lost
 from tests.servers import Server
@@ -266,6 +269,30 @@ def test_connections_that_are_cut_lose_nothing(server: Server, seed: int, delive
     assert found.keys() == set(rows)
     if delivery == "exactly-once":
         assert found == Counter(rows)
+
+
+def test_a_slot_that_moves_between_watch_and_exec_doubles_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EXEC over another connection than WATCH would not see that a twin has written the rows meanwhile."""
+    checked = options(server.url)
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS[:10])]), checked, batch_of(0))
+    batch, honest = batch_of(0), Session.pipe_of
+    asked: list[str | bytes] = []
+
+    def pipe_of(self: Session, key: str | bytes) -> Pipe:
+        asked.append(key)
+        if len(asked) == 2:  # 1: which way the chunk goes, 2: what is missing
+            monkeypatch.undo()
+            write([frame(ROWS)], checked, batch)
+            return Pipe(Connection(checked.address))
+        return honest(self, key)
+
+    monkeypatch.setattr(Session, "pipe_of", pipe_of)
+    close(checked, batch, write([frame(ROWS)], checked, batch))
+    assert len(asked) == 2
+    assert numbers(server) == ONCE
 
 
 def test_a_connection_that_breaks_while_a_task_looks_at_an_earlier_run_counts_its_rows_once(

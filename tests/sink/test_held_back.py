@@ -11,7 +11,7 @@ import redis
 from spark_streams.errors import StreamStateError
 from spark_streams.keys import key_beside
 from spark_streams.retention.readers import Readers
-from spark_streams.sink.trim import AckedTrimmer, Trimming
+from spark_streams.sink.trim import AckedTrimmer, Kept, Trimming
 from spark_streams.sink.write import append
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
@@ -20,7 +20,7 @@ from tests.servers import Server
 from tests.sink.writing import frame, numbers, options
 from tests.source.driving import ALL, LOOK_EACH_TIME, another_reader, begin, drain, forget_all, read, reader
 
-EXACTLY = Trimming("acked", None, None, None, False, None)
+EXACTLY = Trimming("acked", Kept(), False)
 
 
 @pytest.fixture
@@ -112,12 +112,12 @@ def test_a_query_that_is_gone_for_good_can_be_let_go(client: redis.Redis, trimme
 @pytest.mark.parametrize(
     ("trimming", "left"),
     [
-        (Trimming("acked", 50, None, None, False, None), 70),
-        (Trimming("acked", 80, None, None, False, None), 80),
-        (Trimming("acked", 10, None, None, True, None), 100),  # whole nodes
-        (Trimming("acked", None, "20", None, False, None), 81),
-        (Trimming("acked", None, "200", None, False, None), 70),
-        (Trimming("acked", None, None, 10, False, None), 70),
+        (Trimming("acked", Kept(maxlen=50), False), 70),
+        (Trimming("acked", Kept(maxlen=80), False), 80),
+        (Trimming("acked", Kept(maxlen=10), True), 100),  # whole nodes
+        (Trimming("acked", Kept(min_id="20"), False), 81),
+        (Trimming("acked", Kept(min_id="200"), False), 70),
+        (Trimming("acked", Kept(retention=10), False), 70),
     ],
 )
 def test_it_bounds_every_threshold(server: Server, client: redis.Redis, trimming: Trimming, left: int) -> None:

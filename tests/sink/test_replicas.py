@@ -13,8 +13,9 @@ import pytest
 
 from spark_streams.errors import LedgerError
 from spark_streams.sink.write import Task, append
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.connection import Connection, pack
 from tests.proxy import Proxy
+from tests.sending import before_sending, reply_lost
 from tests.servers import Server, running_redis, skip_without_redis
 from tests.sink.writing import batch_of, close, frame, numbers, options, write
 
@@ -145,6 +146,32 @@ def test_without_waiting_a_task_says_what_a_failover_has_lost(
             write(rows(), checked, batch)
         close(checked, batch, write([frame(ROWS[::-1])], checked, batch))
     assert numbers(masters[1]) == ONCE
+
+
+def test_a_chunk_that_was_found_written_and_is_lost_then_is_written_again(masters: tuple[Server, Server]) -> None:
+    """Nobody heard of its EXEC, its mark was found, and before the task went on another master took over."""
+    old, new = masters
+    copied = False
+    met: list[bytes] = []
+
+    def act(server: Connection, request: bytes) -> None:
+        nonlocal copied
+        if request == pack("UNWATCH"):
+            met.append(request)
+            proxy.lead_to(new.url)
+            raise server.lost(None)
+        if request.startswith(pack("EXEC")) and not copied:
+            copy(old, new)
+            copied = True
+            reply_lost(server, request)
+
+    with Proxy(old.url) as proxy:
+        checked, batch = options(proxy.url), batch_of(0)
+        with before_sending(act=act):
+            result = write([frame(ROWS)], checked, batch)
+        assert met
+        close(checked, batch, result)
+    assert numbers(new) == ONCE
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])

@@ -31,13 +31,14 @@ from spark_streams.errors import (
 )
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.sink.batch_writer import BatchWriter
+from spark_streams.sink.chunks import OwnIds
 from spark_streams.sink.rows import error_of_row
 from spark_streams.sink.write import Result, Task, append
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.patience import DEFAULT_PATIENCE, Patience
 from tests.proxy import Proxy
-from tests.sending import before_sending, killed
+from tests.sending import before_sending, killed, reply_lost
 from tests.servers import Server, counts_entries, free_port, running_redis, skip_without_redis
 from tests.sink.writing import batch_of, close, frame, ledger_keys, numbers, options, write
 
@@ -128,7 +129,7 @@ def test_explicit_ids_are_the_entries_ids(server: Server, delivery: str) -> None
 
 def test_a_server_that_makes_no_sequence_to_a_time_is_named(server: Server) -> None:
     """As Redis before 7.0 answers."""
-    chunk: Any = SimpleNamespace(streams=[b"out"], codes=[0], rows=[7], ids=pa.array(["5-*"]), id_column="key")
+    chunk: Any = SimpleNamespace(streams=[b"out"], codes=[0], rows=[7], ids=OwnIds(pa.array(["5-*"]), "key"))
     refusal = ReplyError("ERR Invalid stream ID specified as stream command argument")
     with Connection(Address.parse(server.url)) as connection:
         found = error_of_row(connection, chunk, 0, refusal)
@@ -249,6 +250,24 @@ def test_a_key_that_becomes_something_else_meanwhile_is_named_each_time(server: 
         client.delete("out")
     write([frame(list(range(60)))], checked, batch)
     assert set(range(30, 60)) <= set(numbers(server))
+
+
+def test_a_mark_is_corrected_once_if_the_connection_is_lost_meanwhile(server: Server) -> None:
+    """The count of written rows is corrected along with the mark: twice, and the batch would seem to lack rows."""
+    checked, batch = options(server.url, chunkSize="10"), batch_of(0)
+
+    def spoiling() -> Iterator[pa.RecordBatch]:
+        yield frame(list(range(30)))
+        with server.client() as client:
+            client.set("out", "text")
+        yield frame(list(range(30, 60)))
+
+    with before_sending(b"DECRBY", act=reply_lost, times=1) as met, pytest.raises(WrongKeyTypeError, match="key 'out'"):
+        write(spoiling(), checked, batch)
+    assert met
+    with server.client() as client:
+        client.delete("out")
+    close(checked, batch, write([frame(list(range(60)))], checked, batch))
 
 
 def test_fewer_replicas_than_asked_for_is_an_error_and_a_retry_does_not_double(
