@@ -10,14 +10,12 @@ replayed finds what it has written before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from spark_streams.sink.balance import Total
 from spark_streams.sink.chunk_states import Event
-from spark_streams.sink.chunks import Chunk
-from spark_streams.sink.delivery import Findings, Request, Rest, Verdict, Write
+from spark_streams.sink.delivery import Delivery, Findings, Request, Rest, Verdict, Write
 from spark_streams.sink.rows import first_unwritten, id_refused, refuses_own_id
 from spark_streams.wire.replies import errors_among, may_hold_errors, parse_replies
 from spark_streams.wire.reply_errors import is_id_form_unknown
@@ -25,53 +23,13 @@ from spark_streams.wire.retry import is_transient
 from spark_streams.wire.server import Server
 
 
-class AtLeastOnce:
-    """A Delivery (delivery.py) without a ledger."""
-
-    frame = (b"", b"")
-
-    def needs_opening(self, chunk: Chunk) -> bool:
-        """No stream has a ledger."""
-        return False
-
-    def open(self, server: Server, chunk: Chunk) -> None:
-        """There is none to read."""
-
-    def take_in(self, chunk: Chunk) -> Iterator[Chunk]:
-        """All rows may be written."""
-        yield chunk
-
-    def require_all_met(self, server: Server) -> None:
-        """Nothing is known of earlier attempts."""
-
-    def held_back(self) -> Iterator[Chunk]:
-        """No rows were."""
-        return iter(())
-
-    def totals(self) -> dict[bytes, Total]:
-        """Nothing is counted."""
-        return {}
-
-    def name(self) -> bytes:
-        """No chunk has one."""
-        return b""
-
-    def way(self, chunk: Chunk) -> Event:
-        """Every chunk goes the same way."""
-        return Event.NO_LEDGER
-
-    def questions(self, chunk: Chunk) -> bytes:
-        """Nothing is asked."""
-        return b""
-
-    def expected(self, chunk: Chunk) -> bytes:
-        """So nothing is answered."""
-        return b""
+class AtLeastOnce(Delivery):
+    """Without a ledger."""
 
     def request(self, write: Write, beside: Sequence[bytes]) -> Request:
         """The rows' XADDs."""
         fresh = write.rest.fresh
-        return Request(fresh.requests.slice(0, len(fresh)), beside, len(fresh) + len(beside))
+        return Request(b"", fresh.requests.slice(0, len(fresh)), beside, len(fresh) + len(beside))
 
     def verdict(self, write: Write, replies: bytes) -> Verdict:
         """What the replies to `request` say."""
@@ -99,13 +57,7 @@ class AtLeastOnce:
         if place is not None:
             raise id_refused(server, verdict.doubtful, place)
         event = Event.NONE_MISSING if verdict.pause is None else Event.ROWS_MISSING
-        return Findings(event, Rest(verdict.again, verdict.again))
-
-    def written(self, write: Write) -> None:
-        """Nothing is remembered."""
-
-    def take_back(self, server: Server, write: Write) -> None:
-        """Nothing names the rows that were refused."""
+        return Findings(event, Rest(verdict.again))
 
     def gone(self, server: Server, kept: Sequence[Write]) -> list[Write]:
         """Nobody knows whether another server has what was written over other connections."""

@@ -67,10 +67,9 @@ class Action(Enum):
     SETTLE = "remember that it is written, and trim"
     NOTHING = "nothing"
 
-    @property
-    def needs_silence(self) -> bool:
-        """Whether no reply to another chunk may be on its way."""
-        return self in (Action.PAUSE, Action.LOOK, Action.TAKE_BACK)
+
+# No reply to another chunk may be on its way before these.
+SILENT = frozenset({Action.PAUSE, Action.LOOK, Action.TAKE_BACK})
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from spark_streams.errors import RStreamError, ServerUnreachableError
-from spark_streams.sink.chunk_states import Action, Event, State, advance
+from spark_streams.sink.chunk_states import SILENT, Action, Event, State, advance
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.delivery import Delivery, Write
 from spark_streams.sink.limits import Limits
@@ -82,25 +82,23 @@ class ChunkWriter:
             if self._delivery.needs_opening(chunk):
                 self._hear_all()
                 self._ask(lambda server, chunk=chunk: self._delivery.open(server, chunk))
-            for piece in self._delivery.take_in(chunk):
-                self._write(piece)
+            for write in self._delivery.take_in(chunk):
+                self._write(write)
         if rows:
             self._hear_all()
             self._ask(self._delivery.require_all_met)
-            for piece in self._delivery.held_back():
-                self._write(piece)
+            for write in self._delivery.held_back():
+                self._write(write)
             self._hear_all()
             self._ask(self._delivery.require_all_met)
             self._cover(at_the_end=True)
         return rows
 
-    def _write(self, chunk: Chunk) -> None:
+    def _write(self, write: Write) -> None:
         """When this returns the chunk is written, or the server executes it."""
-        if not len(chunk):
-            return
         if self._replicas is not None and len(self._kept) + len(self._under_way) >= WINDOW:
             self._cover()
-        self._loop((Write(chunk, self._delivery.name()), Event.TURN))
+        self._loop((write, Event.TURN))
 
     def _hear_all(self) -> None:
         """When this returns nothing is under way."""
@@ -113,7 +111,7 @@ class ChunkWriter:
         while events:
             write, event = events.pop()
             step = advance(write.state, event)
-            if step.action.needs_silence and self._under_way:
+            if step.action in SILENT and self._under_way:
                 events += [(write, event), (self._under_way[0], Event.TURN)]
                 continue
             write.state = step.state
@@ -132,21 +130,20 @@ class ChunkWriter:
         if not self._under_way and (gone := self._gone(self._session.get())):
             return [*gone, (write, Event.TURN)]
         pipe = self._session.pipe_of(write.stream)
-        streams = set(write.chunk.stream_names())
         for other in self._under_way:
-            if other.pipe is not pipe and not streams.isdisjoint(other.chunk.stream_names()):
+            if other.pipe is not pipe and not {*other.chunk.stream_names}.isdisjoint(write.chunk.stream_names):
                 return [(other, Event.TURN), (write, Event.TURN)]  # a slot was moved: rows stay in their order
-        return [(write, self._delivery.way(write.chunk))]
+        return [(write, self._delivery.way(write))]
 
     def _queue(self, write: Write) -> list[Happened]:
         pipe = self._session.pipe_of(write.stream)
         begin, _ = self._delivery.frame
-        before = self._transmit(write, pipe, self._delivery.questions(write.chunk) + pipe.mark + begin, b"")
+        before = self._transmit(write, pipe, pipe.mark + begin, b"", asks=True)
         return [*before, (write, Event.TURN)]
 
     def _confirm(self, write: Write) -> list[Happened]:
         pipe = _pipe_of(write)
-        if pipe.take() == self._delivery.expected(write.chunk):
+        if pipe.take() == self._delivery.expected(write):
             return [(write, Event.CONFIRMED)]
         _discard(pipe)
         self._under_way.remove(write)
@@ -162,12 +159,13 @@ class ChunkWriter:
         pipe = self._session.pipe_of(write.stream)
         return self._transmit(write, pipe, b"", pipe.mark)
 
-    def _transmit(self, write: Write, pipe: Pipe, begin: bytes, end: bytes) -> list[Happened]:
-        """Send the commands for what is left of a chunk. The chunks before it on this connection are to be heard."""
+    def _transmit(self, write: Write, pipe: Pipe, begin: bytes, end: bytes, asks: bool = False) -> list[Happened]:
+        """Send the commands for what is left of a chunk. asks: the questions before. The chunks before it on this
+        connection are to be heard."""
         self._pace.wait(len(write.rest.fresh))
         request = self._delivery.request(write, self._trimmer.commands(write.chunk))
         write.pipe, write.count, write.verdict = pipe, request.count, None
-        pipe.send(begin, request.rows, b"".join([*request.beside, end]))
+        pipe.send((request.questions if asks else b"") + begin, request.rows, b"".join([*request.beside, end]))
         before = [(other, Event.TURN) for other in self._under_way if other.pipe is pipe]
         self._under_way.append(write)
         return before

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +59,7 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @cached_property
     def segments(self) -> list[tuple[bytes, int, int]]:
         """(stream, start, stop) of neighbouring rows."""
         if not len(self):
@@ -71,9 +73,10 @@ class Chunk:
             for code, start, stop in zip(first, borders[:-1], borders[1:], strict=True)
         ]
 
+    @cached_property
     def stream_names(self) -> list[bytes]:
         """The stream of each segment."""
-        return [stream for stream, _, _ in self.segments()]
+        return [stream for stream, _, _ in self.segments]
 
     def slice(self, start: int, stop: int) -> Chunk:
         """Rows start … stop-1."""

@@ -1,18 +1,19 @@
-"""What exactly once and at least once have in common for the loop that sends chunks, and the values that go between.
+"""What differs between exactly once and at least once, and the values that go between that and the loop.
 
-A delivery knows rows and replies. It returns values, and the loop (chunk_writer.py) sends commands and decides.
+A delivery knows rows and replies. It returns values; the loop (chunk_writer.py) sends commands and decides.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from spark_streams.sink.balance import Total
 from spark_streams.sink.chunk_states import Event, State
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.fingerprint import Hashes, Mask
+from spark_streams.sink.ledger_view import LedgerView, Share
 from spark_streams.wire.connection import Connection, ReplyError
 from spark_streams.wire.pipe import Pipe
 from spark_streams.wire.server import Server
@@ -20,14 +21,25 @@ from spark_streams.wire.server import Server
 
 @dataclass(frozen=True)
 class Rest:
-    """What is left to do for a chunk. fresh: the rows to send; marked: those, and the rows that earlier runs have
-    written and this one claims; claimed: which of `marked` these are; met: by stream, the rows that other attempts have
+    """What is left to do for a chunk. fresh: the rows to send; shares: those by stream, and the rows that earlier runs
+    have written and this one claims; claimed: which of `shares` these are; met: the rows that other attempts have
     written."""
 
     fresh: Chunk
-    marked: Chunk
+    shares: Sequence[Share] = ()
     claimed: Mask | None = None
-    met: Mapping[bytes, Hashes] = field(default_factory=dict)
+    met: Sequence[tuple[LedgerView, Hashes]] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is sent for a chunk, packed. questions: WATCH, and what is answered as `expected`; rows: its XADDs; beside:
+    what goes along; count: of the commands without the questions."""
+
+    questions: bytes
+    rows: memoryview
+    beside: Sequence[bytes]
+    count: int
 
 
 @dataclass(frozen=True)
@@ -52,22 +64,15 @@ class Findings:
     watched: Connection | None = None
 
 
-@dataclass(frozen=True)
-class Request:
-    """The commands for a chunk, packed. rows: its XADDs; beside: what goes along; count: of all commands."""
-
-    rows: memoryview
-    beside: Sequence[bytes]
-    count: int
-
-
 @dataclass(eq=False)
 class Write:
-    """A chunk on its way; the loop alone changes it. mark: its name in the ledger; pipe: where it was sent last; count:
-    of the commands that were sent; verdict: on these, until the server is looked at; watched: as in Findings."""
+    """A chunk on its way; the loop alone changes it. mark: its name in the ledger; shares: its rows there; pipe: where
+    it was sent last; count: of the commands that were sent; verdict: on these, until the server is looked at; watched:
+    as in Findings."""
 
     chunk: Chunk
-    mark: bytes
+    mark: bytes = b""
+    shares: Sequence[Share] = ()
     rest: Rest = field(init=False)
     state: State = field(default=State.PREPARED, init=False)
     pipe: Pipe | None = field(default=None, init=False)
@@ -80,62 +85,67 @@ class Write:
 
     def begin(self) -> None:
         """All rows are to be sent."""
-        self.rest, self.verdict, self.watched = Rest(self.chunk, self.chunk), None, None
+        self.rest, self.verdict, self.watched = Rest(self.chunk, self.shares), None, None
 
     @property
     def stream(self) -> bytes:
         """One of its streams: all are on one server."""
-        return self.chunk.streams[int(self.chunk.codes[0])]
+        return self.chunk.stream_names[0]
 
 
-class Delivery(Protocol):
-    """Exactly once (exactly_once.py) or at least once (at_least_once.py). What gets a server talks to it while nothing
-    else is under way, and may be run again after a lost connection."""
+class Delivery(ABC):
+    """Exactly once (exactly_once.py) or at least once (at_least_once.py). What is done here is right without a ledger.
+
+    A method that is given a server talks to it while nothing else is under way, and may be run again after a lost
+    connection.
+    """
+
+    # What stands before a chunk's commands and behind them, packed.
+    frame: tuple[bytes, bytes] = (b"", b"")
 
     # -- rows come in -------------------------------------------------------------------------------------------
 
     def needs_opening(self, chunk: Chunk) -> bool:
         """Whether the chunk has rows for a stream whose ledger this task has not read yet."""
+        return False
 
     def open(self, server: Server, chunk: Chunk) -> None:
         """Read the ledgers of the chunk's streams. Raises LedgerError, ReplyError, WrongKeyTypeError."""
 
-    def take_in(self, chunk: Chunk) -> Iterator[Chunk]:
+    def take_in(self, chunk: Chunk) -> Iterator[Write]:
         """Count the rows. Return those that may be written now, and hold back the others."""
+        yield Write(chunk)
 
     def require_all_met(self, server: Server) -> None:
         """All rows have come in: they include what attempts before this one have written. Raises LedgerError."""
 
-    def held_back(self) -> Iterator[Chunk]:
+    def held_back(self) -> Iterator[Write]:
         """The rows that were held back."""
+        return iter(())
 
     def totals(self) -> dict[bytes, Total]:
-        """By stream, what has come in, if it is counted."""
+        """By stream, what has come in, where it is counted."""
+        return {}
 
     # -- a chunk is written -------------------------------------------------------------------------------------
 
-    @property
-    def frame(self) -> tuple[bytes, bytes]:
-        """What stands before a chunk's commands and behind them, packed: MULTI and EXEC, or nothing."""
-
-    def name(self) -> bytes:
-        """The next chunk's name in the ledger."""
-
-    def way(self, chunk: Chunk) -> Event:
+    def way(self, write: Write) -> Event:
         """Which way the chunk goes: FREE, SHARED, NO_LEDGER, NONE_MISSING."""
+        return Event.NO_LEDGER
 
-    def questions(self, chunk: Chunk) -> bytes:
-        """WATCH and the questions whose answers `expected` foretells, packed."""
-
-    def expected(self, chunk: Chunk) -> bytes:
-        """The answers while nothing has changed."""
-
+    @abstractmethod
     def request(self, write: Write, beside: Sequence[bytes]) -> Request:
-        """The commands for what is left of the chunk. beside: packed commands that go along."""
+        """What is to be sent for what is left of the chunk. beside: packed commands that go along."""
 
+    def expected(self, write: Write) -> bytes:
+        """The answers to the questions while nothing has changed."""
+        return b""
+
+    @abstractmethod
     def verdict(self, write: Write, replies: bytes) -> Verdict:
-        """What the replies to `request` say; with a ledger, those to MULTI … EXEC."""
+        """What the replies to the commands say, and those to the frame around them."""
 
+    @abstractmethod
     def look(self, server: Server, write: Write) -> Findings:
         """Which rows are missing. Raises ReplyError, LedgerError, EntryIdError."""
 
@@ -147,9 +157,11 @@ class Delivery(Protocol):
 
     # -- what is written stays ----------------------------------------------------------------------------------
 
+    @abstractmethod
     def gone(self, server: Server, kept: Sequence[Write]) -> list[Write]:
-        """Which of these chunks the server lacks, where it is another one than before. Raises LedgerError if it lacks
-        others, too."""
+        """Which of these chunks the server lacks, or may lack, where it is another one than before. Raises LedgerError
+        if it lacks others, too."""
 
+    @abstractmethod
     def touch(self, server: Server, kept: Sequence[Write]) -> list[bytes]:
         """Prepare for WAIT, which covers what its connection has written before. Return the streams to wait for."""

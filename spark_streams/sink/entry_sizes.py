@@ -45,7 +45,7 @@ class EntrySizes:
         """A chunk was written: the streams of it that the server is to be asked for."""
         offsets = chunk.requests.offsets
         due = []
-        for stream, start, stop in chunk.segments():
+        for stream, start, stop in chunk.segments:
             known = self._streams.setdefault(stream, _Stream())
             known.sent += int(offsets[stop] - offsets[start])
             known.rows += stop - start

@@ -17,7 +17,7 @@ from spark_streams.sink import refusals
 from spark_streams.sink.balance import Total
 from spark_streams.sink.chunk_states import Event
 from spark_streams.sink.chunks import Chunk
-from spark_streams.sink.delivery import Findings, Request, Rest, Verdict, Write
+from spark_streams.sink.delivery import Delivery, Findings, Request, Rest, Verdict, Write
 from spark_streams.sink.fingerprint import Hashes, Multiset
 from spark_streams.sink.ledger import Command, expiry, pack_mark
 from spark_streams.sink.ledger_view import LedgerView, LedgerViews, checked
@@ -35,8 +35,8 @@ _OK = b"+OK\r\n"
 _QUEUED = b"+QUEUED\r\n"
 
 
-class ExactlyOnce:
-    """A Delivery (delivery.py) with a ledger. held: where rows wait; its maker closes it."""
+class ExactlyOnce(Delivery):
+    """With a ledger. held: where rows wait; its maker closes it."""
 
     frame = (pack("MULTI"), pack("EXEC"))
 
@@ -50,41 +50,41 @@ class ExactlyOnce:
 
     def needs_opening(self, chunk: Chunk) -> bool:
         """Whether the chunk has rows for a stream whose ledger this task has not read yet."""
-        return not all(view.opened for view in self._views.of(chunk.stream_names()))
+        return not all(view.opened for view in self._views.of(chunk.stream_names))
 
     def open(self, server: Server, chunk: Chunk) -> None:
         """Read the ledgers of the chunk's streams. Raises LedgerError, ReplyError, WrongKeyTypeError."""
-        views = self._views.of(chunk.stream_names())
+        views = self._views.of(chunk.stream_names)
         open_views(server, self._views, views)
         self._server = self._server or server
         for view in views:
             if view.kind not in (b"none", b"stream"):
                 raise server.not_a_stream(view.stream, "XADD")
 
-    def take_in(self, chunk: Chunk) -> Iterator[Chunk]:
+    def take_in(self, chunk: Chunk) -> Iterator[Write]:
         """Count the rows. A retry holds back its rows until it has met all that the attempts before it have written."""
-        is_retry = False
-        for view, _, hashes in self._views.parts_of(chunk):
-            view.count(hashes)
-            is_retry = is_retry or len(view.others) > 0
-        if not is_retry and not self._held:
-            yield from with_known_tops(chunk)
+        shares = self._views.shares(chunk)
+        for share in shares:
+            share.view.count(share.hashes)
+        if not self._held and not any(len(share.view.others) for share in shares):
+            yield from self._writes(chunk)
             return
-        left = self._without_known(chunk)
+        wanted = np.ones(len(chunk), np.bool_)
+        for share in shares:  # what other attempts have written counts as met
+            known = share.view.others.matching(share.hashes)
+            share.view.others.remove(share.hashes[known])
+            wanted[share.places] = ~known
+        left = chunk.where(wanted)
         if any(len(view.others) for view in self._views.all() if not view.done):
             self._held.add(left)
             return
         yield from self.held_back()
-        yield from with_known_tops(left)
+        yield from self._writes(left)
 
-    def _without_known(self, chunk: Chunk) -> Chunk:
-        """Without the rows that other attempts have written; they count as met."""
-        wanted = np.ones(len(chunk), np.bool_)
-        for view, places, hashes in self._views.parts_of(chunk):
-            known = view.others.matching(hashes)
-            view.others.remove(hashes[known])
-            wanted[places] = ~known
-        return chunk.where(wanted)
+    def _writes(self, chunk: Chunk) -> Iterator[Write]:
+        for piece in with_known_tops(chunk) if len(chunk) else ():
+            self._numbered += 1
+            yield Write(piece, self._views.attempt + b"%d" % self._numbered, self._views.shares(piece))
 
     def require_all_met(self, server: Server) -> None:
         """All rows have come in: they include what attempts before this one have written. Raises LedgerError, unless
@@ -98,10 +98,10 @@ class ExactlyOnce:
                 raise refusals.other_attempt(batch, view.shown, self._views.partition, len(view.others))
             view.others = Multiset()
 
-    def held_back(self) -> Iterator[Chunk]:
+    def held_back(self) -> Iterator[Write]:
         """The rows that were held back."""
         for chunk in self._held.release():
-            yield from with_known_tops(chunk)
+            yield from self._writes(chunk)
 
     def totals(self) -> dict[bytes, Total]:
         """By stream, what has come in."""
@@ -109,44 +109,28 @@ class ExactlyOnce:
 
     # -- a chunk is written -------------------------------------------------------------------------------------
 
-    def name(self) -> bytes:
-        """The next chunk's name in the ledger."""
-        self._numbered += 1
-        return f"{self._views.attempt}.{self._numbered}".encode()
-
-    def way(self, chunk: Chunk) -> Event:
+    def way(self, write: Write) -> Event:
         """Whether the rows are simply to be written, or to be compared with the ledger before."""
-        views = self._views.of(chunk.stream_names())
-        if all(view.done for view in views):
+        if all(share.view.done for share in write.shares):
             return Event.NONE_MISSING
-        is_free = chunk.ids is None and all(view.is_untouched for view in views)
+        is_free = write.chunk.ids is None and all(share.view.is_untouched for share in write.shares)
         return Event.FREE if is_free else Event.SHARED
 
-    def questions(self, chunk: Chunk) -> bytes:
-        """WATCH and the questions whose answers `expected` foretells, packed."""
-        return b"".join([pack(*command) for command in self._questions(chunk)])
-
-    def _questions(self, chunk: Chunk, *beside: bytes) -> list[Command]:
-        views = self._views.of(chunk.stream_names())
-        watched = [key for view in views for key in view.watched()]
-        return [("WATCH", *watched, *beside), *[question for view in views for question in view.questions()]]
-
-    def expected(self, chunk: Chunk) -> bytes:
-        """The answers while nothing has changed."""
-        return _OK + b"".join([view.expected() for view in self._views.of(chunk.stream_names())])
-
     def request(self, write: Write, beside: Sequence[bytes]) -> Request:
-        """The rows' XADDs, what goes along, and the mark."""
+        """The questions, the rows' XADDs, what goes along, and the mark."""
         fresh = write.rest.fresh
-        marks = [pack(*command) for command in self._marks(write)]
-        return Request(
-            fresh.requests.slice(0, len(fresh)), [*beside, *marks], len(fresh) + len(beside) + len(marks)
-        )  # fmt: skip
+        asked = b"".join([pack(*command) for command in _questions(write)])
+        beside = [*beside, *[pack(*command) for command in self._marks(write)]]
+        return Request(asked, fresh.requests.slice(0, len(fresh)), beside, len(fresh) + len(beside))
+
+    def expected(self, write: Write) -> bytes:
+        """The answers to the questions while nothing has changed."""
+        return _OK + b"".join([share.view.expected() for share in write.shares])
 
     def _marks(self, write: Write) -> list[Command]:
         """The commands that mark rows as written, or as claimed."""
         commands: list[Command] = []
-        for view, written, claims in self._written_and_claimed(write.rest):
+        for view, written, claims in _written_and_claimed(write.rest):
             commands.append(("HSET", view.marks, write.mark, pack_mark(written, claims)))
             names = [view.marks, view.keys.part("written")]
             commands.append(("INCRBY", names[-1], len(written)))
@@ -173,83 +157,74 @@ class ExactlyOnce:
 
     def written(self, write: Write) -> None:
         """The mark is there, and the rows are."""
-        for view, _, claims in self._written_and_claimed(write.rest):
-            view.earlier.remove(claims)
-            view.claims_read += 8 * len(claims)  # they were watched: nobody else's are between
-            self._views.made(view, write.mark)
-        for view, hashes in zip(self._views.of(write.rest.met), write.rest.met.values(), strict=True):
-            view.others.remove(hashes)
-        self._views.finished(write.mark)
-
-    def _written_and_claimed(self, rest: Rest) -> Iterator[tuple[LedgerView, Hashes, Hashes]]:
-        """(view, fingerprints of the rows that are written, of those that are claimed) of each stream."""
-        for view, places, hashes in self._views.parts_of(rest.marked):
-            if rest.claimed is None:
-                yield view, hashes, _NOTHING
-            else:
-                yield view, hashes[~rest.claimed[places]], hashes[rest.claimed[places]]
+        for view, _, claims in _written_and_claimed(write.rest):
+            view.made(write.mark, claims)
+        for view, hashes in write.rest.met:
+            view.met(write.mark, hashes)
 
     # -- rows may be written already ----------------------------------------------------------------------------
 
     def look(self, server: Server, write: Write) -> Findings:
         """WATCH and read the ledger: which rows are missing? Raises ReplyError, LedgerError, EntryIdError."""
         there = server.of(write.stream)
-        tops = self._read(there, write.chunk)
+        tops = self._read(there, write)
         rest = self._rest(write)
-        if not len(rest.marked):
+        if not rest.shares:
             there.execute("UNWATCH")
             return Findings(Event.NONE_MISSING, rest)
         if rest.fresh.ids is not None:
-            for stream, start, stop in rest.fresh.segments():
+            for stream, start, stop in rest.fresh.segments:
                 top = read_stream_state(server, stream, tops[stream]).last
                 place = first_refused(rest.fresh.ids.values.slice(start, stop - start), top)
                 if place is not None:
                     raise id_refused(server, rest.fresh, start + place)
         return Findings(Event.ROWS_MISSING, rest, watched=there)
 
-    def _read(self, server: Connection, chunk: Chunk) -> Mapping[bytes, Reply]:
+    def _read(self, server: Connection, write: Write) -> Mapping[bytes, Reply]:
         """WATCH the chunk's ledgers, and bring the views up to date. If its rows have ids, WATCH the streams, too, and
         return the XINFO STREAM of each: ids must rise above its top."""
-        explicit = chunk.stream_names() if chunk.ids is not None else []
-        questions = self._questions(chunk, *explicit)
+        explicit = write.chunk.stream_names if write.chunk.ids is not None else []
+        questions = _questions(write, *explicit)
         replies = server.pipeline([*questions, *[("XINFO", "STREAM", stream) for stream in explicit]])
         _, *answers = checked(replies[: len(questions)])
-        self._views.look_again(server, self._views.of(chunk.stream_names()), answers)
+        for share, head, length in zip(write.shares, answers[0::2], answers[1::2], strict=True):
+            share.view.look_again(server, head, length)
         return dict(zip(explicit, replies[len(questions) :], strict=True))
 
     def _rest(self, write: Write) -> Rest:
         """Which rows are missing, by what is known of the ledger."""
         chunk = write.chunk
         wanted, claimed = np.zeros(len(chunk), np.bool_), np.zeros(len(chunk), np.bool_)
-        met: dict[bytes, Hashes] = {}
-        for view, places, hashes in self._views.parts_of(chunk):
-            own = self._views.own(view, write.mark)
+        met: list[tuple[LedgerView, Hashes]] = []
+        for share in write.shares:
+            view, hashes = share.view, share.hashes
+            own = view.own.get(write.mark)
             if own is not None:  # this attempt has written these rows, but for those that were met already
-                met[view.stream] = hashes[~Multiset.of(own).matching(hashes)]
+                met.append((view, hashes[~Multiset.of(own).matching(hashes)]))
             elif not view.done:
                 known = view.others.matching(hashes)
-                met[view.stream] = hashes[known]
-                wanted[places] = ~known
-                claimed[places.start + np.flatnonzero(~known)] = view.earlier.matching(hashes[~known])
+                met.append((view, hashes[known]))
+                wanted[share.places] = ~known
+                claimed[share.places.start + np.flatnonzero(~known)] = view.earlier.matching(hashes[~known])
         marked, claims = chunk.where(wanted), claimed[wanted]
-        return Rest(marked.where(~claims), marked, claims, met)
+        return Rest(marked.where(~claims), self._views.shares(marked), claims, met)
 
     def take_back(self, server: Server, write: Write) -> None:
         """Rows were refused inside the transaction, which does not undo the mark: let it name only those that are
         written. May be run again: a mark that is corrected is left alone."""
         assert write.verdict is not None
-        rest = write.rest
-        claims = np.zeros(len(rest.marked), np.bool_) if rest.claimed is None else rest.claimed
-        refused = np.zeros(len(rest.marked), np.bool_)
-        refused[np.flatnonzero(~claims)[[place for place in write.verdict.refused if place < len(rest.fresh)]]] = True
+        fresh = write.rest.fresh
+        is_refused = np.zeros(len(fresh), np.bool_)
+        is_refused[[place for place in write.verdict.refused if place < len(fresh)]] = True
         corrections: list[Command] = []
-        for view, places, hashes in self._views.parts_of(rest.marked):
-            claimed, count = hashes[claims[places]], int(refused[places].sum())
+        before = 0
+        for view, written, claims in _written_and_claimed(write.rest):
+            refused = is_refused[before : before + len(written)]
+            before += len(written)
             [mark] = checked(server.pipeline([("HGET", view.marks, write.mark)]))
-            if count and mark == pack_mark(hashes[~claims[places]], claimed):
-                right = pack_mark(hashes[~claims[places] & ~refused[places]], claimed)
-                corrections.append(("HSET", view.marks, write.mark, right))
-                corrections.append(("DECRBY", view.keys.part("written"), count))
+            if refused.any() and mark == pack_mark(written, claims):
+                corrections.append(("HSET", view.marks, write.mark, pack_mark(written[~refused], claims)))
+                corrections.append(("DECRBY", view.keys.part("written"), int(refused.sum())))
         if corrections:
             checked(Outcome.read(server.pipeline(framed(corrections))).unless_given_up() or [])
 
@@ -270,25 +245,22 @@ class ExactlyOnce:
                 raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(lost))
             if lost:
                 suspects.add(view.stream)
-        found = self._read_afresh(server, [one for one in kept if not suspects.isdisjoint(one.chunk.stream_names())])
+        found = self._read_afresh(server, [one for one in kept if not suspects.isdisjoint(one.chunk.stream_names)])
         self._server = server
         return found
 
     def _read_afresh(self, server: Server, writes: Sequence[Write]) -> list[Write]:
         """Read the ledgers of these chunks' streams as if for the first time. Return the chunks that are not there."""
-        views = self._views.of(dict.fromkeys(stream for write in writes for stream in write.chunk.stream_names()))
-        self._views.begin_afresh(views)
+        views = list({share.view.stream: share.view for write in writes for share in write.shares}.values())
+        for view in views:
+            view.begin_afresh()
         for some in server.together(views, lambda view: view.stream):
             open_views(server, self._views, some)
         for view in views:
             if not view.is_untouched and not view.done:
                 # Others have written meanwhile: their rows and ours would have to be matched.
                 raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(writes))
-        return [
-            write
-            for write in writes
-            if any(write.mark not in view.mine for view in self._views.of(write.chunk.stream_names()))
-        ]
+        return [write for write in writes if any(write.mark not in share.view.mine for share in write.shares)]
 
     def touch(self, server: Server, kept: Sequence[Write]) -> list[bytes]:
         """Let each connection write something after the rows, whoever wrote them."""
@@ -296,6 +268,23 @@ class ExactlyOnce:
         for there, some in server.parts(unfinished, lambda view: view.stream):
             there.execute("INCRBY", some[0].keys.part("written"), 0)
         return [view.stream for view in self._views.all()]
+
+
+def _questions(write: Write, *beside: bytes) -> list[Command]:
+    """WATCH, and the questions whose answers `expected` foretells. beside: other keys to WATCH."""
+    views = [share.view for share in write.shares]
+    watched = [key for view in views for key in view.watched()]
+    return [("WATCH", *watched, *beside), *[question for view in views for question in view.questions()]]
+
+
+def _written_and_claimed(rest: Rest) -> Iterator[tuple[LedgerView, Hashes, Hashes]]:
+    """(view, fingerprints of the rows that are written, of those that are claimed) of each stream."""
+    for share in rest.shares:
+        if rest.claimed is None:
+            yield share.view, share.hashes, _NOTHING
+        else:
+            claimed = rest.claimed[share.places]
+            yield share.view, share.hashes[~claimed], share.hashes[claimed]
 
 
 def _went_well(commands: int, replies: bytes) -> bool:

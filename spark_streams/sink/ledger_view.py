@@ -7,7 +7,7 @@ from then on each transaction asks again whether head and marks are still as the
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,16 +25,19 @@ _PROLONG = 3600.0  # seconds; what a job leaves on the server lives 168 times as
 
 @dataclass
 class LedgerView:
-    """One stream's part in the ledger, as a task knows it. marks: the key of this partition's marks."""
+    """One stream's part in the ledger, as a task knows it. marks: the key of this partition's marks; attempt: what the
+    names of its own marks begin with. A method that is given a server may be run again after a lost connection."""
 
     stream: bytes
     keys: Keys
     marks: bytes
+    attempt: bytes
     head: Head = field(default_factory=Head, init=False)
     answered: Sequence[bytes | None] = field(default=(), init=False)  # the same as the server's answer to HMGET
     done: bool = field(default=False, init=False)  # the batch is complete: nothing is written
     seen: set[bytes] = field(default_factory=set, init=False)  # marks that are known
     mine: set[bytes] = field(default_factory=set, init=False)  # those of them that this attempt has made
+    own: dict[bytes, Hashes] = field(default_factory=dict, init=False)  # what those say that were read, not made
     others: Multiset = field(default_factory=Multiset, init=False)  # written by other attempts of this partition
     earlier: Multiset = field(default_factory=Multiset, init=False)  # written by earlier runs, and not claimed yet
     carried: bytes = field(default=b"", init=False)  # fingerprints: written for this batch by an earlier piece of it
@@ -94,18 +97,79 @@ class LedgerView:
         with np.errstate(over="ignore"):
             self.total = (self.total + int(hashes.sum(dtype=np.uint64))) % 2**64
 
+    def read_claims(self, server: Server) -> None:
+        """What this run has claimed since the last look: nobody else may claim it."""
+        [claims] = checked(server.pipeline([("GETRANGE", self.keys.part("claims"), self.claims_read, -1)]))
+        self.earlier.remove(np.frombuffer(claims, "<u8").astype(np.uint64))
+        self.claims_read += len(claims)
+
+    def met_marks(self, flat: Sequence[bytes]) -> None:
+        """Learn the marks of this partition that were not known, from HGETALL's reply: rows of other attempts, or our
+        own of a chunk that may be written."""
+        for name, mark in zip(flat[0::2], flat[1::2], strict=True):
+            if name in self.seen:
+                continue
+            self.seen.add(name)
+            hashes = np.concatenate(read_mark(mark))
+            if name.startswith(self.attempt):
+                self.mine.add(name)
+                self.own[name] = hashes
+            else:
+                self.others.add(hashes)
+
+    def made(self, name: bytes, claims: Hashes) -> None:
+        """A mark of this attempt is there. claims: the rows of earlier runs that it claims."""
+        self.seen.add(name)
+        self.mine.add(name)
+        self.marked = True
+        if len(claims):
+            self.earlier.remove(claims)
+            self.claims_read += 8 * len(claims)  # they were watched: nobody else's are between
+
+    def met(self, name: bytes, hashes: Hashes) -> None:
+        """The chunk of this mark is written. hashes: its rows that other attempts have written."""
+        self.others.remove(hashes)
+        self.own.pop(name, None)
+
+    def look_again(self, server: Server, head: Sequence[bytes | None], length: int) -> None:
+        """Bring the view up to date with the answers to its questions. Raises LedgerError if the run must not go on,
+        ReplyError."""
+        if head != self.answered:
+            role = Head.read(head).role_of(self.keys.batch, self.shown)
+            if role not in (Role.JOIN, Role.DONE):
+                raise refusals.changed_meanwhile(self.keys.batch, self.shown)
+            self.learn_head(head)
+            self.done = role is Role.DONE
+        if length != len(self.seen):
+            self.met_marks(checked(server.pipeline([("HGETALL", self.marks)]))[0])
+        if self.recovers:
+            self.read_claims(server)
+
+    def begin_afresh(self) -> None:
+        """Take nothing for known: the server may be another one. The rows that came in stay counted."""
+        self.seen, self.mine, self.own, self.others, self.earlier = set(), set(), {}, Multiset(), Multiset()
+        self.opened = self.marked = self.done = False
+
+
+@dataclass(frozen=True)
+class Share:
+    """One stream's rows in a chunk. places: which rows these are; hashes: their fingerprints."""
+
+    view: LedgerView
+    places: slice
+    hashes: Hashes
+
 
 class LedgerViews:
-    """All views of one task. A method that is given a server may be run again after a lost connection."""
+    """All views of one task."""
 
     def __init__(self, batch: Batch, partition: int, attempt: str, apart: bool = False) -> None:
         """apart: the record may stand on another server than a stream, which may have lost its head alone."""
         self.batch = batch
         self.apart = apart
         self.partition = partition
-        self.attempt = attempt
+        self.attempt = attempt.encode() + b"."
         self._views: dict[bytes, LedgerView] = {}
-        self._own: dict[tuple[bytes, bytes], Hashes] = {}  # stream, name → what a mark of an unfinished chunk says
 
     def all(self) -> list[LedgerView]:
         """Every view of this task."""
@@ -117,76 +181,17 @@ class LedgerViews:
         for stream in streams:
             if stream not in self._views:
                 keys = Keys.of(stream, self.batch)
-                self._views[stream] = LedgerView(stream, keys, keys.part(self.partition))
+                self._views[stream] = LedgerView(stream, keys, keys.part(self.partition), self.attempt)
             found.append(self._views[stream])
         return found
 
-    def parts_of(self, chunk: Chunk) -> Iterator[tuple[LedgerView, slice, Hashes]]:
-        """(view, places of the rows, fingerprints) of each stream's rows in the chunk."""
+    def shares(self, chunk: Chunk) -> list[Share]:
+        """The chunk's rows by their streams."""
         assert chunk.hashes is not None
-        segments = chunk.segments()
-        for view, (_, start, stop) in zip(self.of(stream for stream, _, _ in segments), segments, strict=True):
-            yield view, slice(start, stop), chunk.hashes[start:stop]
-
-    def read_claims(self, server: Server, view: LedgerView) -> None:
-        """What this run has claimed since the last look: nobody else may claim it."""
-        claims = checked(server.pipeline([("GETRANGE", view.keys.part("claims"), view.claims_read, -1)]))[0]
-        view.earlier.remove(np.frombuffer(claims, "<u8").astype(np.uint64))
-        view.claims_read += len(claims)
-
-    def met_marks(self, view: LedgerView, flat: Sequence[bytes]) -> None:
-        """Learn the marks of this partition that were not known, from HGETALL's reply: rows of other attempts, or our
-        own of a chunk that may be written."""
-        own = self.attempt.encode() + b"."
-        for name, mark in zip(flat[0::2], flat[1::2], strict=True):
-            if name in view.seen:
-                continue
-            view.seen.add(name)
-            if name.startswith(own):
-                view.mine.add(name)
-                self._own[view.stream, name] = np.concatenate(read_mark(mark))
-            else:
-                view.others.add(np.concatenate(read_mark(mark)))
-
-    def made(self, view: LedgerView, name: bytes) -> None:
-        """A mark of this attempt is known to be there."""
-        view.seen.add(name)
-        view.mine.add(name)
-        view.marked = True
-
-    def finished(self, name: bytes) -> None:
-        """The chunk of this mark is written."""
-        self._own = {key: hashes for key, hashes in self._own.items() if key[1] != name}
-
-    def own(self, view: LedgerView, name: bytes) -> Hashes | None:
-        """What the mark of our own says; None if it is not known to be there. name: of an unfinished chunk."""
-        return self._own.get((view.stream, name))
-
-    def begin_afresh(self, views: Sequence[LedgerView]) -> None:
-        """Take nothing of these for known: the server may be another one. The rows that came in stay counted."""
-        for view in views:
-            view.seen, view.mine, view.others, view.earlier = set(), set(), Multiset(), Multiset()
-            view.opened = view.marked = view.done = False
-        streams = {view.stream for view in views}
-        self._own = {key: hashes for key, hashes in self._own.items() if key[0] not in streams}
-
-    def look_again(self, server: Server, views: Sequence[LedgerView], answers: Sequence[Reply]) -> None:
-        """Bring views up to date with the answers to their `questions`. Raises LedgerError if the run must not go on,
-        ReplyError."""
-        for view, head, length in zip(views, answers[0::2], answers[1::2], strict=True):
-            if head != view.answered:
-                self._head_has_changed(view, head)
-            if length != len(view.seen):
-                self.met_marks(view, checked(server.pipeline([("HGETALL", view.marks)]))[0])
-            if view.recovers:
-                self.read_claims(server, view)
-
-    def _head_has_changed(self, view: LedgerView, reply: Sequence[bytes | None]) -> None:
-        role = Head.read(reply).role_of(self.batch, view.shown)
-        if role not in (Role.JOIN, Role.DONE):
-            raise refusals.changed_meanwhile(self.batch, view.shown)
-        view.learn_head(reply)
-        view.done = role is Role.DONE
+        return [
+            Share(view, slice(start, stop), chunk.hashes[start:stop])
+            for view, (_, start, stop) in zip(self.of(chunk.stream_names), chunk.segments, strict=True)
+        ]
 
 
 def checked(replies: list[Reply]) -> list[Reply]:

@@ -155,7 +155,7 @@ class _Opening:
             own = view.marks[len(view.keys.head) + 1 :].decode()
             if not marks and any(part.name == own for part in parts):
                 raise refusals.marks_gone(self._batch, view.shown, own)
-            self._views.met_marks(view, marks)
+            view.met_marks(marks)
             self._read_earlier(view, parts)
 
     def _without(self, view: LedgerView, stale: Sequence[Part]) -> bytes:
@@ -197,4 +197,4 @@ class _Opening:
                 view.earlier.add(read_mark(mark)[0])
         view.recovers = bool(view.carried or earlier)
         if view.recovers:
-            self._views.read_claims(self._server, view)
+            view.read_claims(self._server)

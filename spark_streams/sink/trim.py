@@ -111,7 +111,7 @@ class Trimmer:
     def commands(self, chunk: Chunk) -> list[bytes]:
         """The XTRIMs, and PEXPIREs, that go along with a chunk, packed."""
         now = self._now()  # here, for `after` too: nothing is under way yet when it is asked for the first time
-        streams = chunk.stream_names()
+        streams = chunk.stream_names
         trims = [trim for stream in streams for trim in self._trimming.commands(stream, now, self._most(stream))]
         ends = [] if self._ttl is None else [pack("PEXPIRE", stream, self._ttl) for stream in streams]
         return [*trims, *ends]
@@ -127,7 +127,7 @@ class Trimmer:
         acked = self._trimming.strategy == "acked"
         if due or acked:
             now = self._now()
-            self._trim_session.run(lambda server: self._trim(server, due, chunk.stream_names() if acked else [], now))
+            self._trim_session.run(lambda server: self._trim(server, due, chunk.stream_names if acked else [], now))
 
     def _trim(self, server: Server, due: Sequence[bytes], acked: Sequence[bytes], now: int) -> None:
         if due and self._sizes is not None:

@@ -10,7 +10,7 @@ import pytest
 
 from spark_streams.ids import MAX_ID
 from spark_streams.sink.batch_commit import _BatchCommit
-from spark_streams.sink.ledger_view import LedgerView, LedgerViews
+from spark_streams.sink.ledger_view import LedgerView
 from spark_streams.sink.opening import _Opening
 from spark_streams.source.group import account
 from spark_streams.source.group.data_loss import DataLoss
@@ -104,7 +104,7 @@ def _hardly_asks(self: Observer, server: Connection, begin: Offset, heads: Any, 
 def writes_each_run_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LedgerView, "is_untouched", property(lambda self: not self.done))
     patch.setattr(_Opening, "_read_earlier", lambda *given: None)
-    patch.setattr(LedgerViews, "met_marks", lambda *given: None)
+    patch.setattr(LedgerView, "met_marks", lambda *given: None)
     patch.setattr(_BatchCommit, "_write", lambda *given: True)
 
 
