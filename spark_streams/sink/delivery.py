@@ -109,14 +109,14 @@ class Delivery(ABC):
         """Whether the chunk has rows for a stream whose ledger this task has not read yet."""
         return False
 
-    def open(self, server: Server, chunk: Chunk) -> None:
+    def open(self, server: Server, chunk: Chunk) -> None:  # noqa: B027 - see above
         """Read the ledgers of the chunk's streams. Raises LedgerError, ReplyError, WrongKeyTypeError."""
 
     def take_in(self, chunk: Chunk) -> Iterator[Write]:
         """Count the rows. Return those that may be written now, and hold back the others."""
         yield Write(chunk)
 
-    def require_all_met(self, server: Server) -> None:
+    def require_all_met(self, server: Server) -> None:  # noqa: B027 - see above
         """All rows have come in: they include what attempts before this one have written. Raises LedgerError."""
 
     def held_back(self) -> Iterator[Write]:
@@ -149,10 +149,10 @@ class Delivery(ABC):
     def look(self, server: Server, write: Write) -> Findings:
         """Which rows are missing. Raises ReplyError, LedgerError, EntryIdError."""
 
-    def written(self, write: Write) -> None:
+    def written(self, write: Write) -> None:  # noqa: B027 - see above
         """The chunk is written."""
 
-    def take_back(self, server: Server, write: Write) -> None:
+    def take_back(self, server: Server, write: Write) -> None:  # noqa: B027 - see above
         """Rows were refused: let the ledger name only those that are written."""
 
     # -- what is written stays ----------------------------------------------------------------------------------
