@@ -198,11 +198,13 @@ class ChunkWriter:
     def _interrupted(self, write: Write, error: RStreamError | ReplyError) -> list[Happened]:
         """The connection was lost, or the server cannot answer. Raises the error if it does not pass."""
         lost = self._under_way if write in self._under_way else [*self._under_way, write]
-        is_sent = write.state in (State.QUEUED, State.EXECUTING)
+        is_sent = write.pipe is not None and write.state in (State.QUEUED, State.EXECUTING)
         if isinstance(error, ServerUnreachableError) and is_sent and len(lost) == 1:
             self._limits.lost(write.rest.fresh)
         self._again(error)
         self._under_way = []
+        for one in lost:
+            one.pipe = None
         return [(one, Event.LOST) for one in lost]
 
     def _pause(self, write: Write) -> list[Happened]:

@@ -11,11 +11,11 @@ import pytest
 
 from spark_streams.errors import LedgerError
 from spark_streams.sink.write import Result, Task, append
-from spark_streams.wire.connection import Connection
+from spark_streams.wire.connection import Connection, pack
 from spark_streams.wire.pipe import Pipe
 from spark_streams.wire.session import Session
 from tests.proxy import Proxy
-from tests.sending import before_sending, lost
+from tests.sending import Act, before_sending, dying_at, lost, reply_lost
 from tests.servers import Server
 from tests.sink.writing import (
     KilledError,
@@ -293,6 +293,76 @@ def test_a_slot_that_moves_between_watch_and_exec_doubles_nothing(
     close(checked, batch, write([frame(ROWS)], checked, batch))
     assert len(asked) == 2
     assert numbers(server) == ONCE
+
+
+def losing(turn: int, heard: bool) -> Act:
+    """The connection is lost at the request of this number, from 1 on. heard: the server has executed it."""
+    left = turn
+
+    def act(server: Connection, request: bytes) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            is_queued = pack("MULTI") in request and pack("EXEC") not in request  # then nothing is executed
+            (reply_lost if heard and not is_queued else lost)(server, request)
+
+    return act
+
+
+@pytest.mark.parametrize("earlier", ["nothing", "a killed run", "a killed attempt", "both"])
+def test_a_connection_that_is_lost_at_any_request_loses_and_doubles_nothing(server: Server, earlier: str) -> None:
+    """Before each request and behind it, of a task that writes five chunks to two streams."""
+    rows, streams = ROWS[:50], ["a", "b", "b"] * 17
+    checked = options(server.url, chunkSize="10", streamColumn="to")
+    for turn in range(1, 100):
+        lost_once = False
+        for heard in (False, True):
+            with server.client() as client:
+                client.flushall()
+            killed = dying([frame(rows[:15], streams[:15])])
+            if earlier in ("a killed run", "both"):
+                with pytest.raises(KilledError):
+                    write(killed, checked, batch_of(0), 1)
+            batch = batch_of(0)
+            if earlier in ("a killed attempt", "both"):
+                with pytest.raises(KilledError):
+                    write(dying([frame(rows[:25], streams[:25])]), checked, batch)
+            with before_sending(act=losing(turn, heard)) as sent:
+                result = write([frame(rows[::-1], streams[49::-1])], checked, batch)
+            lost_once = len(sent) >= turn
+            close(checked, batch, result)
+            assert numbers(server, "a") + numbers(server, "b") == Counter(rows), (turn, heard)
+        if not lost_once:
+            assert turn > 6
+            return
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("same_run", [True, False])
+def test_a_task_that_is_killed_at_any_request_is_gone_on_with(server: Server, same_run: bool) -> None:
+    """Before each request and behind it, while it takes over from a killed run; by a retry, or by another run."""
+    rows, streams = ROWS[:50], ["a", "b", "b"] * 17
+    checked = options(server.url, chunkSize="10", streamColumn="to")
+    for turn in range(1, 100):
+        is_killed = False
+        for heard in (False, True):
+            with server.client() as client:
+                client.flushall()
+            with pytest.raises(KilledError):
+                write(dying([frame(rows[:15], streams[:15])]), checked, batch_of(0), 1)
+            batch = batch_of(0)
+            try:
+                with dying_at(turn, heard):
+                    write([frame(rows, streams[:50])], checked, batch)
+            except KilledError:
+                is_killed = True
+            batch = batch if same_run else batch_of(0)
+            close(checked, batch, write([frame(rows[::-1], streams[49::-1])], checked, batch))
+            assert numbers(server, "a") + numbers(server, "b") == Counter(rows), (turn, heard)
+        if not is_killed:
+            assert turn > 6
+            return
+    raise AssertionError("it does not end")
 
 
 def test_a_connection_that_breaks_while_a_task_looks_at_an_earlier_run_counts_its_rows_once(
