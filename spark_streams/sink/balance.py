@@ -142,13 +142,13 @@ class Balance:
         left = Multiset()
         left.add(np.concatenate([self.found.carried, *[read_mark(mark)[0] for mark in marks]]))
         left.remove(self.found.claims)
-        if not len(left):
+        if not left.size:
             return []
         if self.kind.narrowed:
             return [("SET", self.keys.carried, left.hashes().astype("<u8").tobytes())]
-        if len(left) > len(self.found.carried) and not self.kind.lossy:
-            raise refusals.other_run(self.batch, self._shown, len(left))
-        self._stays(len(left))
+        if left.size > len(self.found.carried) and not self.kind.lossy:
+            raise refusals.other_run(self.batch, self._shown, left.size)
+        self._stays(left.size)
         return []
 
     def leave_behind(self, closed: int, counts: Sequence[bytes | None] | None) -> list[Command]:

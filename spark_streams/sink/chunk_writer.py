@@ -126,7 +126,6 @@ class ChunkWriter:
     # -- the fast way -------------------------------------------------------------------------------------------
 
     def _start(self, write: Write) -> list[Happened]:
-        write.begin()
         if not self._under_way and (gone := self._gone(self._session.get())):
             return [*gone, (write, Event.TURN)]
         pipe = self._session.pipe_of(write.stream)
@@ -264,6 +263,8 @@ class ChunkWriter:
         gone = self._delivery.gone(server, [*self._kept, *unfinished])
         again = [write for write in self._kept if write in gone]
         self._kept = [write for write in self._kept if write not in gone]
+        for write in again:
+            write.begin()
         return [(write, Event.GONE) for write in again]
 
     # -- the server ---------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ A delivery knows rows and replies. It returns values; the loop (chunk_writer.py)
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_streams.sink.balance import Total
@@ -79,18 +79,15 @@ class Write:
     count: int = field(default=0, init=False)
     verdict: Verdict | None = field(default=None, init=False)
     watched: Connection | None = field(default=None, init=False)
+    stream: bytes = field(init=False)  # one of its streams: all are on one server
 
     def __post_init__(self) -> None:
+        self.stream = self.chunk.stream_names[0]
         self.begin()
 
     def begin(self) -> None:
         """All rows are to be sent."""
         self.rest, self.verdict, self.watched = Rest(self.chunk, self.shares), None, None
-
-    @property
-    def stream(self) -> bytes:
-        """One of its streams: all are on one server."""
-        return self.chunk.stream_names[0]
 
 
 class Delivery(ABC):
@@ -112,16 +109,16 @@ class Delivery(ABC):
     def open(self, server: Server, chunk: Chunk) -> None:  # noqa: B027 - see above
         """Read the ledgers of the chunk's streams. Raises LedgerError, ReplyError, WrongKeyTypeError."""
 
-    def take_in(self, chunk: Chunk) -> Iterator[Write]:
+    def take_in(self, chunk: Chunk) -> Iterable[Write]:
         """Count the rows. Return those that may be written now, and hold back the others."""
-        yield Write(chunk)
+        return [Write(chunk)]
 
     def require_all_met(self, server: Server) -> None:  # noqa: B027 - see above
         """All rows have come in: they include what attempts before this one have written. Raises LedgerError."""
 
-    def held_back(self) -> Iterator[Write]:
+    def held_back(self) -> Iterable[Write]:
         """The rows that were held back."""
-        return iter(())
+        return ()
 
     def totals(self) -> dict[bytes, Total]:
         """By stream, what has come in, where it is counted."""

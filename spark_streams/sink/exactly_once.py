@@ -9,7 +9,8 @@ The outcome of an EXEC that nobody heard of is in the marks of this attempt.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.delivery import Delivery, Findings, Request, Rest, Verdict, Write
 from spark_streams.sink.fingerprint import Hashes, Multiset
 from spark_streams.sink.ledger import Command, expiry, pack_mark
-from spark_streams.sink.ledger_view import LedgerView, LedgerViews, checked
+from spark_streams.sink.ledger_view import LedgerView, LedgerViews, Share, checked
 from spark_streams.sink.opening import open_views
 from spark_streams.sink.rows import first_refused, id_refused, with_known_tops
 from spark_streams.sink.spill_queue import SpillQueue
@@ -61,47 +62,53 @@ class ExactlyOnce(Delivery):
             if view.kind not in (b"none", b"stream"):
                 raise server.not_a_stream(view.stream, "XADD")
 
-    def take_in(self, chunk: Chunk) -> Iterator[Write]:
+    def take_in(self, chunk: Chunk) -> Iterable[Write]:
         """Count the rows. A retry holds back its rows until it has met all that the attempts before it have written."""
         shares = self._views.shares(chunk)
         for share in shares:
             share.view.count(share.hashes)
-        if not self._held and not any(len(share.view.others) for share in shares):
-            yield from self._writes(chunk)
-            return
+        if not any(share.view.others.size for share in shares) and not self._held:
+            return self._writes(chunk, shares)
         wanted = np.ones(len(chunk), np.bool_)
         for share in shares:  # what other attempts have written counts as met
             known = share.view.others.matching(share.hashes)
             share.view.others.remove(share.hashes[known])
             wanted[share.places] = ~known
         left = chunk.where(wanted)
-        if any(len(view.others) for view in self._views.all() if not view.done):
+        if any(view.others.size for view in self._views.all() if not view.done):
             self._held.add(left)
-            return
-        yield from self.held_back()
-        yield from self._writes(left)
+            return ()
+        return itertools.chain(self.held_back(), self._writes(left, self._views.shares(left)))
 
-    def _writes(self, chunk: Chunk) -> Iterator[Write]:
-        for piece in with_known_tops(chunk) if len(chunk) else ():
-            self._numbered += 1
-            yield Write(piece, self._views.attempt + b"%d" % self._numbered, self._views.shares(piece))
+    def _writes(self, chunk: Chunk, shares: Sequence[Share]) -> list[Write]:
+        """The chunk, or pieces of it if its rows have ids of their own."""
+        if not shares:
+            return []
+        pieces = [(chunk, shares)]
+        if chunk.ids is not None:
+            pieces = [(piece, self._views.shares(piece)) for piece in with_known_tops(chunk)]
+        first, self._numbered = self._numbered + 1, self._numbered + len(pieces)
+        return [
+            Write(piece, self._views.attempt + b"%d" % number, of_piece)
+            for number, (piece, of_piece) in enumerate(pieces, first)
+        ]
 
     def require_all_met(self, server: Server) -> None:
         """All rows have come in: they include what attempts before this one have written. Raises LedgerError, unless
         the source says that it has fewer entries than an earlier attempt had."""
         batch = self._views.batch
         for view in self._views.all():
-            if view.done or not len(view.others):
+            if view.done or not view.others.size:
                 continue
             [told] = checked(server.pipeline([batch.asks_kind]))
             if not batch.kind(told).lossy:
-                raise refusals.other_attempt(batch, view.shown, self._views.partition, len(view.others))
+                raise refusals.other_attempt(batch, view.shown, self._views.partition, view.others.size)
             view.others = Multiset()
 
     def held_back(self) -> Iterator[Write]:
         """The rows that were held back."""
         for chunk in self._held.release():
-            yield from self._writes(chunk)
+            yield from self._writes(chunk, self._views.shares(chunk))
 
     def totals(self) -> dict[bytes, Total]:
         """By stream, what has come in."""
@@ -140,7 +147,8 @@ class ExactlyOnce(Delivery):
             if not view.marked or len(claims):
                 commands.append(("SADD", view.keys.parts, *[name[len(view.keys.head) + 1 :] for name in names]))
                 names.append(view.keys.parts)
-            commands += expiry(self._views.batch, *names, *view.prolong())
+            if self._views.batch.expires:
+                commands += expiry(self._views.batch, *names, *view.prolong())
         return commands
 
     def verdict(self, write: Write, replies: bytes) -> Verdict:
@@ -272,9 +280,9 @@ class ExactlyOnce(Delivery):
 
 def _questions(write: Write, *beside: bytes) -> list[Command]:
     """WATCH, and the questions whose answers `expected` foretells. beside: other keys to WATCH."""
-    views = [share.view for share in write.shares]
-    watched = [key for view in views for key in view.watched()]
-    return [("WATCH", *watched, *beside), *[question for view in views for question in view.questions()]]
+    asked = [share.view.questions() for share in write.shares]
+    watched = [key for keys, _ in asked for key in keys]
+    return [("WATCH", *watched, *beside), *[question for _, questions in asked for question in questions]]
 
 
 def _written_and_claimed(rest: Rest) -> Iterator[tuple[LedgerView, Hashes, Hashes]]:

@@ -120,9 +120,10 @@ def _similar_values(every_word: Hashes, start: Places, length: Places, longest: 
 
 
 class Multiset:
-    """Fingerprints with their numbers."""
+    """Fingerprints with their numbers. size: how many, equal ones counted each."""
 
     def __init__(self) -> None:
+        self.size = 0
         self._keys = np.empty(0, np.uint64)
         self._counts = np.empty(0, np.int64)
 
@@ -132,9 +133,6 @@ class Multiset:
         made = cls()
         made.add(hashes)
         return made
-
-    def __len__(self) -> int:
-        return int(self._counts.sum())
 
     def hashes(self) -> Hashes:
         """All of them, each as often as it is in here."""
@@ -147,6 +145,7 @@ class Multiset:
             counts, np.concatenate([self._counts, np.ones(len(hashes), np.int64)]), len(keys)
         ).astype(np.int64)
         self._keys = keys
+        self.size += len(hashes)
 
     def matching(self, hashes: Hashes) -> Mask:
         """Which of these are in here: of equal ones the first few, as many as are in here."""
@@ -167,3 +166,4 @@ class Multiset:
         np.subtract.at(self._counts, np.searchsorted(self._keys, taken), 1)
         left = self._counts > 0
         self._keys, self._counts = self._keys[left], self._counts[left]
+        self.size -= len(taken)

@@ -58,7 +58,7 @@ class LedgerView:
     @property
     def is_untouched(self) -> bool:
         """Whether nobody else has written rows here: all of this task's are simply to be written."""
-        return not self.done and not len(self.earlier) and not len(self.others)
+        return not self.done and not self.earlier.size and not self.others.size
 
     @property
     def is_plain(self) -> bool:
@@ -74,18 +74,15 @@ class LedgerView:
         self.prolonged = now
         return [self.keys.head, self.keys.parts]
 
-    def watched(self) -> list[bytes]:
-        """The keys whose change must stop a transaction."""
-        return [self.keys.head, self.marks, *([self.keys.part("claims")] if len(self.earlier) else [])]
-
     def expected(self) -> bytes:
         """The replies to HMGET and HLEN of `questions` while nothing has changed."""
         lines = [b"$-1\r\n" if text is None else b"$%d\r\n%b\r\n" % (len(text), text) for text in self.answered]
         return b"*%d\r\n%b:%d\r\n" % (len(lines), b"".join(lines), len(self.seen))
 
-    def questions(self) -> list[Command]:
-        """HMGET of the head, HLEN of the marks."""
-        return [("HMGET", self.keys.head, *HEAD_FIELDS), ("HLEN", self.marks)]
+    def questions(self) -> tuple[list[bytes], list[Command]]:
+        """The keys whose change must stop a transaction; HMGET of the head, and HLEN of the marks."""
+        watched = [self.keys.head, self.marks, *([self.keys.part("claims")] if self.earlier.size else [])]
+        return watched, [("HMGET", self.keys.head, *HEAD_FIELDS), ("HLEN", self.marks)]
 
     def learn_head(self, reply: Sequence[bytes | None]) -> None:
         """The head, from the server's answer to HMGET."""

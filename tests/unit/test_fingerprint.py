@@ -69,14 +69,14 @@ def test_a_multiset_counts(first: list[int], second: list[int], asked: list[int]
     many, counted = Multiset(), Counter(first) + Counter(second)
     many.add(np.array(first, np.uint64))
     many.add(np.array(second, np.uint64))
-    assert len(many) == counted.total()
+    assert many.size == counted.total()
     found = many.matching(np.array(asked, np.uint64))
     left = Counter(counted)
     for value, hit in zip(asked, found.tolist(), strict=True):
         assert hit == (left[value] > 0)
         left[value] -= hit
     many.remove(np.array(asked, np.uint64))
-    assert len(many) == left.total()
+    assert many.size == left.total()
     assert many.matching(np.arange(6, dtype=np.uint64)).tolist() == [left[value] > 0 for value in range(6)]
 
 
