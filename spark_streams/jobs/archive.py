@@ -151,8 +151,8 @@ def _planned(job: Job, trimming: Trimming | None) -> str:
     """For `--check`."""
     if trimming is None:
         return "nothing"
-    beyond = f", beyond MAXLEN {trimming.maxlen:,}" if trimming.maxlen else ""
-    beyond = f", beyond {job.get('trim.keep_for')} old" if trimming.retention else beyond
+    beyond = f", beyond MAXLEN {trimming.kept.maxlen:,}" if trimming.kept.maxlen else ""
+    beyond = f", beyond {job.get('trim.keep_for')} old" if trimming.kept.retention else beyond
     return f"what every group has acknowledged{beyond}"
 
 

@@ -12,6 +12,7 @@ what follows each event.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -81,7 +82,7 @@ class ChunkWriter:
             rows += len(chunk)
             if self._delivery.needs_opening(chunk):
                 self._hear_all()
-                self._ask(lambda server, chunk=chunk: self._delivery.open(server, chunk))
+                self._ask(functools.partial(self._delivery.open, chunk))
             for write in self._delivery.take_in(chunk):
                 self._write(write)
         if rows:

@@ -106,7 +106,7 @@ class Delivery(ABC):
         """Whether the chunk has rows for a stream whose ledger this task has not read yet."""
         return False
 
-    def open(self, server: Server, chunk: Chunk) -> None:  # noqa: B027 - see above
+    def open(self, chunk: Chunk, server: Server) -> None:  # noqa: B027 - see above
         """Read the ledgers of the chunk's streams. Raises LedgerError, ReplyError, WrongKeyTypeError."""
 
     def take_in(self, chunk: Chunk) -> Iterable[Write]:

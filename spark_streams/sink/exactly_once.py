@@ -53,7 +53,7 @@ class ExactlyOnce(Delivery):
         """Whether the chunk has rows for a stream whose ledger this task has not read yet."""
         return not all(view.opened for view in self._views.of(chunk.stream_names))
 
-    def open(self, server: Server, chunk: Chunk) -> None:
+    def open(self, chunk: Chunk, server: Server) -> None:
         """Read the ledgers of the chunk's streams. Raises LedgerError, ReplyError, WrongKeyTypeError."""
         views = self._views.of(chunk.stream_names)
         open_views(server, self._views, views)
