@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
 from spark_streams.errors import LedgerError
@@ -334,6 +335,29 @@ def test_a_connection_that_is_lost_at_any_request_loses_and_doubles_nothing(serv
             assert numbers(server, "a") + numbers(server, "b") == Counter(rows), (turn, heard)
         if not lost_once:
             assert turn > 6
+            return
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_without_a_ledger_a_connection_that_is_lost_at_any_request_loses_nothing(server: Server, has_ids: bool) -> None:
+    """Rows with ids of their own are not doubled either: their stream says which it has."""
+    rows = ROWS[:50]
+    columns = {"n": rows, **({"key": [f"{n + 1}-0" for n in rows]} if has_ids else {})}
+    checked = options(server.url, chunkSize="10", **({"idColumn": "key"} if has_ids else {}))
+    for turn in range(1, 100):
+        lost_once = False
+        for heard in (False, True):
+            with server.client() as client:
+                client.flushall()
+            with before_sending(act=losing(turn, heard)) as sent:
+                append([pa.RecordBatch.from_pydict(columns)], checked, None)
+            lost_once = len(sent) >= turn
+            found = numbers(server)
+            assert found.keys() == set(rows)
+            assert not has_ids or found == Counter(rows)
+        if not lost_once:
+            assert turn > 5
             return
     raise AssertionError("it does not end")
 
