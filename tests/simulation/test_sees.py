@@ -48,8 +48,8 @@ def more(count: int) -> Step:
 
 
 def killed_anywhere(sink: str = "recorder", **options: str) -> list[Plan]:
-    """The first trigger is killed after so many ticks."""
-    return [plan(Step("kill", delay), "trigger", "trigger", sink=sink, **options) for delay in range(1, 120)]
+    """The first trigger is killed after so many ticks; the sink's last task ends at about the 150th."""
+    return [plan(Step("kill", delay), "trigger", "trigger", sink=sink, **options) for delay in range(1, 240, 2)]
 
 
 ANYTHING = [plan("trigger", more(3), "trigger")]

@@ -55,7 +55,7 @@ for _path in (
     *("wire/entries/vector_page.py", "wire/entries/walk.py"),
     *(
         f"sink/{name}.py"
-        for name in ("chunks", "delivery", "entry_sizes", "exactly_once", "fingerprint", "ledger_view")
+        for name in ("chunks", "entry_sizes", "exactly_once", "fingerprint", "ledger_view")
     ),
     *("sink/rows.py", "sink/spill_queue.py"),
 ):
