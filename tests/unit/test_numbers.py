@@ -53,10 +53,7 @@ for _path in (
     *("deadletter/redrive_plan.py", "monitor/report/svg.py", "monitor/terminal/units.py", "monitor/group_metrics.py"),
     *("monitor/watch/prometheus.py", "wire/entries/encode.py", "wire/entries/lines.py", "wire/entries/pending_page.py"),
     *("wire/entries/vector_page.py", "wire/entries/walk.py"),
-    *(
-        f"sink/{name}.py"
-        for name in ("chunks", "entry_sizes", "exactly_once", "fingerprint", "ledger_view")
-    ),
+    *(f"sink/{name}.py" for name in ("chunks", "entry_sizes", "exactly_once", "fingerprint", "ledger_view")),
     *("sink/rows.py", "sink/spill_queue.py"),
 ):
     ALLOWED[_path] = ARRAYS
