@@ -24,7 +24,8 @@ import spark_streams
 from spark_streams.engine import LocalEngine
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.sink.batch_writer import BatchWriter
+from spark_streams.sink.batch_writer import BatchWriter, Written
+from spark_streams.sink.write import Task, append
 from spark_streams.source.rows.columns import Columns
 from spark_streams.source.stream_reader import UNLIMITED, StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
@@ -90,8 +91,9 @@ def trace(url: str) -> tuple[list[str], list[str]]:
                 reader.batches.worker.wait()
             with tracer.tracing(whole if is_traced else None):
                 rows = [page for part in parts for page in reader.read(part)]
-                written = writer.write_part_of(writer.batch_of("q", number), iter(rows))
-                writer.commit([written])
+                batch = writer.batch_of("q", number)
+                result = append(rows, sink, Task(batch))  # as the writer does in a task of Spark's
+                writer.commit([Written(result.rows, batch, result.totals)])
             begin = end
             client.xadd("in", {"n": number + 1})
         reader.stop()

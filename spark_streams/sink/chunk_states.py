@@ -45,7 +45,7 @@ class Event(Enum):
     TAKEN_BACK = "the ledger no longer names the rows that were refused"
     ROWS_MISSING = "some of its rows are not written yet"
     NONE_MISSING = "all its rows are written"
-    LOST = "the connection was lost, and another one is made"
+    LOST = "the connection was lost, or the server could not answer for the moment"
     SAFE = "as many replicas have it as option waitReplicas asks for"
     GONE = "another server has taken over, which lacks it"
 
