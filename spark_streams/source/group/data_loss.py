@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
-from spark_streams.source.group.finding import Finding, Kind
+from spark_streams.source.group.finding import Finding
 from spark_streams.source.group.messages import Place, problem_of
 from spark_streams.source.group.remedies import Act, Remedy, error_of, remedy_of
 
@@ -24,14 +24,12 @@ _log = logging.getLogger("spark_streams.source")
 @dataclass
 class DataLoss:
     """The losses of one run. allowed: failOnDataLoss=false. counts: entries that this run has passed over, per stream.
-    unlogged: those of them that no offset has yet. at_the_end: streams whose last entries are counted already, so that
-    what tasks note of the last batch is among them."""
+    unlogged: those of them that no offset has yet."""
 
     allowed: bool
     place: Place
     counts: Counter[str] = field(default_factory=Counter)
     unlogged: Counter[str] = field(default_factory=Counter)
-    at_the_end: set[str] = field(default_factory=set)
 
     def report(self, *findings: Finding, accepted: bool = False) -> None:
         """Raise the error of the first finding that has one; else count what is lost, and log each of them. accepted: a
@@ -45,8 +43,6 @@ class DataLoss:
 
     def _note(self, finding: Finding, remedy: Remedy) -> None:
         told = f"{problem_of(finding, self.place)}. The query {remedy.does}"
-        if finding.kind is Kind.SERVER_RESTORED:
-            self.at_the_end.add(finding.stream)
         if Act.COUNT in remedy.acts and finding.lost != 0:
             entries = finding.lost or 1
             self.counts[finding.stream] += entries

@@ -49,12 +49,14 @@ class Memory:
 @dataclass(frozen=True)
 class Reconciled:
     """begin: the checkpoint without what the server has lost; heads, groups: the streams and their groups, which agree
-    with it; unmarked: streams whose commit marks were deleted, because they spoke of something else."""
+    with it; unmarked: streams whose commit marks were deleted, because they spoke of something else; covered: streams
+    of which the tasks' notes on the last batch count no more."""
 
     begin: Offset
     heads: Mapping[str, StreamState]
     groups: dict[str, GroupState]
-    unmarked: Sequence[str]
+    unmarked: Sequence[str] = ()
+    covered: frozenset[str] = frozenset()
 
 
 class GroupReconciler:
@@ -93,13 +95,13 @@ class GroupReconciler:
         bookmarks = {} if afresh and (self._no_ack or was_no_ack) else memory.bookmarks if self._no_ack else None
         run = Run(self._member, self.account.counts, memory.ends, bookmarks, self._subscription.by_pattern)
         findings = self._diagnose(server, Snapshot(heads, groups, memory.marks), begin, run).findings
-        unmarked: Sequence[str] = ()
+        repair = Repair(begin)
         if findings:
             self._losses.report(*findings)
             repair = repair_of(findings, begin, self._losses.allowed)
             heads, groups = self._carry_out(server, repair, heads, groups)
             self._remember_moves(begin, repair)
-            begin, unmarked = repair.begin, repair.unmarked
+            begin = repair.begin
         states = {stream: state for stream, state in groups.items() if state is not None}
         unknown = [stream for stream, state in states.items() if not state.known]
         if unknown:
@@ -108,7 +110,7 @@ class GroupReconciler:
             states = self._bookmarks(states, begin.positions)
         elif was_no_ack:
             states = self._delivering(server, begin, states)
-        return Reconciled(begin, heads, states, unmarked)
+        return Reconciled(begin, heads, states, repair.unmarked, repair.covered)
 
     @staticmethod
     def _diagnose(server: Server, snapshot: Snapshot, begin: Offset, run: Run) -> Diagnosis:

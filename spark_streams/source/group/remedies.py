@@ -25,6 +25,7 @@ class Act(Enum):
     DROP_MARK = auto()  # delete the commit mark: it speaks of something else
     FORGET = auto()  # what was counted of the stream
     LEAVE = auto()  # read the stream no more
+    COVER_NOTES = auto()  # what tasks noted of the last batch is counted with it
     PASS = auto()  # go on without what lies below
     SHARE = auto()  # others read from the group
 
@@ -81,7 +82,7 @@ _BEGIN_WHERE_IT_STANDS = _go_on(
 _SET_TO_CHECKPOINT = _go_on("sets the group to the checkpoint", Act.PUT_GROUP, Act.DROP_MARK)
 _RESTORED = _go_on(
     "counts the entries that are gone, and goes on with what is there",
-    *(Act.COUNT, Act.FORGET, Act.PUT_GROUP, Act.BEGIN_AT, Act.DROP_MARK),
+    *(Act.COUNT, Act.COVER_NOTES, Act.FORGET, Act.PUT_GROUP, Act.BEGIN_AT, Act.DROP_MARK),
 )
 _TODO_LATER = "Start it with the checkpoint that was used last, or set the group back"
 _TODO_SEEK = "Set the group back"

@@ -16,7 +16,7 @@ class Repair:
     """created, moved: groups to create, and to set. begin: the checkpoint, as the query goes on from it. unmarked:
     streams whose commit mark is to be deleted. forgotten: streams of which nothing is known any more. left: streams
     that the query reads no more. passed: up to where the query goes on without what nobody was given. shared: streams
-    whose groups others have read from."""
+    whose groups others have read from. covered: streams of which the tasks' notes on the last batch count no more."""
 
     begin: Offset
     created: dict[str, Start] = field(default_factory=dict)
@@ -26,6 +26,7 @@ class Repair:
     left: tuple[str, ...] = ()
     passed: dict[str, StreamId] = field(default_factory=dict)
     shared: tuple[str, ...] = ()
+    covered: frozenset[str] = frozenset()
 
 
 def repair_of(findings: Iterable[Finding], begin: Offset, lenient: bool) -> Repair:
@@ -48,6 +49,7 @@ def repair_of(findings: Iterable[Finding], begin: Offset, lenient: bool) -> Repa
         left,
         {finding.stream: finding.to.position for finding, acts in asked if Act.PASS in acts},
         tuple(finding.stream for finding, acts in asked if Act.SHARE in acts),
+        frozenset(finding.stream for finding, acts in asked if Act.COVER_NOTES in acts),
     )
 
 

@@ -39,12 +39,14 @@ from spark_streams.wire.server import Server
 class Acknowledged:
     """What a run knows to be acknowledged. up_to: the last offset that was, or is being; floors: up to where, per
     stream, by this run; marks: the query's commit marks; bookmarks: where the groups stand that are (noAck), None: not
-    known."""
+    known; covered: streams of which the tasks' notes on the last batch count no more, because what they say is counted
+    already."""
 
     up_to: Offset | None = None
     floors: Mapping[str, StreamId] = field(default_factory=dict)
     marks: Marks = field(default_factory=Marks)
     bookmarks: Bookmarks | None = None
+    covered: frozenset[str] = frozenset()
 
     def covers(self, offset: Offset) -> bool:
         """Whether this offset has been acknowledged, or is being; streams that vanished under it do not count."""
@@ -200,8 +202,7 @@ class Acknowledging:
             key = notes_key(stream, self._member).decode("utf-8", "replace")
             self._losses.report(Finding(Kind.NOTES_GONE, stream, lost=None, what=key))
         if notes.lost and not _is_committed(known.marks, up_to):
-            self._report_noted(notes.lost, up_to)
-        self._losses.at_the_end.clear()
+            self._report_noted({s: count for s, count in notes.lost.items() if s not in known.covered}, up_to)
         self._counters.dead.update(notes.letters)
         self._counters.retried.update(notes.retried)
         if notes.columns:
@@ -209,9 +210,9 @@ class Acknowledging:
         self.knows_fields = self.knows_fields or not is_first
 
     def _report_noted(self, lost: Mapping[str, int], up_to: Offset) -> None:
-        """Entries that tasks of the batch have found missing, unless they are counted already."""
+        """Entries that tasks of the batch have found missing."""
         for stream, count in lost.items():
-            if count and stream not in self._losses.at_the_end:
+            if count:
                 after = up_to.shares[stream].after if stream in up_to.shares else MIN_ID
                 finding = Finding(Kind.BATCH_GONE, stream, logged=after, position=up_to[stream], lost=count)
                 self._losses.report(replace(finding, what=f"{count} entries"), accepted=True)

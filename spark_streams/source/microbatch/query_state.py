@@ -112,6 +112,8 @@ class Observer:
         if found.unmarked:
             marks = run.acknowledged.marks.without(found.unmarked)
             run = replace(run, acknowledged=replace(run.acknowledged, marks=marks))
+        if found.covered:
+            run = replace(run, acknowledged=replace(run.acknowledged, covered=found.covered))
         if begin.positions != logged.positions:
             self._acknowledging.take_notes(server, logged, run.acknowledged)  # of streams that are gone, too
         # What the batch before this one left pending is known, so acknowledging it can wait until tasks run.
@@ -198,13 +200,14 @@ class Observer:
         member, marks, streams = self._subscription.member, self._acknowledging.marks, list(groups)
         if run.is_known and not marks.are_there(server, run.acknowledged.marks):
             # The server came back from an older state, without our noticing.
-            bookmarks = run.acknowledged.bookmarks
-            run = replace(RunState.unknown(), acknowledged=Acknowledged(bookmarks=bookmarks))
+            known = run.acknowledged
+            left = Acknowledged(bookmarks=known.bookmarks, covered=known.covered)
+            run = replace(RunState.unknown(), acknowledged=left)
             run = self.with_marks(server, run, streams)
-        known = run.acknowledged.marks
-        given = {stream: known.given(stream) for stream in streams}
+        marked = run.acknowledged.marks
+        given = {stream: marked.given(stream) for stream in streams}
         if not self._no_ack:  # before anything is acknowledged: that writes the marks that are gone
-            self._groups.explain(server, begin, Snapshot(heads, groups, known.of))
+            self._groups.explain(server, begin, Snapshot(heads, groups, marked.of))
         acknowledged = self._acknowledging.now(server, begin, run.acknowledged)
         heads, found = self._groups.now(server, streams, heads)
         # What is pending above a group that was set back will be delivered again: it must not be pending twice.
