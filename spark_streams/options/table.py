@@ -257,8 +257,8 @@ SOURCE: tuple[Option, ...] = (
         flag,
         True,
         "`true`",
-        "Whether the query stops where entries were trimmed or deleted before they were read, or a stream or group "
-        "is gone. `false`: go on, and count what was lost.",
+        "`true`: the query stops with a named error if entries were trimmed or deleted before it read them, or if a "
+        "stream or group is gone. `false`: it goes on, and counts what was lost ([what is found](data-loss.md)).",
     ),
     Option(
         "mode",
