@@ -219,7 +219,7 @@ class _One:
             return self.finding(Kind.GROUP_GONE)
         kind = Kind.STREAM_REPLACED if self.head.exists else Kind.STREAM_GONE
         is_above = self.head.exists and self.head.last >= self.logged
-        return self.finding(kind, Start(self.logged) if is_above else Start(MIN_ID, 0), self.unread)
+        return self.finding(kind, Start(self.logged if is_above else MIN_ID, 0), self.unread)  # nothing of it was read
 
     def _replaced(self, state: GroupState) -> Finding | None:
         """The stream and its group, if both were made anew."""

@@ -95,6 +95,22 @@ def test_a_stream_that_was_flushed_and_begun_again_is_read_from_its_start(server
     assert drain(again, at=more) == [[101, 102]]
 
 
+def test_what_a_stream_that_was_begun_again_has_lost_unread_is_counted(server: Server, client: redis.Redis) -> None:
+    """The query has read nothing of it."""
+    add(client, 20)
+    one = reader(server, **LENIENT)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert len(read(one, start, end)) == 20
+    client.delete("s")
+    add(client, 6, first=20)
+    client.xtrim("s", maxlen=4, approximate=False)
+    again = reader(server, **LENIENT)
+    more = again.latestOffset(end, ALL)
+    assert read(again, end, more) == [22, 23, 24, 25]
+    assert more["losses"] == {"s": 2}
+
+
 def test_a_stream_that_is_gone_stops_a_strict_query(server: Server, client: redis.Redis) -> None:
     add(client, 20)
     one = reader(server)
