@@ -134,10 +134,10 @@ class Scene:
         return running
 
     def wait_for(self, condition: Callable[[], bool], what: str, running: StreamingQuery | None = None) -> None:
-        """Wait until it is so. Raises where `running` ends with an error before."""
+        """Wait until it is so. A server that is away is waited for. Raises if `running` ends with an error before."""
         deadline = time.monotonic() + PATIENCE
-        while not condition():
-            if running is not None and not running.isActive and not condition():
+        while not _holds(condition):
+            if running is not None and not running.isActive and not _holds(condition):
                 raise AssertionError(f"the query ended before {what}: {error_of(running)}")
             if time.monotonic() > deadline:
                 raise AssertionError(f"it takes too long: {what}")
@@ -182,6 +182,13 @@ class Scene:
         group = next((g for g in self.client.xinfo_groups(stream) if g["name"] == query.group), None)
         last = self.client.xinfo_stream(stream)["last-generated-id"]
         return group is not None and group["pending"] == 0 and group["last-delivered-id"] == last
+
+
+def _holds(condition: Callable[[], bool]) -> bool:
+    try:
+        return condition()
+    except redis.ConnectionError:
+        return False
 
 
 def _has_ended(running: StreamingQuery) -> bool:
