@@ -142,7 +142,9 @@ class World:
         group.pending, group.position = set(), position
         server.mark = position
         one = self.checkpoint
-        count = Count(len(self._up_to(position)), server.added, shared=group.others)
+        read = len(self._up_to(position))
+        missed = 0 if group.read is None else read - group.read
+        count = Count(read, server.added, missed, shared=group.others)
         self.checkpoint = Checkpoint(position, True, count, one.done | batch)
 
     def is_above(self) -> bool:
@@ -384,7 +386,9 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
     if world.bookmark:
         state = state.at(outcome.begin["s"])
     is_shared = state.is_shared(MEMBER)
-    count, reserved = world.checkpoint.count, len(group.pending)
+    # What is pending above a group that was set back is acknowledged: it will be delivered again.
+    pending = {one for one in group.pending if one[1] <= _number(state.last_delivered)}
+    count, reserved = world.checkpoint.count, len(pending)
     books = Books(
         head,
         state,
@@ -404,7 +408,7 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
     if _is_beyond_counting(world):
         return
     logged = _number(outcome.begin["s"])
-    gone = {one for one in server.removed if one[0] == server.life and one[1] > logged} - world.given - group.pending
+    gone = {one for one in server.removed if one[0] == server.life and one[1] > logged} - world.given - pending
     expected = 0 if books.held is None else len(gone)
     is_unknown = is_shared and found.count is None
     if found.lost != expected and not (is_unknown and found.lost == 0):
@@ -412,10 +416,10 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
 
 
 def _is_beyond_counting(world: World) -> bool:
-    """Documented: a group that was made anew by hand, or moved while others read from it. And the model does not know
-    what others were given before a server came back."""
+    """Documented: a group that was made anew by hand, and one that was moved while others read from it or after its
+    server came back. And the model does not know what others were given before a server came back."""
     hands = set(world.hands)
-    return "create_group" in hands or ("others_read" in hands and bool({"seek", "restore_server"} & hands))
+    return "create_group" in hands or len({"seek", "others_read", "restore_server"} & hands) > 1
 
 
 def _is_counted(finding: Finding, lenient: bool) -> bool:
