@@ -416,10 +416,11 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
 
 
 def _is_beyond_counting(world: World) -> bool:
-    """Documented: a group that was made anew by hand, and one that was moved while others read from it or after its
-    server came back. And the model does not know what others were given before a server came back."""
+    """Documented: a group that was made anew by hand, or moved while others read from it; and what is done to stream and
+    group after the server came back. The model does not know what others were given before that."""
     hands = set(world.hands)
-    return "create_group" in hands or len({"seek", "others_read", "restore_server"} & hands) > 1
+    is_hidden = "restore_server" in hands and bool(_HIDE & hands)
+    return "create_group" in hands or {"seek", "others_read"} <= hands or is_hidden
 
 
 def _is_counted(finding: Finding, lenient: bool) -> bool:
