@@ -416,8 +416,8 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
 
 
 def _is_beyond_counting(world: World) -> bool:
-    """Documented: a group that was made anew by hand, or moved while others read from it; and what is done to stream and
-    group after the server came back. The model does not know what others were given before that."""
+    """Documented: a group that was made anew by hand, or moved while others read from it; and what is done to stream
+    and group after the server came back. The model does not know what others were given before that."""
     hands = set(world.hands)
     is_hidden = "restore_server" in hands and bool(_HIDE & hands)
     return "create_group" in hands or {"seek", "others_read"} <= hands or is_hidden
