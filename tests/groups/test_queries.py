@@ -340,16 +340,16 @@ def test_after_entries_were_taken_of_a_batch_whose_range_others_shared(
     read(one, log[0], log[1])
     one.commit(log[1])
     # Bob reads amid the second batch: it is the query's by its pending list.
-    from spark_streams.source.microbatch import prefetch
+    from spark_streams.source.microbatch import reserve
 
-    honest = prefetch.reserve
+    honest = reserve.reserve
 
     def race(*arguments: Any) -> Any:
         client.xreadgroup("g", "bob", {"s": ">"}, count=3)
         return honest(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prefetch, "reserve", race)
+        patch.setattr(reserve, "reserve", race)
         end = one.latestOffset(log[1], TEN)
     stop_all()
     said("groups", "ack", *G, "--consumer", "spark", "--limit", "4", "--yes")

@@ -277,7 +277,9 @@ def test_entries_that_were_handed_to_an_at_most_once_query_stay_until_its_tasks_
         one.batches.worker.wait()
         assert client.xpending("out", "g")["pending"] == 0
         if trim.endswith("connection"):
-            one.batches._begin_afresh()  # as a broken connection does: the commit is carried out again
+            one.batches._run = (
+                one.batches._run.forgotten()
+            )  # as a broken connection does: the commit is carried out again
         one.commit(end)
         sweep(server, trim, 302)
         assert [n for n in sorted(numbers(server)) if n < 300] == list(range(50, 300))

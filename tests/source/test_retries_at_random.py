@@ -34,6 +34,7 @@ class Query:
         self.logged: dict[str, Any] | None = None
         self.committed: dict[str, Any] | None = None
         self.reader: StreamReader | None = None
+        self.has_begun = False  # this run
 
     def start(self, schema: Any = None) -> None:
         """A new run, with other delays maybe, or another schema."""
@@ -49,12 +50,16 @@ class Query:
             with contextlib.suppress(RStreamError):
                 self.reader.stop()
         self.reader = None
+        self.has_begun = False
 
     def trigger(self) -> bool:
         """As Spark goes through one; whether there was anything."""
         assert self.reader is not None
-        if self.committed is None:
-            self.committed = self.logged = self.reader.initialOffset()
+        if not self.has_begun:  # each run asks where the query would begin (docs/facts.md, S2)
+            first = self.reader.initialOffset()
+            self.has_begun = True
+            if self.committed is None or (self.logged == self.committed and not self.committed["token"]):
+                self.committed = self.logged = first
         if self.logged == self.committed:
             self.logged = self.reader.latestOffset(self.committed, ALL)
         if self.logged == self.committed:

@@ -262,7 +262,7 @@ class MicroBatchStream:
         """Run a step with what this run knows. It returns what is known then; if it raises anything, nothing is."""
 
         def attempt(server: Server) -> T:
-            run, self._run = self._run, RunState.unknown()
+            run, self._run = self._run, self._run.forgotten()
             result, self._run = step(server, run)
             return result
 
@@ -301,7 +301,7 @@ class MicroBatchStream:
             self.worker.wait()
         except StreamStateError:
             # A stream or group is gone: what follows says which, and whether that is allowed.
-            return RunState.unknown()
+            return run.forgotten()
         ahead = None if reserving is None else reserving.result()
         return replace(run, ahead=ahead) if isinstance(ahead, Ahead) and run.is_known else run
 
@@ -318,7 +318,7 @@ class MicroBatchStream:
     def _commit(self, server: Server, end: Offset, run: RunState) -> tuple[None, RunState]:
         run = self._settled(run)
         if run.ahead is not None:
-            run = RunState.unknown()  # it stays pending, and is found as what a crash has left
+            run = run.forgotten()  # it stays pending, and is found as what a crash has left
         if not run.is_known:  # what other clients handed over is told from the batch by the marks
             run = self._observer.with_marks(server, run, end.streams)
         counted = RowsRead(server, self.member, self._losses, {}).counted(end, {}, {})

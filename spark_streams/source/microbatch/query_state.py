@@ -16,6 +16,7 @@ from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.batch.batch_ends import Course
 from spark_streams.source.group.bookmarks import are_moved, bookmarks_of
+from spark_streams.source.group.commit_marks import Marks
 from spark_streams.source.group.group_reconciler import GroupReconciler, Memory
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.group.older_positions import forget_older_positions, with_older_positions
@@ -59,6 +60,12 @@ class RunState:
     def unknown(cls) -> RunState:
         """Nothing is known."""
         return cls(is_known=False)
+
+    def forgotten(self) -> RunState:
+        """Nothing is known of the server any more. The batch that tasks of this run may be reading is still held until
+        it is committed (at-most-once): that depends on no server."""
+        marks = Marks(in_flight=self.acknowledged.marks.in_flight)
+        return replace(RunState.unknown(), acknowledged=Acknowledged(marks=marks))
 
 
 @dataclass(frozen=True)
@@ -201,8 +208,9 @@ class Observer:
         if run.is_known and not marks.are_there(server, run.acknowledged.marks):
             # The server came back from an older state, without our noticing.
             known = run.acknowledged
-            left = Acknowledged(bookmarks=known.bookmarks, covered=known.covered)
-            run = replace(RunState.unknown(), acknowledged=left)
+            run = run.forgotten()
+            left = replace(run.acknowledged, bookmarks=known.bookmarks, covered=known.covered)
+            run = replace(run, acknowledged=left)
             run = self.with_marks(server, run, streams)
         marked = run.acknowledged.marks
         given = {stream: marked.given(stream) for stream in streams}
