@@ -118,14 +118,18 @@ class LossAccount:
 
     def reserved(self, heads: Mapping[str, StreamState], before: Mapping[str, GroupState], reserved: Reserved) -> None:
         """These were delivered. What a stream held at the last look and the group was not given when it had come to
-        the end of that is lost. heads, before: the streams and the groups at the last look. Raises DataLossError."""
+        the end of that is lost. A group that got nothing has come to the end; a bookmark (noAck) has come to where the
+        batch ends, above which an AvailableNow run does not read. heads, before: the streams and the groups at the last
+        look. Raises DataLossError."""
         self.took(reserved.ranges)
         ends = {entries.stream: entries.last for entries in reserved.ranges}
         for stream, state in reserved.states.items():
             head, known = heads[stream], self._moved(stream, state.last_delivered)
             if state.is_shared(self._subscription.member):
                 self.share(stream)
-            elif ends.get(stream, head.last) == head.last and known is not None and not known.before:
+                continue
+            end = head.last if state.stands is None else state.last_delivered
+            if ends.get(stream, end) == head.last and known is not None and not known.before:
                 self._all_read(stream, known, head.added, before[stream].last_delivered)
 
     def _moved(self, stream: str, position: StreamId) -> Count | None:

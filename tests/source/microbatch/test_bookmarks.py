@@ -293,3 +293,23 @@ def test_a_server_that_has_lost_what_was_read_is_noticed_though_the_group_is_a_b
             reader(server, **NO_ACK).latestOffset(second, ALL)
         lenient = reader(server, **NO_ACK, **LENIENT)
         assert [n for batch in drain(lenient, None, second) for n in batch] == list(range(100, 109))
+
+
+def test_what_comes_after_the_end_of_an_available_now_run_is_not_lost(server: Server, client: redis.Redis) -> None:
+    """All that the run was to read is deleted. Its batch ends where the run ends, and later entries lie above that."""
+    ids = add(client, 3)
+    one = reader(server, **NO_ACK, **LENIENT)
+    start = one.initialOffset()
+    at = one.latestOffset(start, ALL)
+    assert read(one, start, at) == [0, 1, 2]
+    stop_all()
+    ids += add(client, 4, first=3)
+    one = reader(server, **NO_ACK, **LENIENT)
+    one.prepareForTriggerAvailableNow()
+    client.xdel("s", *ids)
+    add(client, 2, first=7)
+    for _ in range(4):
+        at = one.latestOffset(at, ALL)
+    assert at["losses"] == {"s": 4}
+    assert one.latestOffset(at, ALL) == at  # the run ends
+    assert drain(reader(server, **NO_ACK), None, at) == [[7, 8]]
