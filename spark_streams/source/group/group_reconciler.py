@@ -16,8 +16,8 @@ from spark_streams.source.group.group_admin import create_consumers, create_grou
 from spark_streams.source.group.group_state import (
     GroupState,
     fetch_state,
-    missing,
     require_alone,
+    require_groups,
     require_none_released,
     shared_above,
 )
@@ -140,15 +140,8 @@ class GroupReconciler:
         delete_marks(server, self._member, repair.unmarked)
         if repair.created or repair.moved:
             heads, groups = fetch_state(server, self._member, list(groups), heads)
-            self._require_groups(server, heads, groups)
+            require_groups(server, self._member, heads, groups)
         return heads, groups
-
-    def _require_groups(
-        self, server: Server, heads: Mapping[str, StreamState], groups: Mapping[str, GroupState | None]
-    ) -> None:
-        for stream, state in groups.items():
-            if state is None:
-                raise missing(server, self._member, stream, not heads[stream].exists)
 
     def as_moved(self, begin: Offset) -> Offset:
         """The checkpoint, with the positions that this run goes on from (failOnDataLoss=false)."""
@@ -216,7 +209,7 @@ class GroupReconciler:
         """The streams and their groups as they are. known: the streams when they were last asked for. Raises
         GroupMissingError, DataLossError where one is gone."""
         heads, groups = fetch_state(server, self._member, streams, known)
-        self._require_groups(server, heads, groups)
+        require_groups(server, self._member, heads, groups)
         states = {stream: state for stream, state in groups.items() if state is not None}
         return heads, self._bookmarks(states, {}) if self._no_ack else states
 

@@ -14,6 +14,7 @@ from spark_streams.source.group.finding import Finding, Kind, Ownership
 from spark_streams.source.group.messages import Place, problem_of
 from spark_streams.source.group.remedies import error_of, remedy_of
 from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset
 from spark_streams.wire.connection import Reply, ReplyError
 from spark_streams.wire.reply_errors import is_no_group, is_no_such_key
 from spark_streams.wire.server import Server
@@ -54,6 +55,11 @@ class GroupState(NamedTuple):
         is_there = self.last_delivered == position
         read = self.entries_read if is_there else None
         return self._replace(last_delivered=position, entries_read=read, lag=None, stands=self.last_delivered)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether the group has consumers beside ours, also those made by this query, or released entries."""
+        return bool(self.others) or self.released > 0
 
     def is_shared(self, member: Membership) -> bool:
         """Whether others read from the group, or did so and released entries; consumers that hold our own claims and
@@ -144,6 +150,21 @@ def missing(
         f"{problem_of(finding, place)}; start the query again: the error then names the command that creates the group "
         "at the checkpoint, or set failOnDataLoss=false: the query creates it there by itself"
     )
+
+
+def require_groups(
+    server: Server,
+    member: Membership,
+    heads: Mapping[str, StreamState],
+    groups: Mapping[str, GroupState | None],
+    checkpoint: Offset | None = None,
+) -> None:
+    """Raise GroupMissingError or DataLossError for the first group that is gone. With the checkpoint, the message names
+    the command that creates the group there."""
+    for stream, state in groups.items():
+        if state is None:
+            logged = None if checkpoint is None else checkpoint[stream]
+            raise missing(server, member, stream, not heads[stream].exists, logged)
 
 
 def _questions(member: Membership, stream: str) -> list[tuple[str, ...]]:

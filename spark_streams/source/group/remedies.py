@@ -40,14 +40,15 @@ class Strictness(Enum):
 @dataclass(frozen=True)
 class Remedy:
     """does: what the query does, for the docs and the log. acts: the same, for the caller. is_quiet: nobody needs to
-    know. error: raised instead; its message is the finding's problem and `advice`. todo: the advice in short."""
+    know. error: raised instead; its message is the finding's problem and `advice`. short_advice: the same, for the
+    docs."""
 
     does: str
     acts: frozenset[Act] = frozenset()
     is_quiet: bool = False
     error: type[StreamStateError] | None = None
     advice: str = ""
-    todo: str = ""
+    short_advice: str = ""
 
 
 class Key(NamedTuple):
@@ -58,8 +59,8 @@ class Key(NamedTuple):
     ownership: Ownership
 
 
-def _stop(error: type[StreamStateError], advice: str, todo: str) -> Remedy:
-    return Remedy(f"stops with `{error.condition}`", error=error, advice=advice, todo=todo)
+def _stop(error: type[StreamStateError], advice: str, short_advice: str) -> Remedy:
+    return Remedy(f"stops with `{error.condition}`", error=error, advice=advice, short_advice=short_advice)
 
 
 def _go_on(does: str, *acts: Act) -> Remedy:
@@ -84,10 +85,10 @@ _RESTORED = _go_on(
     "counts the entries that are gone, and goes on with what is there",
     *(Act.COUNT, Act.COVER_NOTES, Act.FORGET, Act.PUT_GROUP, Act.BEGIN_AT, Act.DROP_MARK),
 )
-_TODO_LATER = "Start it with the checkpoint that was used last, or set the group back"
-_TODO_SEEK = "Set the group back"
-_TODO_LONGER = "Keep the stream longer, or accept the loss"
-_LATER_ALONE = _stop(DataLossError, messages.LATER_COPY + messages.LENIENT_ALONE, _TODO_LATER)
+_USE_LATER_CHECKPOINT = "Start it with the checkpoint that was used last, or set the group back"
+_SET_GROUP_BACK = "Set the group back"
+_KEEP_LONGER = "Keep the stream longer, or accept the loss"
+_LATER_ALONE = _stop(DataLossError, messages.LATER_COPY + messages.LENIENT_ALONE, _USE_LATER_CHECKPOINT)
 _RESTORED_STOPS = _stop(
     DataLossError, messages.READ_BEFORE, "Restore the server from a newer backup, or accept the loss"
 )
@@ -143,27 +144,27 @@ _ROWS: Mapping[Kind, Mapping[Ownership, tuple[Remedy, Remedy]]] = {
     Kind.CHECKPOINT_OLDER: _each(
         (_LATER_ALONE, _SET_TO_CHECKPOINT),
         (
-            _stop(DataLossError, messages.LATER_COPY + messages.LENIENT_SHARED, _TODO_LATER),
+            _stop(DataLossError, messages.LATER_COPY + messages.LENIENT_SHARED, _USE_LATER_CHECKPOINT),
             _go_on("counts a loss, and goes on after what was committed", Act.COUNT, Act.BEGIN_AT),
         ),
         _CHECKPOINT,
     ),
     Kind.CONSUMER_GONE: _each(
-        (_stop(DataLossError, messages.SET_BACK + messages.LENIENT_ALONE, _TODO_SEEK), _SET_TO_CHECKPOINT),
+        (_stop(DataLossError, messages.SET_BACK + messages.LENIENT_ALONE, _SET_GROUP_BACK), _SET_TO_CHECKPOINT),
         (
-            _stop(DataLossError, messages.SET_BACK + messages.LENIENT_SHARED, _TODO_SEEK),
+            _stop(DataLossError, messages.SET_BACK + messages.LENIENT_SHARED, _SET_GROUP_BACK),
             _go_on("counts a loss, and goes on where the group stands", Act.COUNT),
         ),
         _CHECKPOINT,
     ),
-    Kind.GROUP_AHEAD: _each((_stop(DataLossError, messages.SEEK_AHEAD, _TODO_SEEK), _PASS), _OTHERS, _CHECKPOINT),
+    Kind.GROUP_AHEAD: _each((_stop(DataLossError, messages.SEEK_AHEAD, _SET_GROUP_BACK), _PASS), _OTHERS, _CHECKPOINT),
     Kind.CHECKPOINT_OLDER_UNMARKED: _each(
-        (_stop(DataLossError, messages.SEEK_UNMARKED, _TODO_LATER), _PASS), _OTHERS, _CHECKPOINT
+        (_stop(DataLossError, messages.SEEK_UNMARKED, _USE_LATER_CHECKPOINT), _PASS), _OTHERS, _CHECKPOINT
     ),
     Kind.OTHERS_LEFT: _any(*[_quietly("goes on where the group stands", Act.SHARE)] * 2),
-    Kind.ENTRIES_LOST: _any(_stop(DataLossError, messages.KEEP_LONGER, _TODO_LONGER), _COUNTS),
+    Kind.ENTRIES_LOST: _any(_stop(DataLossError, messages.KEEP_LONGER, _KEEP_LONGER), _COUNTS),
     Kind.BATCH_GONE: _any(
-        _stop(DataLossError, messages.KEEP_LONGER, _TODO_LONGER),
+        _stop(DataLossError, messages.KEEP_LONGER, _KEEP_LONGER),
         _go_on("counts them when the batch is committed", Act.COUNT),
     ),
     Kind.PENDING_TAKEN: _any(_stop(DataLossError, messages.GO_ON, "Accept the loss"), _COUNTS),
@@ -196,7 +197,7 @@ def error_of(finding: Finding, remedy: Remedy, place: messages.Place) -> StreamS
 
 
 def _cell(remedy: Remedy) -> str:
-    return f"{remedy.does}. {remedy.todo}" if remedy.todo else remedy.does
+    return f"{remedy.does}. {remedy.short_advice}" if remedy.short_advice else remedy.does
 
 
 def _rows() -> Iterator[str]:

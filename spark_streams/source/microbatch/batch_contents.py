@@ -207,7 +207,7 @@ class ContentsChooser:
     def _present(self, state: QueryState) -> list[Source]:
         """The sources that may have something and come before what is new."""
         found: list[Source] = []
-        has_others = any(group.others or group.released for group in state.groups.values())
+        has_others = state.has_others
         if has_others or state.run.remembered.may_hold:
             found.append(Pieces(self._poison, state))
         if has_others:
@@ -237,7 +237,7 @@ class ContentsChooser:
             return None
         if contents.new is None or contents.claimed:
             return None
-        if any(group.others or group.released for group in state.groups.values()):
+        if state.has_others:
             return None
         left = Counter(how.admission.backlog(state.heads, state.groups))
         left.subtract(per_stream(contents.new))

@@ -27,7 +27,7 @@ from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.eviction_policy import refuse_where_keys_are_needed
 from spark_streams.source.group.finding import Finding, Kind
 from spark_streams.source.group.group_reconciler import GroupReconciler
-from spark_streams.source.group.group_state import fetch_state, missing
+from spark_streams.source.group.group_state import fetch_state, require_groups
 from spark_streams.source.group.initial_position import first_positions
 from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.messages import Place
@@ -328,9 +328,7 @@ class MicroBatchStream:
         """Raises GroupMissingError or DataLossError for the first group of a batch that is gone; the message names the
         command that makes it where the batch begins."""
         heads, states = fetch_state(server, self.member, end.streams)
-        for stream, state in states.items():
-            if state is None:
-                raise missing(server, self.member, stream, not heads[stream].exists, begin[stream])
+        require_groups(server, self.member, heads, states, begin)
 
     def _count_attempt(self, server: Server, begin: Offset, end: Offset, run: RunState) -> tuple[bool, RunState]:
         """Count this run's attempt at a batch; where too many have died of it, it is set aside. Whether it is cut."""

@@ -51,7 +51,7 @@ class Prefetch:
     def work(self, server: Server) -> Ahead | None:
         """Reserve, unless a closer look is needed: whoever makes the batch takes it. Raises as `reserve` does."""
         heads, found = fetch_state(server, self.reserving.member, self.streams, self.heads)
-        states = {s: state for s, state in found.items() if state is not None and not (state.others or state.released)}
+        states = {s: state for s, state in found.items() if state is not None and not state.has_others}
         if len(states) < len(found) or any(_is_trimmed(heads[s], state) for s, state in states.items()):
             return None
         backlog = self.reserving.admission.backlog(heads, states)

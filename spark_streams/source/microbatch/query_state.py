@@ -87,6 +87,11 @@ class QueryState:
     above: Mapping[str, int] | None
     run: RunState
 
+    @property
+    def has_others(self) -> bool:
+        """Whether a group has consumers beside ours, or released entries."""
+        return any(group.has_others for group in self.groups.values())
+
 
 class Observer:
     """Looks at the query when a trigger begins, and brings its groups to where they must stand."""

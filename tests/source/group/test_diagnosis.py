@@ -66,7 +66,7 @@ def test_a_remedy_stops_the_query_with_an_advice_or_says_what_it_does(key: Key) 
         assert Act.PUT_GROUP not in remedy.acts or Act.DROP_MARK in remedy.acts or key.kind is Kind.DELIVERIES_LOST
     else:
         told = str(error_of(finding, remedy, Place(MEMBER, "unix:///there")))
-        assert remedy.todo
+        assert remedy.short_advice
         assert "stream 's'" in told
         assert "{" not in told.replace("{s}", "")
         assert not remedy.acts
