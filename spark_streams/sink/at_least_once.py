@@ -48,8 +48,8 @@ class AtLeastOnce(Delivery):
         event = Event.CHANGED if pause is None else Event.NOT_NOW
         return Verdict(event, pause=pause, again=sent.where(again), doubtful=sent.where(doubtful))
 
-    def look(self, server: Server, write: Write) -> Findings:
-        """Rows that were refused for their ids are written already, or it is an error."""
+    def compare(self, server: Server, write: Write) -> Findings:
+        """Rows that were refused for their ids must be in their stream already. Raises EntryIdError."""
         verdict = write.verdict
         if verdict is None or verdict.again is None or verdict.doubtful is None:  # the connection was lost
             return Findings(Event.ROWS_MISSING, write.rest)
@@ -59,8 +59,8 @@ class AtLeastOnce(Delivery):
         event = Event.NONE_MISSING if verdict.pause is None else Event.ROWS_MISSING
         return Findings(event, Rest(verdict.again))
 
-    def gone(self, server: Server, kept: Sequence[Write]) -> list[Write]:
-        """Nobody knows whether another server has what was written over other connections."""
+    def missing_on(self, server: Server, kept: Sequence[Write]) -> list[Write]:
+        """Without a ledger, a chunk may be missing if it was sent over another connection than this one."""
         return [write for write in kept if write.pipe is None or write.pipe.server is not server.of(write.stream)]
 
     def touch(self, server: Server, kept: Sequence[Write]) -> list[bytes]:

@@ -1,12 +1,22 @@
 """The states of a chunk that a task writes, and what follows each event. Pure: chunk_writer.py acts on it.
 
-    with a ledger        PREPARED ─QUEUE→ QUEUED ─EXECUTE→ EXECUTING ─SETTLE→ ANSWERED → WRITTEN
-    without a ledger     PREPARED ──────────SEND─────────→ EXECUTING ─SETTLE→ ANSWERED → WRITTEN
+Labels are "event / action". With a ledger (exactly once):
 
-That is the fast way: while the server executes one chunk, the next one is made and queued behind it. Whatever does not
-go that way becomes CONFLICT or UNKNOWN. The ledger is read then, and the rows that are missing are sent:
+    PREPARED ─FREE / QUEUE→ QUEUED ─CONFIRMED / EXECUTE→ EXECUTING ─EXECUTED / SETTLE→ EXECUTED ─SAFE→ WRITTEN
+       │                      │                             │                             ↑
+       │ SHARED               │ CHANGED                     │ CHANGED, NOT_NOW, LOST      │
+       ↓                      ↓                             ↓                             │
+    COMPARING ←───────────────┴─────────────────────────────┘                             │
+       │  └───NONE_MISSING / SETTLE───────────────────────────────────────────────────────┘
+       └──────ROWS_MISSING / SEND_REST→ EXECUTING
 
-    CONFLICT, UNKNOWN ─LOOK→ ─SEND_REST→ EXECUTING
+The upper line is the fast path: while the server executes one chunk, the task builds the next one and queues it behind.
+In COMPARING the task reads the ledger, and sends only the rows that are missing. A chunk that is QUEUED behind one that
+was not executed goes back to PREPARED (OVERTAKEN). If the server refuses rows for good, EXECUTING leads to REFUSED, and
+the task fails.
+
+Without a ledger (at least once) there is no QUEUED: PREPARED ─NO_LEDGER / SEND→ EXECUTING. COMPARING then looks for
+rows with ids of their own in their stream, and sends all other rows again.
 """
 
 from __future__ import annotations
@@ -19,62 +29,62 @@ from enum import Enum
 class State(Enum):
     """How far a chunk has come."""
 
-    PREPARED = "the server has nothing of it"
-    QUEUED = "WATCH, the questions, MULTI and its commands are sent"
-    EXECUTING = "EXEC is sent; without a ledger, its commands are"
-    CONFLICT = "rows of it are not written, and others may have written some: the ledger is to be read"
-    UNKNOWN = "the connection was lost: it may be written, and the ledger is to be read"
+    PREPARED = "nothing of it is sent, or the server has dropped what was sent"
+    QUEUED = "WATCH, the checks, MULTI and its commands are sent"
+    EXECUTING = "EXEC is to be sent or is sent; without a ledger, the commands are"
+    COMPARING = "some of its rows may be written: the ledger is to be read before any row is sent"
     REFUSED = "the server has refused rows of it for good, and has executed the rest"
-    ANSWERED = "this server has written it; replicas may lack it"
-    WRITTEN = "done"
+    EXECUTED = "this server has all its rows; replicas may lack them"
+    WRITTEN = "done: as many replicas as asked for have it, or its batch is complete"
 
 
 class Event(Enum):
     """What happens to a chunk."""
 
-    TURN = "the loop comes to it"
-    FREE = "nobody else can have written rows of it"
-    SHARED = "others may have written rows of it, or its rows have ids of their own"
-    NO_LEDGER = "nothing keeps count of its rows"
-    CONFIRMED = "the ledger is as this task knows it"
-    CHANGED = "the ledger has changed, or the stream of a row with its own id: those rows are not written"
-    OVERTAKEN = "the chunk before it was not written: what was queued of this one is discarded"
+    TURN = "the loop comes to it, perhaps a second time for the same reason"
+    FREE = "no other attempt or run can have written rows of it"
+    SHARED = "another attempt or run may have written rows of it, or its rows have ids of their own"
+    NO_LEDGER = "delivery=at-least-once"
+    CONFIRMED = "the answers to the checks are as expected: the ledger has not changed"
+    CHANGED = "the ledger has changed, or (rows with ids of their own) the stream: EXEC has done nothing"
+    OVERTAKEN = "the chunk before it was not executed: what was queued of this one is discarded"
     EXECUTED = "the server has executed all its commands"
-    NOT_NOW = "the server has refused it, or rows of it, for a reason that may pass"
+    NOT_NOW = "the server has refused it, or rows of it, perhaps for a reason that passes"
     ROWS_REFUSED = "the server has refused rows of it for good"
     TAKEN_BACK = "the ledger no longer names the rows that were refused"
     ROWS_MISSING = "some of its rows are not written yet"
     NONE_MISSING = "all its rows are written"
     LOST = "the connection was lost, or the server could not answer for the moment"
-    SAFE = "as many replicas have it as option waitReplicas asks for"
+    SAFE = "as many replicas have it as option waitReplicas asks for, or the option is not set"
     GONE = "another server has taken over, which lacks it"
 
 
 class Action(Enum):
     """What the loop does next for a chunk. It returns the events that follow."""
 
-    START = "find out which way the chunk goes"
-    QUEUE = "send WATCH, the questions, MULTI and the commands"
-    CONFIRM = "read the answers to the questions"
+    START = "choose between the fast path and COMPARING"
+    QUEUE = "send WATCH, the checks, MULTI and the commands"
+    CONFIRM = "read the answers to the checks"
     EXECUTE = "send EXEC"
     SEND = "send the commands"
-    HEAR = "read the replies to the commands"
-    PAUSE = "wait before the next attempt"
-    LOOK = "WATCH and read the ledger: which rows are missing?"
-    SEND_REST = "send the rows that are missing, with EXEC"
-    TAKE_BACK = "correct the mark: it names only rows that are written"
+    READ_REPLIES = "read the replies to the commands"
+    PAUSE = "wait before the next attempt; raise the error if it cannot pass"
+    COMPARE = "WATCH and read the ledger: which rows are missing?"
+    SEND_REST = "send MULTI, the rows that are missing, and EXEC"
+    CORRECT_MARK = "correct the mark in the ledger: it names only rows that are written"
     FAIL = "raise the error of the first row that was refused"
-    SETTLE = "remember that it is written, and trim"
+    SETTLE = "remember that it is executed, and trim"
     NOTHING = "nothing"
 
 
-# No reply to another chunk may be on its way before these.
-SILENT = frozenset({Action.PAUSE, Action.LOOK, Action.TAKE_BACK})
+# The loop reads the replies to all other chunks before these.
+SILENT = frozenset({Action.PAUSE, Action.COMPARE, Action.CORRECT_MARK})
 
 
 @dataclass(frozen=True)
 class Step:
-    """The next state, and what to do on the way to it."""
+    """The next state, and what the loop does then. The state is entered first: if the action fails, the chunk is in the
+    new state, and the event LOST follows."""
 
     state: State
     action: Action
@@ -91,43 +101,37 @@ TABLE: Mapping[State, Mapping[Event, Step]] = {
         _E.TURN: Step(_S.PREPARED, _A.START),
         _E.FREE: Step(_S.QUEUED, _A.QUEUE),
         _E.NO_LEDGER: Step(_S.EXECUTING, _A.SEND),
-        _E.SHARED: Step(_S.CONFLICT, _A.LOOK),
+        _E.SHARED: Step(_S.COMPARING, _A.COMPARE),
         _E.NONE_MISSING: Step(_S.WRITTEN, _A.NOTHING),
         _E.LOST: Step(_S.PREPARED, _A.START),
     },
     State.QUEUED: {
         _E.TURN: Step(_S.QUEUED, _A.CONFIRM),
         _E.CONFIRMED: Step(_S.EXECUTING, _A.EXECUTE),
-        _E.CHANGED: Step(_S.CONFLICT, _A.LOOK),
+        _E.CHANGED: Step(_S.COMPARING, _A.COMPARE),
         _E.OVERTAKEN: Step(_S.PREPARED, _A.NOTHING),
         _E.LOST: Step(_S.PREPARED, _A.START),
     },
     State.EXECUTING: {
-        _E.TURN: Step(_S.EXECUTING, _A.HEAR),
-        _E.EXECUTED: Step(_S.ANSWERED, _A.SETTLE),
-        _E.CHANGED: Step(_S.CONFLICT, _A.LOOK),
-        _E.NOT_NOW: Step(_S.CONFLICT, _A.PAUSE),
-        _E.ROWS_REFUSED: Step(_S.REFUSED, _A.TAKE_BACK),
-        _E.LOST: Step(_S.UNKNOWN, _A.LOOK),
+        _E.TURN: Step(_S.EXECUTING, _A.READ_REPLIES),
+        _E.EXECUTED: Step(_S.EXECUTED, _A.SETTLE),
+        _E.CHANGED: Step(_S.COMPARING, _A.COMPARE),
+        _E.NOT_NOW: Step(_S.COMPARING, _A.PAUSE),
+        _E.ROWS_REFUSED: Step(_S.REFUSED, _A.CORRECT_MARK),
+        _E.LOST: Step(_S.COMPARING, _A.COMPARE),
     },
-    State.CONFLICT: {
-        _E.TURN: Step(_S.CONFLICT, _A.LOOK),
+    State.COMPARING: {
+        _E.TURN: Step(_S.COMPARING, _A.COMPARE),
         _E.ROWS_MISSING: Step(_S.EXECUTING, _A.SEND_REST),
-        _E.NONE_MISSING: Step(_S.ANSWERED, _A.SETTLE),
-        _E.LOST: Step(_S.CONFLICT, _A.LOOK),
-    },
-    State.UNKNOWN: {
-        _E.TURN: Step(_S.UNKNOWN, _A.LOOK),
-        _E.ROWS_MISSING: Step(_S.EXECUTING, _A.SEND_REST),
-        _E.NONE_MISSING: Step(_S.ANSWERED, _A.SETTLE),
-        _E.LOST: Step(_S.UNKNOWN, _A.LOOK),
+        _E.NONE_MISSING: Step(_S.EXECUTED, _A.SETTLE),
+        _E.LOST: Step(_S.COMPARING, _A.COMPARE),
     },
     State.REFUSED: {
         _E.TAKEN_BACK: Step(_S.REFUSED, _A.FAIL),
-        _E.LOST: Step(_S.REFUSED, _A.TAKE_BACK),
+        _E.LOST: Step(_S.REFUSED, _A.CORRECT_MARK),
     },
-    State.ANSWERED: {
-        _E.TURN: Step(_S.ANSWERED, _A.NOTHING),
+    State.EXECUTED: {
+        _E.TURN: Step(_S.EXECUTED, _A.NOTHING),
         _E.SAFE: Step(_S.WRITTEN, _A.NOTHING),
         _E.GONE: Step(_S.PREPARED, _A.START),
     },

@@ -1,13 +1,20 @@
 """The loop that writes a task's chunks: exactly once or at least once, as the delivery says.
 
-    → WATCH head marks   HMGET head …   HLEN marks   ECHO      is everything as this task knows it?
-    → MULTI   XADD …   XTRIM   HSET marks …                    sent while the server executes the chunk before
-    ← the ids of the chunk before, or nil if head or marks have changed since its WATCH
-    ← the answers to the first line
-    → EXEC   ECHO                                              executed while the next chunk is made
+With a ledger, two chunks overlap on each connection. Time goes down; ECHO ends each group of replies:
 
-Each connection has at most one chunk in EXECUTING, and one that is QUEUED (or sent) behind it. chunk_states.py says
-what follows each event.
+    chunk n                                          chunk n + 1
+    → EXEC ECHO
+                                                     → WATCH head marks   HMGET head …   HLEN marks   ECHO    checks
+                                                     → MULTI   XADD …   XTRIM   HSET marks …   INCRBY written
+    ← ids; nil: head or marks changed since WATCH
+                                                     ← answers to the checks: is the ledger as this task knows it?
+                                                     → EXEC ECHO
+                                                                                          chunk n + 2: → WATCH …
+
+So the server executes one chunk while the task builds the next one. With a ledger a connection has at most one chunk in
+EXECUTING and one in QUEUED; without a ledger it has at most two in EXECUTING. The checks find what has changed between
+this task's last read of the ledger and WATCH; WATCH finds what changes after that. chunk_states.py says what follows
+each event.
 """
 
 from __future__ import annotations
@@ -30,7 +37,7 @@ from spark_streams.wire.pipe import Pipe
 from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
 
-_LEDGER = ("EXEC", "(the sink's ledger)")  # what was refused, in messages
+_LEDGER = ("EXEC", "(the sink's ledger)")  # the refused command, in messages
 
 T = TypeVar("T")
 Happened = tuple[Write, Event]
@@ -58,56 +65,59 @@ class ChunkWriter:
         self._limits = limits
         self._pace = pace
         self._replicas = replicas
-        self._under_way: list[Write] = []  # replies are on their way, in this order for each connection
-        self._kept: list[Write] = []  # written since the last WAIT; only if replicas are waited for
+        self._under_way: list[Write] = []  # sent, and replies not read yet; in the order of replies for each connection
+        self._kept: list[Write] = []  # executed since the last WAIT; always empty without waitReplicas
         self._actions: dict[Action, Callable[[Write], list[Happened]]] = {
             Action.START: self._start,
             Action.QUEUE: self._queue,
             Action.CONFIRM: self._confirm,
             Action.EXECUTE: self._execute,
             Action.SEND: self._send,
-            Action.HEAR: self._hear,
+            Action.READ_REPLIES: self._read_replies,
             Action.PAUSE: self._pause,
-            Action.LOOK: self._look,
+            Action.COMPARE: self._compare,
             Action.SEND_REST: self._send_rest,
-            Action.TAKE_BACK: self._take_back,
+            Action.CORRECT_MARK: self._correct_mark,
             Action.SETTLE: self._settle,
             Action.NOTHING: lambda write: [],
         }
 
     def run(self, chunks: Iterable[Chunk]) -> int:
-        """Write all rows that are not written yet; how many there were."""
+        """Write all rows that are not written yet. Return the number of rows, written before or now."""
         rows = 0
         for chunk in self._limits.fitting(chunks):
             rows += len(chunk)
             if self._delivery.needs_opening(chunk):
-                self._hear_all()
+                self._read_all_replies()
                 self._ask(functools.partial(self._delivery.open, chunk))
             for write in self._delivery.take_in(chunk):
                 self._write(write)
         if rows:
-            self._hear_all()
-            self._ask(self._delivery.require_all_met)
+            self._read_all_replies()
+            self._ask(self._delivery.require_all_matched)
             for write in self._delivery.held_back():
                 self._write(write)
-            self._hear_all()
-            self._ask(self._delivery.require_all_met)
-            self._cover(at_the_end=True)
+            self._read_all_replies()
+            self._ask(self._delivery.require_all_matched)  # another attempt may have written beside the last chunks
+            self._ensure_durable(at_the_end=True)
         return rows
 
     def _write(self, write: Write) -> None:
-        """When this returns the chunk is written, or the server executes it."""
+        """Bring the chunk as far as it gets without waiting for its own EXEC."""
         if self._replicas is not None and len(self._kept) + len(self._under_way) >= WINDOW:
-            self._cover()
+            self._ensure_durable()
         self._loop((write, Event.TURN))
 
-    def _hear_all(self) -> None:
+    def _read_all_replies(self) -> None:
         """When this returns nothing is under way."""
         while self._under_way:
             self._loop((self._under_way[0], Event.TURN))
 
     def _loop(self, *happened: Happened) -> None:
-        """Follow the table until nothing more happens; what an event leads to comes before the events behind it."""
+        """Follow the table until no event is left. The events that follow an event come before the ones behind it.
+
+        A TURN may be stale: its chunk has moved on since. The table then repeats a read or does nothing.
+        """
         events = list(reversed(happened))
         while events:
             write, event = events.pop()
@@ -124,11 +134,11 @@ class ChunkWriter:
                 follows = self._interrupted(write, error)
             events += reversed(follows)
 
-    # -- the fast way -------------------------------------------------------------------------------------------
+    # -- the fast path ------------------------------------------------------------------------------------------
 
     def _start(self, write: Write) -> list[Happened]:
-        if not self._under_way and (gone := self._gone(self._session.get())):
-            return [*gone, (write, Event.TURN)]
+        if not self._under_way and (lost := self._requeue_lost(self._session.get())):
+            return [*lost, (write, Event.TURN)]
         pipe = self._session.pipe_of(write.stream)
         for other in self._under_way:
             if other.pipe is not pipe and not {*other.chunk.stream_names}.isdisjoint(write.chunk.stream_names):
@@ -138,7 +148,7 @@ class ChunkWriter:
     def _queue(self, write: Write) -> list[Happened]:
         pipe = self._session.pipe_of(write.stream)
         begin, _ = self._delivery.frame
-        before = self._transmit(write, pipe, pipe.mark + begin, b"", asks=True)
+        before = self._transmit(write, pipe, pipe.end_marker + begin, b"", asks=True)
         return [*before, (write, Event.TURN)]
 
     def _confirm(self, write: Write) -> list[Happened]:
@@ -152,40 +162,40 @@ class ChunkWriter:
     def _execute(self, write: Write) -> list[Happened]:
         pipe = _pipe_of(write)
         _, end = self._delivery.frame
-        pipe.send(end, pipe.mark)
+        pipe.send(end, pipe.end_marker)
         return []
 
     def _send(self, write: Write) -> list[Happened]:
         pipe = self._session.pipe_of(write.stream)
-        return self._transmit(write, pipe, b"", pipe.mark)
+        return self._transmit(write, pipe, b"", pipe.end_marker)
 
     def _transmit(self, write: Write, pipe: Pipe, begin: bytes, end: bytes, asks: bool = False) -> list[Happened]:
-        """Send the commands for what is left of a chunk. asks: the questions before. The chunks before it on this
-        connection are to be heard."""
+        """Send the commands for the rows that are missing. asks: send the checks before them. Return a TURN for each
+        chunk before it on this connection: their replies come first."""
         self._pace.wait(len(write.rest.fresh))
         request = self._delivery.request(write, self._trimmer.commands(write.chunk))
         write.pipe, write.count, write.verdict = pipe, request.count, None
-        pipe.send((request.questions if asks else b"") + begin, request.rows, b"".join([*request.beside, end]))
+        pipe.send((request.checks if asks else b"") + begin, request.rows, b"".join([*request.beside, end]))
         before = [(other, Event.TURN) for other in self._under_way if other.pipe is pipe]
         self._under_way.append(write)
         return before
 
-    def _hear(self, write: Write) -> list[Happened]:
+    def _read_replies(self, write: Write) -> list[Happened]:
         pipe = _pipe_of(write)
         verdict = self._delivery.verdict(write, pipe.take())
-        heard = [(write, verdict.event)]
+        happened = [(write, verdict.event)]
         behind = [other for other in self._under_way if other.pipe is pipe and other.state is State.QUEUED]
         if behind and verdict.event is not Event.EXECUTED:
-            pipe.take()  # the answers to its questions
+            pipe.take()  # the answers to its checks
             _discard(pipe)
             self._under_way.remove(behind[0])
-            heard.insert(0, (behind[0], Event.OVERTAKEN))
+            happened.insert(0, (behind[0], Event.OVERTAKEN))
         self._under_way.remove(write)
         write.verdict = verdict
-        return heard
+        return happened
 
     def _settle(self, write: Write) -> list[Happened]:
-        self._delivery.written(write)
+        self._delivery.on_executed(write)
         self._session.backoff.succeeded()
         self._trimmer.after(write.chunk)
         if self._replicas is None:
@@ -193,14 +203,16 @@ class ChunkWriter:
         self._kept.append(write)
         return []
 
-    # -- the slow way: nothing else is under way -----------------------------------------------------------------
+    # -- comparing with the ledger: nothing else is under way -----------------------------------------------------
 
     def _interrupted(self, write: Write, error: RStreamError | ReplyError) -> list[Happened]:
-        """The connection was lost, or the server cannot answer. Raises the error if it does not pass."""
+        """The connection was lost, or the server cannot answer. Raises the error if it cannot pass.
+
+        All chunks whose replies were not read are LOST: the session closes all its connections."""
         lost = self._under_way if write in self._under_way else [*self._under_way, write]
         is_sent = write.pipe is not None and write.state in (State.QUEUED, State.EXECUTING)
         if isinstance(error, ServerUnreachableError) and is_sent and len(lost) == 1:
-            self._limits.lost(write.rest.fresh)
+            self._limits.lost(write.rest.fresh)  # a single chunk: the server may have dropped it for its size
         self._again(error)
         self._under_way = []
         for one in lost:
@@ -213,11 +225,11 @@ class ChunkWriter:
         self._again(write.verdict.pause)
         return [(write, Event.TURN)]
 
-    def _look(self, write: Write) -> list[Happened]:
+    def _compare(self, write: Write) -> list[Happened]:
         server = self._session.get()
-        if gone := self._gone(server, write):
-            return [*gone, (write, Event.TURN)]
-        found = self._delivery.look(server, write)
+        if lost := self._requeue_lost(server, write):
+            return [*lost, (write, Event.TURN)]
+        found = self._delivery.compare(server, write)
         write.rest, write.watched, write.verdict = found.rest, found.watched, None
         return [(write, found.event)]
 
@@ -226,11 +238,11 @@ class ChunkWriter:
         if write.watched is not None and pipe.server is not write.watched:
             return [(write, Event.CHANGED)]  # the slot was moved: EXEC there would not see what changes
         begin, end = self._delivery.frame
-        self._transmit(write, pipe, begin, end + pipe.mark)
+        self._transmit(write, pipe, begin, end + pipe.end_marker)
         return [(write, Event.TURN)]
 
-    def _take_back(self, write: Write) -> list[Happened]:
-        self._delivery.take_back(self._session.get(), write)
+    def _correct_mark(self, write: Write) -> list[Happened]:
+        self._delivery.correct_mark(self._session.get(), write)
         return [(write, Event.TAKEN_BACK)]
 
     def _error(self, write: Write) -> RStreamError:
@@ -241,29 +253,31 @@ class ChunkWriter:
             return error_of_row(self._session.get(), write.rest.fresh, place, refusal)
         return self._session.get().error_of(refusal, self._trimmer.words(write.stream))
 
-    # -- what is written stays ----------------------------------------------------------------------------------
+    # -- durability ---------------------------------------------------------------------------------------------
 
-    def _cover(self, at_the_end: bool = False) -> None:
-        """All that was written is on the server that answers now, and on replicas where they are waited for."""
-        self._hear_all()
-        while gone := self._ask(lambda server: self._covered(server, at_the_end)):
-            self._loop(*gone)
-            self._hear_all()
+    def _ensure_durable(self, at_the_end: bool = False) -> None:
+        """Return when the server that answers now has all executed chunks, and so have the replicas that waitReplicas
+        asks for. Chunks that it lacks are written again."""
+        self._read_all_replies()
+        while lost := self._ask(lambda server: self._wait_for_replicas(server, at_the_end)):
+            self._loop(*lost)
+            self._read_all_replies()
         safe, self._kept = self._kept, []
         self._loop(*[(write, Event.SAFE) for write in safe])
 
-    def _covered(self, server: Server, at_the_end: bool) -> list[Happened]:
-        """Wait for replicas, unless the server lacks chunks: these are to be written first."""
-        gone = self._gone(server)
-        if not gone and self._replicas is not None and (self._kept or at_the_end):
+    def _wait_for_replicas(self, server: Server, at_the_end: bool) -> list[Happened]:
+        """WAIT, unless the server lacks chunks: these are to be written first. Return them."""
+        lost = self._requeue_lost(server)
+        if not lost and self._replicas is not None and (self._kept or at_the_end):
             wait_for_replicas(server, self._replicas, self._delivery.touch(server, self._kept))
-        return gone
+        return lost
 
-    def _gone(self, server: Server, *unfinished: Write) -> list[Happened]:
-        """Which chunks are to be written again, because another server has taken over. unfinished: may be written."""
-        gone = self._delivery.gone(server, [*self._kept, *unfinished])
-        again = [write for write in self._kept if write in gone]
-        self._kept = [write for write in self._kept if write not in gone]
+    def _requeue_lost(self, server: Server, *unfinished: Write) -> list[Happened]:
+        """If another server has taken over, reset the executed chunks that it lacks, so that they are written again.
+        unfinished: chunks that may be executed. Without waitReplicas no chunk is kept, so a lost one is an error."""
+        missing = self._delivery.missing_on(server, [*self._kept, *unfinished])
+        again = [write for write in self._kept if write in missing]
+        self._kept = [write for write in self._kept if write not in missing]
         for write in again:
             write.begin()
         return [(write, Event.GONE) for write in again]
@@ -293,5 +307,5 @@ def _pipe_of(write: Write) -> Pipe:
 
 def _discard(pipe: Pipe) -> None:
     """Drop what is queued behind MULTI."""
-    pipe.send(pack("DISCARD"), pipe.mark)
+    pipe.send(pack("DISCARD"), pipe.end_marker)
     pipe.take()

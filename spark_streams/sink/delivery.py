@@ -1,6 +1,7 @@
 """What differs between exactly once and at least once, and the values that go between that and the loop.
 
-A delivery knows rows and replies. It returns values; the loop (chunk_writer.py) sends commands and decides.
+A delivery knows rows and replies. It builds the pipelined commands, and says which event their replies are; the loop
+(chunk_writer.py) sends them and follows the table. A method that takes a server sends its own commands.
 """
 
 from __future__ import annotations
@@ -21,43 +22,39 @@ from spark_streams.wire.server import Server
 
 @dataclass(frozen=True)
 class Rest:
-    """What is left to do for a chunk. fresh: the rows to send; shares: those by stream, and the rows that earlier runs
-    have written and this one claims; claimed: which of `shares` these are; met: the rows that other attempts have
-    written."""
+    """What is left to do for a chunk. For example: of 100 rows, an earlier attempt has written 60, and an earlier run
+    has written 10 of the others. Then 30 rows are sent, and the mark names 40."""
 
-    fresh: Chunk
-    shares: Sequence[Share] = ()
-    claimed: Mask | None = None
-    met: Sequence[tuple[LedgerView, Hashes]] = ()
+    fresh: Chunk  # the rows to send
+    shares: Sequence[Share] = ()  # by stream, the rows that the mark is to name: those to send and those to claim
+    claimed: Mask | None = None  # which rows of `shares` are claimed; None: no row
+    met: Sequence[tuple[LedgerView, Hashes]] = ()  # the rows that other attempts have written
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is sent for a chunk, packed. questions: WATCH, and what is answered as `expected`; rows: its XADDs; beside:
-    what goes along; count: of the commands without the questions."""
+    """What is sent for a chunk, packed."""
 
-    questions: bytes
-    rows: memoryview
-    beside: Sequence[bytes]
-    count: int
+    checks: bytes  # WATCH, and the commands whose answers `expected` foretells; empty without a ledger
+    rows: memoryview  # XADDs
+    beside: Sequence[bytes]  # further commands: XTRIM, and those that write the mark
+    count: int  # number of commands, without the checks
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the replies to a chunk's commands say. refused: by their places, commands that were refused for good; pause:
-    the refusal that may pass; again, doubtful: without a ledger, rows to send again, and rows to look for in their
-    stream."""
+    """What the replies to a chunk's commands say."""
 
     event: Event
-    refused: Mapping[int, ReplyError] = field(default_factory=dict)
-    pause: ReplyError | None = None
-    again: Chunk | None = None
-    doubtful: Chunk | None = None
+    refused: Mapping[int, ReplyError] = field(default_factory=dict)  # commands refused for good, by their places
+    pause: ReplyError | None = None  # the refusal that may pass
+    again: Chunk | None = None  # without a ledger: rows to send again
+    doubtful: Chunk | None = None  # without a ledger: rows with ids of their own, to look for in their stream
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a look at the server says. watched: the connection that WATCHes the ledger."""
+    """What the comparison with the ledger says. watched: the connection that WATCHes the ledger."""
 
     event: Event
     rest: Rest
@@ -66,19 +63,17 @@ class Findings:
 
 @dataclass(eq=False)
 class Write:
-    """A chunk on its way; the loop alone changes it. mark: its name in the ledger; shares: its rows there; pipe: where
-    it was sent last; count: of the commands that were sent; verdict: on these, until the server is looked at; watched:
-    as in Findings."""
+    """A chunk that is being written. Only the loop changes it."""
 
     chunk: Chunk
-    mark: bytes = b""
-    shares: Sequence[Share] = ()
+    mark_name: bytes = b""  # of its mark in the ledger
+    shares: Sequence[Share] = ()  # its rows by stream
     rest: Rest = field(init=False)
     state: State = field(default=State.PREPARED, init=False)
-    pipe: Pipe | None = field(default=None, init=False)
-    count: int = field(default=0, init=False)
-    verdict: Verdict | None = field(default=None, init=False)
-    watched: Connection | None = field(default=None, init=False)
+    pipe: Pipe | None = field(default=None, init=False)  # over which it was sent last; None: not sent, or lost
+    count: int = field(default=0, init=False)  # number of commands that were sent
+    verdict: Verdict | None = field(default=None, init=False)  # on these commands, until the next comparison
+    watched: Connection | None = field(default=None, init=False)  # as in Findings
     stream: bytes = field(init=False)  # one of its streams: all are on one server
 
     def __post_init__(self) -> None:
@@ -91,51 +86,53 @@ class Write:
 
 
 class Delivery(ABC):
-    """Exactly once (exactly_once.py) or at least once (at_least_once.py). What is done here is right without a ledger.
+    """Exactly once (exactly_once.py) or at least once (at_least_once.py). A method that is not abstract does what is
+    right without a ledger.
 
     A method that is given a server talks to it while nothing else is under way, and may be run again after a lost
     connection.
     """
 
-    # What stands before a chunk's commands and behind them, packed.
+    # Packed commands before a chunk's commands, and after them.
     frame: tuple[bytes, bytes] = (b"", b"")
 
-    # -- rows come in -------------------------------------------------------------------------------------------
+    # -- rows are received --------------------------------------------------------------------------------------
 
     def needs_opening(self, chunk: Chunk) -> bool:
         """Whether the chunk has rows for a stream whose ledger this task has not read yet."""
         return False
 
-    def open(self, chunk: Chunk, server: Server) -> None:  # noqa: B027 - see above
+    def open(self, chunk: Chunk, server: Server) -> None:  # noqa: B027 - not abstract on purpose
         """Read the ledgers of the chunk's streams. Raises LedgerError, ReplyError, WrongKeyTypeError."""
 
     def take_in(self, chunk: Chunk) -> Iterable[Write]:
         """Count the rows. Return those that may be written now, and hold back the others."""
         return [Write(chunk)]
 
-    def require_all_met(self, server: Server) -> None:  # noqa: B027 - see above
-        """All rows have come in: they include what attempts before this one have written. Raises LedgerError."""
+    def require_all_matched(self, server: Server) -> None:  # noqa: B027 - not abstract on purpose
+        """Called when all rows are received: require that they include all rows that earlier attempts have written.
+        Raises LedgerError."""
 
     def held_back(self) -> Iterable[Write]:
         """The rows that were held back."""
         return ()
 
     def totals(self) -> dict[bytes, Total]:
-        """By stream, what has come in, where it is counted."""
+        """By stream, the rows received and the sum of their fingerprints; empty without a ledger."""
         return {}
 
     # -- a chunk is written -------------------------------------------------------------------------------------
 
     def way(self, write: Write) -> Event:
-        """Which way the chunk goes: FREE, SHARED, NO_LEDGER, NONE_MISSING."""
+        """Which path the chunk takes: FREE, SHARED, NO_LEDGER or NONE_MISSING."""
         return Event.NO_LEDGER
 
     @abstractmethod
     def request(self, write: Write, beside: Sequence[bytes]) -> Request:
-        """What is to be sent for what is left of the chunk. beside: packed commands that go along."""
+        """The commands for the rows that are left. beside: further packed commands."""
 
     def expected(self, write: Write) -> bytes:
-        """The answers to the questions while nothing has changed."""
+        """The answers to the checks if the ledger has not changed."""
         return b""
 
     @abstractmethod
@@ -143,21 +140,21 @@ class Delivery(ABC):
         """What the replies to the commands say, and those to the frame around them."""
 
     @abstractmethod
-    def look(self, server: Server, write: Write) -> Findings:
-        """Which rows are missing. Raises ReplyError, LedgerError, EntryIdError."""
+    def compare(self, server: Server, write: Write) -> Findings:
+        """Find out which rows are missing. Raises ReplyError, LedgerError, EntryIdError."""
 
-    def written(self, write: Write) -> None:  # noqa: B027 - see above
-        """The chunk is written."""
+    def on_executed(self, write: Write) -> None:  # noqa: B027 - not abstract on purpose
+        """The server has executed the chunk."""
 
-    def take_back(self, server: Server, write: Write) -> None:  # noqa: B027 - see above
-        """Rows were refused: let the ledger name only those that are written."""
+    def correct_mark(self, server: Server, write: Write) -> None:  # noqa: B027 - not abstract on purpose
+        """The server has refused rows: remove these from the chunk's mark. May be run again."""
 
-    # -- what is written stays ----------------------------------------------------------------------------------
+    # -- durability ---------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def gone(self, server: Server, kept: Sequence[Write]) -> list[Write]:
-        """Which of these chunks the server lacks, or may lack, where it is another one than before. Raises LedgerError
-        if it lacks others, too."""
+    def missing_on(self, server: Server, kept: Sequence[Write]) -> list[Write]:
+        """If another server answers than before, the chunks that it lacks or may lack. Raises LedgerError if it lacks
+        others, too."""
 
     @abstractmethod
     def touch(self, server: Server, kept: Sequence[Write]) -> list[bytes]:

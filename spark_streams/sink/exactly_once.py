@@ -1,10 +1,17 @@
 """Exactly once: each chunk is one transaction with its mark in the ledger (ledger.py).
 
-A task that finds marks of its own partition when it begins is a retry. It writes nothing until it has met all rows that
-are marked: what it cannot write yet is held back, beyond 64 MB in a file. Should it end without having met them, its
-rows are not those of the attempt before, and it has written nothing.
+Retry. A task that finds marks of its own partition when it begins is a retry. Until it has received all rows that
+these marks name, it writes nothing: it holds other rows back, beyond 64 MB in a file. If it ends without having
+received them, its rows are not those of the earlier attempt, and it fails with nothing written.
 
-The outcome of an EXEC that nobody heard of is in the marks of this attempt.
+Lost reply. If the connection breaks after EXEC was sent, the task connects again, WATCHes and reads its own marks. If
+the chunk's mark is there, the server has executed it. If not, the task sends the rows again under the same mark name.
+If the server executes the old EXEC only then, the mark that it writes breaks the new WATCH; if it comes to it after the
+new EXEC, the old WATCH is broken.
+
+Another attempt at the same time (speculation). Both WATCH the marks of their partition. The one whose EXEC comes second
+gets nil, compares, and sends only the rows that the other one's marks do not name. As long as the other attempt has
+written rows that this one has not received, this one compares each chunk, and holds back the chunks behind it.
 """
 
 from __future__ import annotations
@@ -45,9 +52,9 @@ class ExactlyOnce(Delivery):
         self._views = views
         self._held = held
         self._numbered = 0
-        self._server: Server | None = None  # has all that was written before this connection was made
+        self._server: Server | None = None  # the one that was last found to have all executed chunks
 
-    # -- rows come in -------------------------------------------------------------------------------------------
+    # -- rows are received --------------------------------------------------------------------------------------
 
     def needs_opening(self, chunk: Chunk) -> bool:
         """Whether the chunk has rows for a stream whose ledger this task has not read yet."""
@@ -93,9 +100,9 @@ class ExactlyOnce(Delivery):
             for number, (piece, of_piece) in enumerate(pieces, first)
         ]
 
-    def require_all_met(self, server: Server) -> None:
-        """All rows have come in: they include what attempts before this one have written. Raises LedgerError, unless
-        the source says that it has fewer entries than an earlier attempt had."""
+    def require_all_matched(self, server: Server) -> None:
+        """Called when all rows are received: require that they include all rows that earlier attempts have written.
+        Raises LedgerError, unless the source says that it has fewer entries than an earlier attempt had."""
         batch = self._views.batch
         for view in self._views.all():
             if view.done or not view.others.size:
@@ -111,34 +118,35 @@ class ExactlyOnce(Delivery):
             yield from self._writes(chunk, self._views.shares(chunk))
 
     def totals(self) -> dict[bytes, Total]:
-        """By stream, what has come in."""
+        """By stream, the rows received and the sum of their fingerprints."""
         return {view.stream: Total(view.rows, view.total) for view in self._views.all()}
 
     # -- a chunk is written -------------------------------------------------------------------------------------
 
     def way(self, write: Write) -> Event:
-        """Whether the rows are simply to be written, or to be compared with the ledger before."""
+        """FREE if no other attempt or run has written rows here; SHARED if the rows are to be compared with the ledger
+        first; NONE_MISSING if the batch is complete."""
         if all(share.view.done for share in write.shares):
             return Event.NONE_MISSING
         is_free = write.chunk.ids is None and all(share.view.is_untouched for share in write.shares)
         return Event.FREE if is_free else Event.SHARED
 
     def request(self, write: Write, beside: Sequence[bytes]) -> Request:
-        """The questions, the rows' XADDs, what goes along, and the mark."""
+        """The checks, the rows' XADDs, further commands, and the mark."""
         fresh = write.rest.fresh
-        asked = b"".join([pack(*command) for command in _questions(write)])
+        asked = b"".join([pack(*command) for command in _checks(write)])
         beside = [*beside, *[pack(*command) for command in self._marks(write)]]
         return Request(asked, fresh.requests.slice(0, len(fresh)), beside, len(fresh) + len(beside))
 
     def expected(self, write: Write) -> bytes:
-        """The answers to the questions while nothing has changed."""
+        """The answers to the checks if the ledger has not changed."""
         return _OK + b"".join([share.view.expected() for share in write.shares])
 
     def _marks(self, write: Write) -> list[Command]:
         """The commands that mark rows as written, or as claimed."""
         commands: list[Command] = []
         for view, written, claims in _written_and_claimed(write.rest):
-            commands.append(("HSET", view.marks, write.mark, pack_mark(written, claims)))
+            commands.append(("HSET", view.marks, write.mark_name, pack_mark(written, claims)))
             names = [view.marks, view.keys.part("written")]
             commands.append(("INCRBY", names[-1], len(written)))
             if len(claims):
@@ -163,16 +171,16 @@ class ExactlyOnce(Delivery):
         refused = dict(errors_among(outcome.results))
         return Verdict(Event.ROWS_REFUSED if refused else Event.EXECUTED, refused=refused)
 
-    def written(self, write: Write) -> None:
-        """The mark is there, and the rows are."""
+    def on_executed(self, write: Write) -> None:
+        """The mark is there, and so are the rows."""
         for view, _, claims in _written_and_claimed(write.rest):
-            view.made(write.mark, claims)
+            view.made(write.mark_name, claims)
         for view, hashes in write.rest.met:
-            view.met(write.mark, hashes)
+            view.met(write.mark_name, hashes)
 
     # -- rows may be written already ----------------------------------------------------------------------------
 
-    def look(self, server: Server, write: Write) -> Findings:
+    def compare(self, server: Server, write: Write) -> Findings:
         """WATCH and read the ledger: which rows are missing? Raises ReplyError, LedgerError, EntryIdError."""
         there = server.of(write.stream)
         tops = self._read(there, write)
@@ -192,12 +200,12 @@ class ExactlyOnce(Delivery):
         """WATCH the chunk's ledgers, and bring the views up to date. If its rows have ids, WATCH the streams, too, and
         return the XINFO STREAM of each: ids must rise above its top."""
         explicit = write.chunk.stream_names if write.chunk.ids is not None else []
-        questions = _questions(write, *explicit)
-        replies = server.pipeline([*questions, *[("XINFO", "STREAM", stream) for stream in explicit]])
-        _, *answers = checked(replies[: len(questions)])
+        checks = _checks(write, *explicit)
+        replies = server.pipeline([*checks, *[("XINFO", "STREAM", stream) for stream in explicit]])
+        _, *answers = checked(replies[: len(checks)])
         for share, head, length in zip(write.shares, answers[0::2], answers[1::2], strict=True):
             share.view.look_again(server, head, length)
-        return dict(zip(explicit, replies[len(questions) :], strict=True))
+        return dict(zip(explicit, replies[len(checks) :], strict=True))
 
     def _rest(self, write: Write) -> Rest:
         """Which rows are missing, by what is known of the ledger."""
@@ -206,7 +214,7 @@ class ExactlyOnce(Delivery):
         met: list[tuple[LedgerView, Hashes]] = []
         for share in write.shares:
             view, hashes = share.view, share.hashes
-            own = view.own.get(write.mark)
+            own = view.recovered.get(write.mark_name)
             if own is not None:  # this attempt has written these rows, but for those that were met already
                 met.append((view, hashes[~Multiset.of(own).matching(hashes)]))
             elif not view.done:
@@ -217,9 +225,9 @@ class ExactlyOnce(Delivery):
         marked, claims = chunk.where(wanted), claimed[wanted]
         return Rest(marked.where(~claims), self._views.shares(marked), claims, met)
 
-    def take_back(self, server: Server, write: Write) -> None:
-        """Rows were refused inside the transaction, which does not undo the mark: let it name only those that are
-        written. May be run again: a mark that is corrected is left alone."""
+    def correct_mark(self, server: Server, write: Write) -> None:
+        """The server has refused rows inside the transaction, which does not undo the mark: remove these rows from it.
+        May be run again: a corrected mark stays as it is."""
         assert write.verdict is not None
         fresh = write.rest.fresh
         is_refused = np.zeros(len(fresh), np.bool_)
@@ -229,23 +237,23 @@ class ExactlyOnce(Delivery):
         for view, written, claims in _written_and_claimed(write.rest):
             refused = is_refused[before : before + len(written)]
             before += len(written)
-            [mark] = checked(server.pipeline([("HGET", view.marks, write.mark)]))
+            [mark] = checked(server.pipeline([("HGET", view.marks, write.mark_name)]))
             if refused.any() and mark == pack_mark(written, claims):
-                corrections.append(("HSET", view.marks, write.mark, pack_mark(written[~refused], claims)))
+                corrections.append(("HSET", view.marks, write.mark_name, pack_mark(written[~refused], claims)))
                 corrections.append(("DECRBY", view.keys.part("written"), int(refused.sum())))
         if corrections:
             checked(Outcome.read(server.pipeline(framed(corrections))).unless_given_up() or [])
 
-    # -- what is written stays ----------------------------------------------------------------------------------
+    # -- durability ---------------------------------------------------------------------------------------------
 
-    def gone(self, server: Server, kept: Sequence[Write]) -> list[Write]:
-        """Which of these chunks the server lacks, if it is another one than before: a replica that lagged behind may
-        have become the master. Raises LedgerError if it lacks others, too: another attempt writes those."""
+    def missing_on(self, server: Server, kept: Sequence[Write]) -> list[Write]:
+        """If the connection is a new one, the chunks that the server lacks: a replica that lagged behind may have
+        become the master. Raises LedgerError if it lacks others, too: only another attempt can write those."""
         if self._server is None or server is self._server:
             return []
         views = [view for view in self._views.all() if view.mine and not view.done]
         names = checked(server.pipeline([("HKEYS", view.marks) for view in views]))
-        known = {write.mark for write in kept}
+        known = {write.mark_name for write in kept}
         suspects = {view.stream for view in self._views.all() if not view.opened}  # the last look was interrupted
         for view, there in zip(views, names, strict=True):
             lost = view.mine.difference(there)
@@ -268,21 +276,21 @@ class ExactlyOnce(Delivery):
             if not view.is_untouched and not view.done:
                 # Others have written meanwhile: their rows and ours would have to be matched.
                 raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(writes))
-        return [write for write in writes if any(write.mark not in share.view.mine for share in write.shares)]
+        return [write for write in writes if any(write.mark_name not in share.view.mine for share in write.shares)]
 
     def touch(self, server: Server, kept: Sequence[Write]) -> list[bytes]:
-        """Let each connection write something after the rows, whoever wrote them."""
+        """Write something over each connection: WAIT covers only what its own connection has written."""
         unfinished = [view for view in self._views.all() if not view.done]
         for there, some in server.parts(unfinished, lambda view: view.stream):
             there.execute("INCRBY", some[0].keys.part("written"), 0)
         return [view.stream for view in self._views.all()]
 
 
-def _questions(write: Write, *beside: bytes) -> list[Command]:
-    """WATCH, and the questions whose answers `expected` foretells. beside: other keys to WATCH."""
-    asked = [share.view.questions() for share in write.shares]
+def _checks(write: Write, *beside: bytes) -> list[Command]:
+    """WATCH, and the commands whose answers `expected` foretells. beside: other keys to WATCH."""
+    asked = [share.view.checks() for share in write.shares]
     watched = [key for keys, _ in asked for key in keys]
-    return [("WATCH", *watched, *beside), *[question for _, questions in asked for question in questions]]
+    return [("WATCH", *watched, *beside), *[check for _, checks in asked for check in checks]]
 
 
 def _written_and_claimed(rest: Rest) -> Iterator[tuple[LedgerView, Hashes, Hashes]]:

@@ -1,8 +1,11 @@
 """The ledger: what the server remembers of a batch that is being written, and what that means. Pure.
 
-A *batch* is a micro-batch of a query, a named write within its foreachBatch, or one job of `df.write`. A *run* is one
-execution of it by one driver: a batch that a killed query left behind is run again by the next one. Within a run Spark
-may execute a partition several times, one after the other (retry) or side by side (speculation).
+    batch       a micro-batch of a query, a named write within its foreachBatch, or one job of `df.write`
+    run         one execution of a batch by one driver; a batch that a killed query left behind is run again by the next
+    partition   the rows of one Spark task
+    attempt     one execution of a partition. Spark may make several within a run: one after the other (retry) or at the
+                same time (speculation)
+    mark        names the rows that one transaction of an attempt has written, by their fingerprints
 
 For each stream that a batch writes to, in the stream's own slot:
 

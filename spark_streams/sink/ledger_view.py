@@ -1,7 +1,7 @@
 """What one task knows of the ledger, stream by stream. Pure, but for methods that are given a server.
 
 A task has a view of each stream that it writes to. It opens one when it has its first row for the stream (opening.py);
-from then on each transaction asks again whether head and marks are still as the view has them.
+from then on each transaction checks that head and marks are still as the view has them.
 """
 
 from __future__ import annotations
@@ -33,22 +33,25 @@ class LedgerView:
     marks: bytes
     attempt: bytes
     head: Head = field(default_factory=Head, init=False)
-    answered: Sequence[bytes | None] = field(default=(), init=False)  # the same as the server's answer to HMGET
+    answered: Sequence[bytes | None] = field(default=(), init=False)  # the head, as the server's answer to HMGET
     done: bool = field(default=False, init=False)  # the batch is complete: nothing is written
-    seen: set[bytes] = field(default_factory=set, init=False)  # marks that are known
-    mine: set[bytes] = field(default_factory=set, init=False)  # those of them that this attempt has made
-    own: dict[bytes, Hashes] = field(default_factory=dict, init=False)  # what those say that were read, not made
-    others: Multiset = field(default_factory=Multiset, init=False)  # written by other attempts of this partition
-    earlier: Multiset = field(default_factory=Multiset, init=False)  # written by earlier runs, and not claimed yet
+    seen: set[bytes] = field(default_factory=set, init=False)  # names of the marks that this task knows
+    mine: set[bytes] = field(default_factory=set, init=False)  # those of them that this attempt has written
+    # Marks of this attempt that were read from the server because the reply to their EXEC was lost.
+    recovered: dict[bytes, Hashes] = field(default_factory=dict, init=False)
+    # Rows that other attempts of this partition have written, and this task has not received yet.
+    others: Multiset = field(default_factory=Multiset, init=False)
+    # Rows that earlier runs have written, and no task has claimed yet.
+    earlier: Multiset = field(default_factory=Multiset, init=False)
     carried: bytes = field(default=b"", init=False)  # fingerprints: written for this batch by an earlier piece of it
-    recovers: bool = field(default=False, init=False)
+    recovers: bool = field(default=False, init=False)  # this run goes on after one that was killed
     claims_read: int = field(default=0, init=False)  # bytes
-    rows: int = field(default=0, init=False)  # that this task has had for the stream, whoever wrote them
+    rows: int = field(default=0, init=False)  # received for the stream, whoever wrote them
     total: int = field(default=0, init=False)  # the sum of their fingerprints, mod 2^64
     marked: bool = field(default=False, init=False)  # this attempt has made a mark
     opened: bool = field(default=False, init=False)
     kind: bytes = field(default=b"none", init=False)  # what the server says that the stream's key holds
-    prolonged: float = field(default_factory=time.monotonic, init=False)  # when head and parts were told to live on
+    prolonged: float = field(default_factory=time.monotonic, init=False)  # when the expiry was renewed
 
     @property
     def shown(self) -> str:
@@ -66,8 +69,8 @@ class LedgerView:
         return not self.recovers and len(self.seen) == len(self.mine)
 
     def prolong(self) -> list[bytes]:
-        """Once an hour, head and parts, which are to be told that the job goes on: other tasks WATCH the head, and with
-        each chunk it would stop theirs."""
+        """Once an hour, the keys of head and parts: their expiry is to be renewed. Not with each chunk, because other
+        tasks WATCH the head."""
         now = time.monotonic()
         if now - self.prolonged < _PROLONG:
             return []
@@ -75,12 +78,13 @@ class LedgerView:
         return [self.keys.head, self.keys.parts]
 
     def expected(self) -> bytes:
-        """The replies to HMGET and HLEN of `questions` while nothing has changed."""
+        """The replies to HMGET and HLEN of `checks` if the ledger has not changed."""
         lines = [b"$-1\r\n" if text is None else b"$%d\r\n%b\r\n" % (len(text), text) for text in self.answered]
         return b"*%d\r\n%b:%d\r\n" % (len(lines), b"".join(lines), len(self.seen))
 
-    def questions(self) -> tuple[list[bytes], list[Command]]:
-        """The keys whose change must stop a transaction; HMGET of the head, and HLEN of the marks."""
+    def checks(self) -> tuple[list[bytes], list[Command]]:
+        """(keys to WATCH, commands that read the ledger). HLEN is enough for the marks: marks are only added, and one
+        is corrected only if its rows were refused, by a task that then fails."""
         watched = [self.keys.head, self.marks, *([self.keys.part("claims")] if self.earlier.size else [])]
         return watched, [("HMGET", self.keys.head, *HEAD_FIELDS), ("HLEN", self.marks)]
 
@@ -89,20 +93,20 @@ class LedgerView:
         self.head, self.answered = Head.read(reply), reply
 
     def count(self, hashes: Hashes) -> None:
-        """Rows have come in."""
+        """Rows were received."""
         self.rows += len(hashes)
         with np.errstate(over="ignore"):
             self.total = (self.total + int(hashes.sum(dtype=np.uint64))) % 2**64
 
     def read_claims(self, server: Server) -> None:
-        """What this run has claimed since the last look: nobody else may claim it."""
+        """Read what this run has claimed since the last read: no other task may claim it."""
         [claims] = checked(server.pipeline([("GETRANGE", self.keys.part("claims"), self.claims_read, -1)]))
         self.earlier.remove(np.frombuffer(claims, "<u8").astype(np.uint64))
         self.claims_read += len(claims)
 
     def met_marks(self, flat: Sequence[bytes]) -> None:
-        """Learn the marks of this partition that were not known, from HGETALL's reply: rows of other attempts, or our
-        own of a chunk that may be written."""
+        """Learn the marks of this partition that were not known, from HGETALL's reply: those of other attempts, and our
+        own whose EXEC reply was lost."""
         for name, mark in zip(flat[0::2], flat[1::2], strict=True):
             if name in self.seen:
                 continue
@@ -110,26 +114,26 @@ class LedgerView:
             hashes = np.concatenate(read_mark(mark))
             if name.startswith(self.attempt):
                 self.mine.add(name)
-                self.own[name] = hashes
+                self.recovered[name] = hashes
             else:
                 self.others.add(hashes)
 
     def made(self, name: bytes, claims: Hashes) -> None:
-        """A mark of this attempt is there. claims: the rows of earlier runs that it claims."""
+        """This attempt has written a mark. claims: the rows of earlier runs that it claims."""
         self.seen.add(name)
         self.mine.add(name)
         self.marked = True
         if len(claims):
             self.earlier.remove(claims)
-            self.claims_read += 8 * len(claims)  # they were watched: nobody else's are between
+            self.claims_read += 8 * len(claims)  # the key was WATCHed, so no other claims are between
 
     def met(self, name: bytes, hashes: Hashes) -> None:
-        """The chunk of this mark is written. hashes: its rows that other attempts have written."""
+        """The chunk of this mark is executed. hashes: its rows that other attempts have written."""
         self.others.remove(hashes)
-        self.own.pop(name, None)
+        self.recovered.pop(name, None)
 
     def look_again(self, server: Server, head: Sequence[bytes | None], length: int) -> None:
-        """Bring the view up to date with the answers to its questions. Raises LedgerError if the run must not go on,
+        """Bring the view up to date with the answers to its checks. Raises LedgerError if the run must not go on,
         ReplyError."""
         if head != self.answered:
             role = Head.read(head).role_of(self.keys.batch, self.shown)
@@ -143,8 +147,8 @@ class LedgerView:
             self.read_claims(server)
 
     def begin_afresh(self) -> None:
-        """Take nothing for known: the server may be another one. The rows that came in stay counted."""
-        self.seen, self.mine, self.own, self.others, self.earlier = set(), set(), {}, Multiset(), Multiset()
+        """Forget what was read: the server may be another one. The rows that were received stay counted."""
+        self.seen, self.mine, self.recovered, self.others, self.earlier = set(), set(), {}, Multiset(), Multiset()
         self.opened = self.marked = self.done = False
 
 

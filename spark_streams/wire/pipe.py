@@ -1,6 +1,7 @@
-"""Marked requests over one connection: several may be under way, and each reply is handed over whole.
+"""Requests over one connection, several under way at a time.
 
-Requests end in a mark (an ECHO of a random token); `take` hands over the reply bytes before the oldest mark.
+Each group of requests ends in an end marker (an ECHO of a random token). `take` returns the reply bytes up to the
+oldest end marker.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ _TOGETHER = 1 << 18  # bytes: pieces of less are sent as one
 
 
 class Pipe:
-    """Marked requests over one connection, which is used for nothing else while replies are outstanding."""
+    """Groups of requests over one connection, which is used for nothing else while replies are outstanding."""
 
     def __init__(self, server: Connection) -> None:
         self.server = server
-        self.mark, self._token = server.mark
+        self.end_marker, self._token = server.mark
         self._inbox = bytearray()
         self._searched = 0
 
@@ -25,7 +26,7 @@ class Pipe:
             self.server.send(piece)
 
     def take(self) -> bytes:
-        """The reply bytes before the oldest mark. Raises ServerUnreachableError."""
+        """Return the reply bytes up to the oldest end marker. Raises ServerUnreachableError."""
         while (end := self._inbox.find(self._token, self._searched)) < 0:
             self._searched = max(len(self._inbox) - len(self._token), 0)
             self._inbox += self.server.receive_some()

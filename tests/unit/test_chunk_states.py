@@ -12,34 +12,30 @@ from spark_streams.sink.chunk_states import SILENT, TABLE, Action, Event, Imposs
 POSSIBLE = """
 PREPARED   TURN          PREPARED   START
 PREPARED   FREE          QUEUED     QUEUE
-PREPARED   SHARED        CONFLICT   LOOK
+PREPARED   SHARED        COMPARING  COMPARE
 PREPARED   NO_LEDGER     EXECUTING  SEND
 PREPARED   NONE_MISSING  WRITTEN    NOTHING
 PREPARED   LOST          PREPARED   START
 QUEUED     TURN          QUEUED     CONFIRM
 QUEUED     CONFIRMED     EXECUTING  EXECUTE
-QUEUED     CHANGED       CONFLICT   LOOK
+QUEUED     CHANGED       COMPARING  COMPARE
 QUEUED     OVERTAKEN     PREPARED   NOTHING
 QUEUED     LOST          PREPARED   START
-EXECUTING  TURN          EXECUTING  HEAR
-EXECUTING  EXECUTED      ANSWERED   SETTLE
-EXECUTING  CHANGED       CONFLICT   LOOK
-EXECUTING  NOT_NOW       CONFLICT   PAUSE
-EXECUTING  ROWS_REFUSED  REFUSED    TAKE_BACK
-EXECUTING  LOST          UNKNOWN    LOOK
-CONFLICT   TURN          CONFLICT   LOOK
-CONFLICT   ROWS_MISSING  EXECUTING  SEND_REST
-CONFLICT   NONE_MISSING  ANSWERED   SETTLE
-CONFLICT   LOST          CONFLICT   LOOK
-UNKNOWN    TURN          UNKNOWN    LOOK
-UNKNOWN    ROWS_MISSING  EXECUTING  SEND_REST
-UNKNOWN    NONE_MISSING  ANSWERED   SETTLE
-UNKNOWN    LOST          UNKNOWN    LOOK
+EXECUTING  TURN          EXECUTING  READ_REPLIES
+EXECUTING  EXECUTED      EXECUTED   SETTLE
+EXECUTING  CHANGED       COMPARING  COMPARE
+EXECUTING  NOT_NOW       COMPARING  PAUSE
+EXECUTING  ROWS_REFUSED  REFUSED    CORRECT_MARK
+EXECUTING  LOST          COMPARING  COMPARE
+COMPARING  TURN          COMPARING  COMPARE
+COMPARING  ROWS_MISSING  EXECUTING  SEND_REST
+COMPARING  NONE_MISSING  EXECUTED   SETTLE
+COMPARING  LOST          COMPARING  COMPARE
 REFUSED    TAKEN_BACK    REFUSED    FAIL
-REFUSED    LOST          REFUSED    TAKE_BACK
-ANSWERED   TURN          ANSWERED   NOTHING
-ANSWERED   SAFE          WRITTEN    NOTHING
-ANSWERED   GONE          PREPARED   START
+REFUSED    LOST          REFUSED    CORRECT_MARK
+EXECUTED   TURN          EXECUTED   NOTHING
+EXECUTED   SAFE          WRITTEN    NOTHING
+EXECUTED   GONE          PREPARED   START
 WRITTEN    TURN          WRITTEN    NOTHING
 """
 EXPECTED = {
@@ -74,22 +70,21 @@ def test_from_every_state_a_chunk_can_be_written(state: State) -> None:
     assert State.WRITTEN in reached
 
 
-@pytest.mark.parametrize("state", [state for state in State if state not in (State.ANSWERED, State.WRITTEN)])
+@pytest.mark.parametrize("state", [state for state in State if state not in (State.EXECUTED, State.WRITTEN)])
 def test_a_lost_connection_is_foreseen_wherever_the_loop_talks_to_the_server(state: State) -> None:
     assert Event.LOST in TABLE[state]
 
 
 def test_a_chunk_is_written_only_if_it_is_safe_or_its_batch_is_complete() -> None:
     found = {(state, event) for state, event, step in STEPS if step.state is State.WRITTEN is not state}
-    assert found == {(State.ANSWERED, Event.SAFE), (State.PREPARED, Event.NONE_MISSING)}
+    assert found == {(State.EXECUTED, Event.SAFE), (State.PREPARED, Event.NONE_MISSING)}
 
 
-def test_what_may_be_written_already_is_sent_only_after_a_look() -> None:
-    """The only way from CONFLICT or UNKNOWN to the server leads through the rows that a look found missing."""
+def test_rows_that_may_be_written_are_sent_only_after_a_comparison() -> None:
+    """From COMPARING, the loop sends only the rows that the comparison has found missing."""
     sending = {Action.QUEUE, Action.EXECUTE, Action.SEND, Action.SEND_REST}
-    for state in (State.CONFLICT, State.UNKNOWN):
-        for event, step in TABLE[state].items():
-            assert (step.action in sending) == (event is Event.ROWS_MISSING)
+    for event, step in TABLE[State.COMPARING].items():
+        assert (step.action in sending) == (event is Event.ROWS_MISSING)
 
 
 def test_exec_follows_only_answers_that_were_expected() -> None:
@@ -98,4 +93,4 @@ def test_exec_follows_only_answers_that_were_expected() -> None:
 
 @pytest.mark.parametrize("action", list(Action))
 def test_the_ledger_is_read_and_corrected_while_nothing_else_is_under_way(action: Action) -> None:
-    assert (action in SILENT) == (action.name in ("PAUSE", "LOOK", "TAKE_BACK"))
+    assert (action in SILENT) == (action.name in ("PAUSE", "COMPARE", "CORRECT_MARK"))
