@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.retention.commit_mark import Mark
 from spark_streams.source.entry_count import Count
-from spark_streams.source.group.account import Asks, Balance, Books, balance
+from spark_streams.source.group.account import Asks, Balance, Books, Known, balance
 from spark_streams.source.group.diagnosis import diagnose, explain
 from spark_streams.source.group.finding import Finding, Kind
 from spark_streams.source.group.group_state import GroupState, OtherConsumer
@@ -392,8 +392,7 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
     books = Books(
         head,
         state,
-        count,
-        None,
+        Known(count),
         count,
         outcome.begin["s"],
         reserved,

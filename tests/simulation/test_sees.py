@@ -15,7 +15,7 @@ from spark_streams.sink.opening import _Opening
 from spark_streams.source.group import account
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.finding import Finding
-from spark_streams.source.group.loss_account import LossAccount
+from spark_streams.source.group.snapshot import Snapshot
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch import batch_contents
 from spark_streams.source.microbatch.query_state import Observer, RunState
@@ -70,7 +70,7 @@ def settles_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
 
 def counts_no_losses(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(account, "_missing", lambda *given: 0)
-    patch.setattr(LossAccount, "_all_read", lambda *given: None)
+    patch.setattr(account, "_unread", lambda *given: 0)
 
 
 def counts_losses_twice(patch: pytest.MonkeyPatch) -> None:
@@ -95,10 +95,13 @@ def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> No
     patch.setattr(Observer, "_ask_what_is_left", _hardly_asks)
 
 
-def _hardly_asks(self: Observer, server: Connection, begin: Offset, heads: Any, groups: Any, run: RunState) -> Any:
+def _hardly_asks(
+    self: Observer, server: Connection, begin: Offset, snapshot: Snapshot, run: RunState, keep: Any
+) -> Any:
     acknowledged = self._acknowledging.now(server, begin, run.acknowledged)
-    self._groups.account.forget(list(groups))
-    return *self._groups.now(server, list(groups), heads), replace(run, acknowledged=acknowledged)
+    account = run.account.forget(list(snapshot.groups))
+    found = self._groups.now(server, list(snapshot.groups), snapshot.heads)
+    return *found, replace(run, acknowledged=acknowledged, account=account)
 
 
 def writes_each_run_anew(patch: pytest.MonkeyPatch) -> None:

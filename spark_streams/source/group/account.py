@@ -1,4 +1,4 @@
-"""How many entries a stream has ever had, up to where the query stands: what is missing of the rest is lost. Pure.
+"""How many entries the streams have ever had, up to where the query stands: what is missing of the rest is lost. Pure.
 
 For each stream
 
@@ -17,13 +17,22 @@ what is deleted (XDEL) amid unread entries, when the group has come to the end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.source.entry_count import Count
-from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.group.finding import Finding, Kind, Start
+from spark_streams.source.group.group_state import GroupState, Reserved
+from spark_streams.source.group.snapshot import Snapshot
+from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset
 from spark_streams.wire.xinfo import StreamState
+
+# How many entries a stream has ever had up to a position; None: nobody can tell.
+CountUpTo = Callable[[str, StreamState, StreamId], int | None]
 
 
 class Asks(Enum):
@@ -33,28 +42,39 @@ class Asks(Enum):
 
 
 @dataclass(frozen=True)
+class Known:
+    """What a run knows of one stream. count: at its group's position; None: nothing. at: that position, if nobody has
+    read since. jumps_at: the position, if the server counts what is lost above it as read when the group reads on.
+    Newer servers do, older ones never (FACTS R16). unlogged: entries that `count` has as lost, and no offset yet."""
+
+    count: Count | None = None
+    at: StreamId | None = None
+    jumps_at: StreamId | None = None
+    unlogged: int = 0
+
+
+NOTHING = Known()
+
+
+@dataclass(frozen=True)
 class Books:
     """What is known of one stream when its account is drawn up.
 
-    state: its group. known: what this run knows, at the position `known_at`. logged: what the checkpoint knows, at
-    `logged_at`. reserved: how many entries above the checkpoint are reserved for the query; None: what this run knows
-    holds. unlogged: entries that were noticed to be lost, and no offset has yet. has_token: there is a checkpoint.
-    is_shared: others read from the group. made_amid: this run has made the group, at an entry that the stream had.
-    jumps_at: see Balance.
+    state: its group. run: what this run knows. logged: what the checkpoint knows, at `logged_at`. reserved: how many
+    entries above the checkpoint are reserved for the query; None: what this run knows holds. has_token: there is a
+    checkpoint. is_shared: others read from the group. made_amid: this run has made the group, at an entry that the
+    stream had.
     """
 
     head: StreamState
     state: GroupState
-    known: Count | None = None
-    known_at: StreamId | None = None
+    run: Known = NOTHING
     logged: Count | None = None
     logged_at: StreamId = MIN_ID
     reserved: int | None = None
-    unlogged: int = 0
     has_token: bool = True
     is_shared: bool = False
     made_amid: bool = False
-    jumps_at: StreamId | None = None
 
     @property
     def position(self) -> StreamId:
@@ -70,12 +90,154 @@ class Books:
 @dataclass(frozen=True)
 class Balance:
     """count: what is known at the group's position; None: nobody can tell until the group has come to the end. lost:
-    entries above it that are lost, and were not noticed before. jumps_at: the position, if the server counts them as
-    read when the group reads on. Newer servers do, older ones never (FACTS R16)."""
+    entries above it that are lost, and were not noticed before. jumps_at: see Known."""
 
     count: Count | None
     lost: int = 0
     jumps_at: StreamId | None = None
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a run knows of its streams. Each step returns it as it is then."""
+
+    of: Mapping[str, Known] = field(default_factory=dict)
+
+    @property
+    def counts(self) -> dict[str, Count]:
+        """What is known of each stream, at its group's position."""
+        return {stream: known.count for stream, known in self.of.items() if known.count is not None}
+
+    def held(
+        self,
+        begin: Offset,
+        snapshot: Snapshot,
+        above: Mapping[str, int] | None,
+        member: Membership,
+        made: Mapping[str, Start],
+        count_up_to: CountUpTo,
+    ) -> tuple[Account, list[Finding]]:
+        """Hold what the streams have against what was read of them: what is missing is lost.
+
+        above: how many entries are reserved above the checkpoint, where only that is known; None: go on from what this
+        run knows. made: where this run has made groups. count_up_to: called only if nothing else tells.
+        """
+        found, lost = dict(self.of), []
+        for stream, state in snapshot.groups.items():
+            assert state is not None
+            head, start = snapshot.heads[stream], made.get(stream)
+            books = Books(
+                head,
+                state,
+                found.get(stream, NOTHING),
+                begin.counts.get(stream),
+                begin[stream],
+                None if above is None else above.get(stream, 0),
+                bool(begin.token),
+                state.is_shared(member),
+                start is not None and start.position == state.last_delivered and start.amid,
+            )
+            drawn = balance(books)
+            if isinstance(drawn, Asks):
+                drawn = balance(books, count_up_to(stream, head, state.last_delivered))
+            assert isinstance(drawn, Balance)  # it asks once
+            at = None if drawn.count is None else state.last_delivered
+            found[stream] = Known(drawn.count, at, drawn.jumps_at, books.run.unlogged + drawn.lost)
+            if drawn.lost:
+                lost.append(_entries_lost(stream, drawn.lost, state.last_delivered))
+        return Account(found), lost
+
+    def told(self, states: Mapping[str, GroupState]) -> dict[str, GroupState]:
+        """The groups, with how many entries they have read where the server does not tell. If others read from one,
+        too, only the server may say so."""
+        found = dict(states)
+        for stream, count in self.counts.items():
+            state = found.get(stream)
+            if state is not None and (state.stands is not None or (state.entries_read is None and not count.shared)):
+                found[stream] = state._replace(entries_read=count.read)
+        return found
+
+    def took(self, ranges: Iterable[EntryRange]) -> Account:
+        """These were delivered, or are to be read. How many entries an estimated range has, its tasks tell."""
+        found = dict(self.of)
+        for entries in ranges:
+            known = found.get(entries.stream, NOTHING)
+            count = known.count
+            if count is not None:
+                read = count.read + entries.count
+                count = count._replace(read=read) if entries.counted else count._replace(before=True)
+            found[entries.stream] = replace(known, count=count, at=None)
+        return Account(found)
+
+    def reserved(
+        self,
+        heads: Mapping[str, StreamState],
+        before: Mapping[str, GroupState],
+        reserved: Reserved,
+        member: Membership,
+    ) -> tuple[Account, list[Finding]]:
+        """These were delivered. What a stream held at the last look and the group was not given when it had come to
+        the end of that is lost. A group that got nothing has come to the end; a bookmark (noAck) has come to where the
+        batch ends, above which an AvailableNow run does not read. heads, before: the streams and the groups at the last
+        look."""
+        found, lost = dict(self.took(reserved.ranges).of), []
+        ends = {entries.stream: entries.last for entries in reserved.ranges}
+        for stream, state in reserved.states.items():
+            known = found[stream] = _moved(found.get(stream, NOTHING), state.last_delivered)
+            count, head = known.count, heads[stream]
+            if count is None:
+                continue
+            if state.is_shared(member):
+                found[stream] = replace(known, count=count._replace(shared=True))
+                continue
+            end = head.last if state.stands is None else state.last_delivered
+            if ends.get(stream, end) == head.last and not count.before and head.added is not None:
+                missed = _unread(count, head.added)
+                count = count._replace(read=head.added, missed=count.missed + missed)
+                found[stream] = replace(known, count=count, unlogged=known.unlogged + missed)
+                if missed:
+                    lost.append(_entries_lost(stream, missed, before[stream].last_delivered))
+        return Account(found), lost
+
+    def logged(self) -> Account:
+        """The next offset has what is counted so far."""
+        return Account({stream: replace(known, unlogged=0) for stream, known in self.of.items()})
+
+    def know(self, counts: Mapping[str, Count]) -> Account:
+        """What the checkpoint knows, of streams that this run knows nothing of."""
+        return self._with({**counts, **self.counts})
+
+    def share(self, streams: Collection[str]) -> Account:
+        """Others have read from their groups, too."""
+        return self._with({s: count._replace(shared=True) for s, count in self.counts.items() if s in streams})
+
+    def forget(self, streams: Collection[str]) -> Account:
+        """What was read of these up to where their groups stand is not known."""
+        return Account({stream: known for stream, known in self.of.items() if stream not in streams})
+
+    def at_checkpoint(self, remaining: Mapping[str, int]) -> dict[str, Count]:
+        """What is known, for the checkpoint. remaining: how many entries of each stream are reserved above it."""
+        return {s: count._replace(read=count.read - remaining.get(s, 0)) for s, count in self.counts.items()}
+
+    def _with(self, counts: Mapping[str, Count]) -> Account:
+        new = {stream: replace(self.of.get(stream, NOTHING), count=count) for stream, count in counts.items()}
+        return Account({**self.of, **new})
+
+
+def _moved(known: Known, position: StreamId) -> Known:
+    """The group may stand elsewhere: what the server had yet to count as read, it has counted now."""
+    if known.jumps_at is None or position <= known.jumps_at:
+        return known
+    count = None if known.count is None else known.count._replace(missed=0)
+    return replace(known, count=count, jumps_at=None)
+
+
+def _unread(count: Count, added: int) -> int:
+    return max(0, added - count.read)
+
+
+def _entries_lost(stream: str, entries: int, above: StreamId) -> Finding:
+    return Finding(Kind.ENTRIES_LOST, stream, logged=above, lost=entries)
 
 
 def held_above(head: StreamState, position: StreamId) -> int | None:
@@ -91,7 +253,7 @@ def balance(books: Books, counted: int | Asks | None = Asks.UP_TO) -> Balance | 
     head, added = books.head, books.head.added
     if added is None:
         return Balance(None)
-    jumped = books.jumps_at is not None and books.position > books.jumps_at
+    jumped = books.run.jumps_at is not None and books.position > books.run.jumps_at
     known = _known(books, added, jumped)
     count = _shared(books, added, known, counted) if books.is_shared else _own(books, added, known, counted)
     if count is None or isinstance(count, Asks):
@@ -101,7 +263,7 @@ def balance(books: Books, counted: int | Asks | None = Asks.UP_TO) -> Balance | 
         if isinstance(read, Asks):
             return read
         count = count if read is None else count._replace(read=read)
-    jumps_at = None if jumped else books.jumps_at
+    jumps_at = None if jumped else books.run.jumps_at
     return _balanced(books, added, count, _missing(books, added, count), jumps_at)
 
 
@@ -121,7 +283,7 @@ def _balanced(books: Books, added: int, count: Count, lost: int, jumps_at: Strea
 
 def _known(books: Books, added: int, jumped: bool) -> Count | None:
     """What this run knows, or the checkpoint; None, if that was of another stream under this name."""
-    known = books.known
+    known = books.run.count
     if known is not None and jumped:
         known = known._replace(missed=0)
     if known is not None and known.before:  # the tasks have told since
@@ -142,7 +304,7 @@ def _shared(books: Books, added: int, known: Count | None, counted: int | Asks |
         if before is not None or told is None:
             return None if before is None else Count(before, added, shared=True)
     read = told + (0 if known is None else known.missed)
-    if books.known is not None and read < books.known.read:
+    if books.run.count is not None and read < books.run.count.read:
         # A replica of Redis 7.0 became the master: it was not told what groups have read (FACTS R90).
         found = _up_to(books, added, counted)
         if found is None or isinstance(found, Asks):
@@ -152,12 +314,12 @@ def _shared(books: Books, added: int, known: Count | None, counted: int | Asks |
 
 
 def _at_this_position(books: Books, known: Count | None) -> int | None:
-    if known is not None and books.known_at == books.position:
+    if known is not None and books.run.at == books.position:
         return known.read
     logged = books.logged
     if logged is None or logged.shared or logged.before or books.logged_at != books.position:
         return None
-    return None if books.head.added is None or books.head.added < logged.added else logged.read + books.unlogged
+    return None if books.head.added is None or books.head.added < logged.added else logged.read + books.run.unlogged
 
 
 def _own(books: Books, added: int, known: Count | None, counted: int | Asks | None) -> Count | Asks | None:
@@ -169,7 +331,7 @@ def _own(books: Books, added: int, known: Count | None, counted: int | Asks | No
     logged = books.logged or known
     if logged.shared or logged.before:
         return known
-    return logged._replace(read=logged.read + books.reserved + books.unlogged)
+    return logged._replace(read=logged.read + books.reserved + books.run.unlogged)
 
 
 def _first(books: Books, added: int, missed: int, counted: int | Asks | None) -> Count | Asks | None:

@@ -52,6 +52,7 @@ class DataLoss:
             at = f" ({finding.to.position})" if Act.PUT_GROUP in remedy.acts else ""
             _log.log(logging.INFO if remedy.is_quiet else logging.WARNING, "%s%s", told, at)
 
-    def logged(self) -> None:
-        """An offset has what is counted so far."""
-        self.unlogged.clear()
+    def logged(self) -> Counter[str]:
+        """What is counted so far and no offset has: the next one has it."""
+        told, self.unlogged = self.unlogged, Counter()
+        return told

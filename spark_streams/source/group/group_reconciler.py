@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.retention.commit_mark import Mark
+from spark_streams.source.group.account import Account
 from spark_streams.source.group.commit_marks import delete_marks
-from spark_streams.source.group.count_entries import entries_up_to
+from spark_streams.source.group.count_entries import count_read, entries_up_to
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.diagnosis import Diagnosis, diagnose, explain
 from spark_streams.source.group.finding import Start
@@ -21,7 +23,6 @@ from spark_streams.source.group.group_state import (
     require_none_released,
     shared_above,
 )
-from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.repair import Repair, repair_of
 from spark_streams.source.group.rows_read import RowsRead
 from spark_streams.source.group.snapshot import Evidence, Run, Snapshot
@@ -32,44 +33,47 @@ from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState
 
+Moves = Mapping[str, tuple[StreamId, StreamId]]  # per stream: the checkpoint's position, and what it is now
+
 
 @dataclass(frozen=True)
 class Memory:
     """What this run knows of its groups, per stream. heads: the streams when they were last asked for; marks: up to
     where batches are committed; ends: where groups stand above the checkpoint, with what was reserved ahead; bookmarks:
-    where this run has left them (noAck). is_known: False if the server is to be asked, as after a restart."""
+    where this run has left them (noAck). account: what losses are held against. moved: see `as_moved`. is_known: False
+    if the server is to be asked, as after a restart."""
 
     heads: Mapping[str, StreamState] = field(default_factory=dict)
     marks: Mapping[str, Mark] = field(default_factory=dict)
     ends: Mapping[str, StreamId] = field(default_factory=dict)
     bookmarks: Mapping[str, StreamId] = field(default_factory=dict)
+    account: Account = field(default_factory=Account)
+    moved: Moves = field(default_factory=dict)
     is_known: bool = False
 
 
 @dataclass(frozen=True)
 class Reconciled:
     """begin: the checkpoint without what the server has lost; heads, groups: the streams and their groups, which agree
-    with it; unmarked: streams whose commit marks were deleted, because they spoke of something else; covered: streams
-    of which the tasks' notes on the last batch count no more."""
+    with it; account, moved: see Memory; unmarked: streams whose commit marks were deleted, because they spoke of
+    something else; covered: streams of which the tasks' notes on the last batch count no more."""
 
     begin: Offset
     heads: Mapping[str, StreamState]
     groups: dict[str, GroupState]
+    account: Account
+    moved: Moves
     unmarked: Sequence[str] = ()
     covered: frozenset[str] = frozenset()
 
 
 class GroupReconciler:
-    """subscription: what is read; account: what losses are held against; no_ack: the groups are bookmarks
-    (group.bookmarks)."""
+    """subscription: what is read; no_ack: the groups are bookmarks (group.bookmarks)."""
 
-    def __init__(self, losses: DataLoss, subscription: Subscription, account: LossAccount, no_ack: bool) -> None:
+    def __init__(self, losses: DataLoss, subscription: Subscription, no_ack: bool) -> None:
         self._losses = losses
         self._subscription = subscription
-        self.account = account
         self._no_ack = no_ack
-        self._moved: dict[str, tuple[StreamId, StreamId]] = {}  # the checkpoint's position, and what it is now
-        self._passed: dict[str, StreamId] = {}  # up to where this run goes on without what nobody was given
 
     @property
     def _member(self) -> Membership:
@@ -80,12 +84,13 @@ class GroupReconciler:
 
         Raises DataLossError, GroupMissingError, StreamStateError, GroupSharedError.
         """
-        begin, afresh = self.as_moved(begin), not memory.is_known
+        begin, afresh = as_moved(begin, memory.moved), not memory.is_known
+        account, moved = memory.account, memory.moved
         if afresh:
-            self.account.know(begin.counts)
+            account = account.know(begin.counts)
         heads, groups = fetch_state(server, self._member, streams, memory.heads)
         if any(count.before for count in begin.counts.values()):
-            read = RowsRead(server, self._member, self._losses, {} if afresh else self.account.counts)
+            read = RowsRead(server, self._member, self._losses, {} if afresh else account.counts)
             begin = read.counted(begin, heads, groups)
         was_no_ack = begin.no_ack and afresh and not self._no_ack
         if self._no_ack:
@@ -93,14 +98,14 @@ class GroupReconciler:
         if was_no_ack:
             self._require_none_above(server, begin, groups)
         bookmarks = {} if afresh and (self._no_ack or was_no_ack) else memory.bookmarks if self._no_ack else None
-        run = Run(self._member, self.account.counts, memory.ends, bookmarks, self._subscription.by_pattern)
+        run = Run(self._member, account.counts, memory.ends, bookmarks, self._subscription.by_pattern)
         findings = self._diagnose(server, Snapshot(heads, groups, memory.marks), begin, run).findings
         repair = Repair(begin)
         if findings:
             self._losses.report(*findings)
             repair = repair_of(findings, begin, self._losses.allowed)
             heads, groups = self._carry_out(server, repair, heads, groups)
-            self._remember_moves(begin, repair)
+            account, moved = account.forget(repair.forgotten), {**moved, **_moves(begin, repair)}
             begin = repair.begin
         states = {stream: state for stream, state in groups.items() if state is not None}
         unknown = [stream for stream, state in states.items() if not state.known]
@@ -110,7 +115,7 @@ class GroupReconciler:
             states = self._bookmarks(states, begin.positions)
         elif was_no_ack:
             states = self._delivering(server, begin, states)
-        return Reconciled(begin, heads, states, repair.unmarked, repair.covered)
+        return Reconciled(begin, heads, states, account, moved, repair.unmarked, repair.covered)
 
     @staticmethod
     def _diagnose(server: Server, snapshot: Snapshot, begin: Offset, run: Run) -> Diagnosis:
@@ -132,7 +137,6 @@ class GroupReconciler:
         groups: Mapping[str, GroupState | None],
     ) -> tuple[dict[str, StreamState], dict[str, GroupState | None]]:
         """Bring streams and groups to where the checkpoint stands then. Returns them as they are."""
-        self.account.forget(repair.forgotten)
         heads = {stream: head for stream, head in heads.items() if stream not in repair.left}
         groups = {stream: state for stream, state in groups.items() if stream not in repair.left}
         create_groups_at(server, self._member, repair.created)
@@ -142,20 +146,6 @@ class GroupReconciler:
             heads, groups = fetch_state(server, self._member, list(groups), heads)
             require_groups(server, self._member, heads, groups)
         return heads, groups
-
-    def as_moved(self, begin: Offset) -> Offset:
-        """The checkpoint, with the positions that this run goes on from (failOnDataLoss=false)."""
-        for stream, (was, now) in self._moved.items():
-            begin = begin.at(stream, now) if begin[stream] == was else begin
-        return begin
-
-    def _remember_moves(self, begin: Offset, repair: Repair) -> None:
-        """Where the query goes on elsewhere than at the checkpoint."""
-        self._moved |= {
-            stream: (begin[stream], position)
-            for stream, position in repair.begin.positions.items()
-            if position != begin[stream]
-        }
 
     @staticmethod
     def _bookmarks(states: Mapping[str, GroupState], positions: Mapping[str, StreamId]) -> dict[str, GroupState]:
@@ -213,19 +203,28 @@ class GroupReconciler:
         states = {stream: state for stream, state in groups.items() if state is not None}
         return heads, self._bookmarks(states, {}) if self._no_ack else states
 
-    def explain(self, server: Server, begin: Offset, snapshot: Snapshot) -> None:
-        """Find out why groups stand above the checkpoint (diagnosis.explain). Raises DataLossError if entries are
-        passed over and that is not allowed."""
-        run = Run(self._member, self.account.counts)
+    def explain(
+        self, server: Server, begin: Offset, snapshot: Snapshot, account: Account
+    ) -> tuple[Account, Mapping[str, StreamId]]:
+        """Find out why groups stand above the checkpoint (diagnosis.explain). Returns the account then, and up to where
+        the query goes on without what nobody was given. Raises DataLossError if that is not allowed."""
+        run = Run(self._member, account.counts)
         asked = [one.stream for one in explain(snapshot, begin, run).questions]
         if not asked:
-            return
+            return account, {}
         findings = explain(snapshot, begin, run, self._pending(server, asked)).findings
         self._losses.report(*findings)
         repair = repair_of(findings, begin, self._losses.allowed)
-        for stream in repair.shared:
-            self.account.share(stream)
-        self._passed |= repair.passed
+        return account.share(repair.shared), repair.passed
+
+    def held_against(
+        self, server: Server, begin: Offset, snapshot: Snapshot, above: Mapping[str, int] | None, account: Account
+    ) -> Account:
+        """The account, when the streams are held against it (see there). Raises DataLossError."""
+        ask = partial(count_read, server)
+        account, lost = account.held(begin, snapshot, above, self._member, self._subscription.made, ask)
+        self._losses.report(*lost)
+        return account
 
     def _pending(self, server: Server, streams: Sequence[str]) -> dict[str, Evidence]:
         """What is pending in each group, for anybody."""
@@ -238,9 +237,25 @@ class GroupReconciler:
             found[command[1]] = Evidence(pending=reply[0], last_pending=last)
         return found
 
-    def past_what_was_passed_over(self, begin: Offset, states: Mapping[str, GroupState]) -> Offset:
-        """The checkpoint behind what this run has accepted not to read, of streams with nothing pending for us."""
-        for stream, position in self._passed.items():
-            if stream in states and not states[stream].ours and begin[stream] < position:
-                begin = begin.at(stream, position)
-        return begin
+
+def as_moved(begin: Offset, moved: Moves) -> Offset:
+    """The checkpoint, with the positions that the run goes on from (failOnDataLoss=false)."""
+    for stream, (was, now) in moved.items():
+        begin = begin.at(stream, now) if begin[stream] == was else begin
+    return begin
+
+
+def _moves(begin: Offset, repair: Repair) -> Moves:
+    """Where the query goes on elsewhere than at the checkpoint."""
+    positions = repair.begin.positions
+    return {stream: (begin[stream], now) for stream, now in positions.items() if now != begin[stream]}
+
+
+def past_what_was_passed_over(
+    begin: Offset, passed: Mapping[str, StreamId], states: Mapping[str, GroupState]
+) -> Offset:
+    """The checkpoint behind what the run has accepted not to read, of streams with nothing pending for us."""
+    for stream, position in passed.items():
+        if stream in states and not states[stream].ours and begin[stream] < position:
+            begin = begin.at(stream, position)
+    return begin

@@ -18,19 +18,18 @@ from typing import Protocol
 
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.batch.batch_ends import Course
 from spark_streams.source.entry_range import EntryRange, per_stream
-from spark_streams.source.group.loss_account import LossAccount
+from spark_streams.source.group.data_loss import DataLoss
+from spark_streams.source.group.finding import Finding
 from spark_streams.source.microbatch.next_ranges import NextRanges
 from spark_streams.source.microbatch.prefetch import Ahead, Prefetch
-from spark_streams.source.microbatch.query_state import QueryState
+from spark_streams.source.microbatch.query_state import QueryState, RunState
 from spark_streams.source.microbatch.reserve import Reserving
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import Claims
 from spark_streams.source.recovery.claim_consumers import claim_consumer
 from spark_streams.source.recovery.poison_batch import PoisonBatch
-from spark_streams.source.recovery.poison_record import Remembered
 from spark_streams.source.room import Room, take_in_parts
 from spark_streams.wire.server import Server
 
@@ -39,13 +38,12 @@ from spark_streams.wire.server import Server
 class BatchContents:
     """claimed: per stream, the consumers that hold entries of the batch (claims, or one piece); ranges: what is pending
     for our own consumer; new: those of the ranges that this trigger has reserved, None where a piece or what a crash
-    left comes first. remembered, courses: what the run knows then (RunState)."""
+    left comes first. run: what the run knows then."""
 
     claimed: Mapping[str, Sequence[Claimed]]
     ranges: list[EntryRange] = field(default_factory=list)
     new: list[EntryRange] | None = None
-    remembered: Remembered = field(default_factory=Remembered)
-    courses: Mapping[str, Course] = field(default_factory=dict)
+    run: RunState = field(default_factory=RunState)
 
     def __bool__(self) -> bool:
         return bool(self.claimed or self.ranges)
@@ -80,8 +78,9 @@ class Pieces:
     state: QueryState
 
     def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
-        piece, remembered = self.poison.next_piece(server, self.state.groups, self.state.logged, found.remembered)
-        found = replace(found, remembered=remembered)
+        state, run = self.state, found.run
+        piece, remembered = self.poison.next_piece(server, state.groups, state.logged, run.remembered)
+        found = replace(found, run=replace(run, remembered=remembered))
         return replace(found, claimed=piece, new=None) if piece else found, wish.room
 
 
@@ -142,7 +141,7 @@ class New:
     while pieces wait; None: all."""
 
     how: Reserving
-    account: LossAccount
+    losses: DataLoss
     state: QueryState
     options: SourceOptions
     part_of: Callable[[int, int | None], int] | None
@@ -160,18 +159,22 @@ class New:
             room = room.at_most(self.part_of(waiting, room.entries))
         how: Reserving | NextRanges = self.how
         if self.options.no_ack:
-            how = NextRanges(admission, self.options.ordered, self.how.limits, found.courses)
+            how = NextRanges(admission, self.options.ordered, self.how.limits, found.run.courses)
         new: list[EntryRange] = []
+        account, lost = found.run.account, list[Finding]()
         while backlog:
             reserved, _ = how.new_entries(server, state.heads, state.groups, backlog, room, wish.turn)
-            self.account.reserved(state.heads, state.groups, reserved)
+            account, some = account.reserved(state.heads, state.groups, reserved, self.how.member)
+            lost += some
             new = reserved.ranges
             if new or not reserved.states:
                 break
             # What these streams had was deleted, or others were faster: streams that had no share are tried.
             backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
-        courses = how.courses if isinstance(how, NextRanges) else found.courses
-        return replace(found, ranges=found.ranges + new, new=new, courses=courses), room
+        self.losses.report(*lost)  # last: then nothing counts them a second time
+        courses = how.courses if isinstance(how, NextRanges) else found.run.courses
+        run = replace(found.run, account=account, courses=courses)
+        return replace(found, ranges=found.ranges + new, new=new, run=run), room
 
 
 class ContentsChooser:
@@ -180,29 +183,28 @@ class ContentsChooser:
     def __init__(
         self,
         options: SourceOptions,
-        account: LossAccount,
+        losses: DataLoss,
         poison: PoisonBatch,
         claims: Claims,
         reserving: Reserving,
     ) -> None:
         self._options = options
-        self._account = account
+        self._losses = losses
         self._poison = poison
         self._claims = claims
         self._reserving = reserving
 
     def choose(self, server: Server, state: QueryState, wish: Wish) -> BatchContents:
         """What there is room for; empty where there is nothing to read. Raises as the sources do."""
-        found = BatchContents({}, [], [], state.run.remembered, state.run.courses)
+        found = BatchContents({}, [], [], state.run)
         for source in self._present(state):
             found, room = source.take(server, found, wish)
             wish = replace(wish, room=room)
             if found.new is None:
                 return found
-        found, _ = self._new(state, found.remembered).take(server, found, wish)
-        if found or not found.remembered.may_hold:
-            return found
-        return replace(found, claimed=self._poison.last_resort(found.remembered))
+        found, _ = self._new(state, found.run).take(server, found, wish)
+        known = found.run.remembered
+        return found if found or not known.may_hold else replace(found, claimed=self._poison.last_resort(known))
 
     def _present(self, state: QueryState) -> list[Source]:
         """The sources that may have something and come before what is new."""
@@ -218,11 +220,11 @@ class ContentsChooser:
             found.append(LeftByACrash(self._reserving, left, state.begin))
         return found
 
-    def _new(self, state: QueryState, remembered: Remembered) -> New:
+    def _new(self, state: QueryState, run: RunState) -> New:
         """While pieces wait for others to be committed, a batch has a part of what is new."""
-        holds_pieces = remembered.may_hold and remembered.holds_some
+        holds_pieces = run.remembered.may_hold and run.remembered.holds_some
         part_of = self._poison.share_of if holds_pieces else None
-        return New(self._reserving, self._account, state, self._options, part_of)
+        return New(self._reserving, self._losses, state, self._options, part_of)
 
     def claimed_ranges(self, server: Server, claimed: Mapping[str, Sequence[Claimed]]) -> list[EntryRange]:
         """The ranges of what these consumers hold. Raises DataLossError where they hold less by now."""

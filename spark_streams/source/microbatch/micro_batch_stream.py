@@ -26,10 +26,9 @@ from spark_streams.source.group.counting_server import refuse_where_nothing_is_c
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.eviction_policy import refuse_where_keys_are_needed
 from spark_streams.source.group.finding import Finding, Kind
-from spark_streams.source.group.group_reconciler import GroupReconciler
+from spark_streams.source.group.group_reconciler import GroupReconciler, as_moved
 from spark_streams.source.group.group_state import fetch_state, require_groups
 from spark_streams.source.group.initial_position import first_positions
-from spark_streams.source.group.loss_account import LossAccount
 from spark_streams.source.group.messages import Place
 from spark_streams.source.group.older_positions import with_older_positions
 from spark_streams.source.group.rows_read import RowsRead
@@ -101,16 +100,16 @@ class MicroBatchStream:
         place = Place(Membership((), options.group, options.consumer), str(options.address), options.address.forgets)
         losses = self._losses = DataLoss(not options.fail_on_data_loss, place, self.counters.lost)
         subscription = self._subscription = Subscription(options, now, limits)
-        groups = self._groups = GroupReconciler(losses, subscription, LossAccount(losses, subscription), options.no_ack)
+        groups = GroupReconciler(losses, subscription, options.no_ack)
         poison = self._poison = PoisonBatch(options.max_deliveries, self.member, self._dead_letter, losses, limits)
         removing = self._removing = Removing(options, subscription.retries, now, limits)
         acks = self._acknowledging = Acknowledging(options, self.member, losses, self.counters, removing, limits)
         admission = self._admission = Admission(options, now, first_at_once)
         claims = Claims(options, subscription, losses, self.counters, self._dead_letter, limits)
         reserving = Reserving(self.member, admission, limits)
-        contents = ContentsChooser(options, groups.account, poison, claims, reserving)
+        contents = ContentsChooser(options, losses, poison, claims, reserving)
         observer = self._observer = Observer(options, subscription, groups, acks, admission, limits)
-        self._trigger = Trigger(options, observer, groups, contents, acks, losses)
+        self._trigger = Trigger(options, observer, contents, acks, losses)
         self._idle = Idle(options.address, now, limits)
         self._is_idle = False
         self._current: CurrentBatch | None = None
@@ -175,9 +174,6 @@ class MicroBatchStream:
             return None
         if batch.end.held:
             self._admission.made()
-        if self._losses.unlogged:
-            self._losses.logged()
-            self._groups.account.logged()
         self._current = batch
         return batch.end
 
@@ -217,7 +213,8 @@ class MicroBatchStream:
         self._check_owner(end)
         if self._is_idle:
             self._idle.batch_ran()
-        end = self._groups.as_moved(end)  # a stream that was made anew may have lower IDs: they are not of this batch
+        # A stream that was made anew may have lower IDs: they are not of this batch.
+        end = as_moved(end, self._run.moved)
         if self._run.acknowledged.covers(end):
             return
         try:
@@ -286,13 +283,17 @@ class MicroBatchStream:
         self, server: Server, begin: Offset, most: int | None, run: RunState
     ) -> tuple[CurrentBatch | None, RunState]:
         """Run a trigger, and begin what is done beside the tasks."""
-        found = self._trigger.next(server, begin, most, self._settled(run))
+        found = self._trigger.next(server, begin, most, self._settled(run), self._keep)
         for job in found.jobs:
             self.worker.submit(job)
         if found.ahead is not None:
             self._ahead = self.worker.submit(found.ahead.work)
         self._heads = found.run.heads
         return None if found.end is None else CurrentBatch(found.end, found.ranges, is_new=True), found.run
+
+    def _keep(self, run: RunState) -> None:
+        """What is left of what a trigger knows by now, if the rest of it fails."""
+        self._run = run.forgotten()
 
     def _settled(self, run: RunState) -> RunState:
         """What this run knows once all is finished that was begun beside the tasks."""

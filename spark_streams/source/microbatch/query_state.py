@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.batch.batch_ends import Course
+from spark_streams.source.group.account import Account
 from spark_streams.source.group.bookmarks import are_moved, bookmarks_of
 from spark_streams.source.group.commit_marks import Marks
-from spark_streams.source.group.group_reconciler import GroupReconciler, Memory
+from spark_streams.source.group.group_reconciler import GroupReconciler, Memory, Moves
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.group.older_positions import forget_older_positions, with_older_positions
 from spark_streams.source.group.snapshot import Snapshot
@@ -42,8 +43,9 @@ class RunState:
 
     heads: the streams at the last trigger; stands: where the groups must stand; acknowledged: what is; ahead: what was
     reserved for the next batch; remembered: batches and pieces that killed the query; courses: what is planned of
-    streams that nobody delivers (noAck); others_have_pending: other consumers of the groups have entries that are not
-    acknowledged; older_at: the token of a checkpoint that older versions kept positions beside.
+    streams that nobody delivers (noAck); account: how many entries the streams have had; moved, passed: where the query
+    goes on elsewhere than at its checkpoint (group_reconciler); others_have_pending: other consumers of the groups have
+    entries that are not acknowledged; older_at: the token of a checkpoint that older versions kept positions beside.
     """
 
     is_known: bool = True
@@ -53,6 +55,9 @@ class RunState:
     ahead: Ahead | None = None
     remembered: Remembered = field(default_factory=Remembered)
     courses: Mapping[str, Course] = field(default_factory=dict)
+    account: Account = field(default_factory=Account)
+    moved: Moves = field(default_factory=dict)
+    passed: Mapping[str, StreamId] = field(default_factory=dict)
     others_have_pending: bool = False
     older_at: str | None = None
 
@@ -62,10 +67,11 @@ class RunState:
         return cls(is_known=False)
 
     def forgotten(self) -> RunState:
-        """Nothing is known of the server any more. The batch that tasks of this run may be reading is still held until
-        it is committed (at-most-once): that depends on no server."""
-        marks = Marks(in_flight=self.acknowledged.marks.in_flight)
-        return replace(RunState.unknown(), acknowledged=Acknowledged(marks=marks))
+        """Nothing is known of the server any more, but what depends on no server: the batch that tasks of this run may
+        be reading is held until it is committed (at-most-once); and what was accepted and counted as lost is not lost
+        once more."""
+        kept = Acknowledged(marks=Marks(in_flight=self.acknowledged.marks.in_flight))
+        return RunState(False, acknowledged=kept, account=self.account, moved=self.moved, passed=self.passed)
 
 
 @dataclass(frozen=True)
@@ -113,14 +119,16 @@ class Observer:
         self._admission = admission
         self._limits = limits
 
-    def state_at(self, server: Server, begin: Offset, run: RunState) -> QueryState:
-        """The query at a trigger that begins with this checkpoint. run: what is known of it. Raises StreamStateError
-        and ServerError, each with what to do."""
+    def state_at(self, server: Server, begin: Offset, run: RunState, keep: Callable[[RunState], None]) -> QueryState:
+        """The query at a trigger that begins with this checkpoint. run: what is known of it; keep: see Trigger.next.
+        Raises StreamStateError and ServerError, each with what to do."""
         look = self._admission.until is None
         streams = self._subscription.of(server, begin, look, at_once=not run.is_known)
         logged, run = self._checkpoint(server, begin, streams, run)
         found = self._groups.reconciled(server, logged, streams, self._memory(run))
         begin, heads, groups = found.begin, found.heads, found.groups
+        run = replace(run, account=found.account, moved=found.moved)
+        keep(run)
         if found.unmarked:
             marks = run.acknowledged.marks.without(found.unmarked)
             run = replace(run, acknowledged=replace(run.acknowledged, marks=marks))
@@ -135,12 +143,13 @@ class Observer:
             run = replace(run, acknowledged=replace(run.acknowledged, bookmarks=bookmarks_of(groups)))
         above: dict[str, int] | None = None
         if not is_as_left:
-            heads, groups, run = self._ask_what_is_left(server, begin, heads, groups, run)
+            heads, groups, run = self._ask_what_is_left(server, begin, Snapshot(heads, groups), run, keep)
             unacknowledged = {}
             above = {} if self._no_ack else {stream: state.ours for stream, state in groups.items()}
         elif run.ahead is not None:
-            self._groups.account.took(run.ahead.ranges)
-        self._groups.account.hold(server, begin, heads, groups, above)
+            run = replace(run, account=run.account.took(run.ahead.ranges))
+        account = self._groups.held_against(server, begin, Snapshot(heads, groups), above, run.account)
+        run, groups = replace(run, account=account), account.told(groups)
         return QueryState(logged, begin, heads, groups, unacknowledged, above, run)
 
     def _checkpoint(
@@ -169,7 +178,7 @@ class Observer:
         """What the groups are held against."""
         known = run.acknowledged
         ends = {} if run.ahead is None else run.ahead.ends()
-        return Memory(run.heads, known.marks.of, ends, known.bookmarks or {}, run.is_known)
+        return Memory(run.heads, known.marks.of, ends, known.bookmarks or {}, run.account, run.moved, run.is_known)
 
     def _unacknowledged(self, begin: Offset, run: RunState) -> dict[str, int]:
         """Entries of the batch up to `begin` that are pending still, as far as that is known."""
@@ -202,14 +211,15 @@ class Observer:
         self,
         server: Server,
         begin: Offset,
-        heads: Mapping[str, StreamState],
-        groups: Mapping[str, GroupState],
+        snapshot: Snapshot,
         run: RunState,
+        keep: Callable[[RunState], None],
     ) -> tuple[Mapping[str, StreamState], dict[str, GroupState], RunState]:
         """The streams and groups as they are, when what the checkpoint has is acknowledged and what others have done to
         our entries is known; and what the run knows then. Raises DataLossError where entries were passed over and that
         is not allowed."""
-        member, marks, streams = self._subscription.member, self._acknowledging.marks, list(groups)
+        heads, streams = snapshot.heads, list(snapshot.groups)
+        member, marks = self._subscription.member, self._acknowledging.marks
         if run.is_known and not marks.are_there(server, run.acknowledged.marks):
             # The server came back from an older state, without our noticing.
             known = run.acknowledged
@@ -220,7 +230,9 @@ class Observer:
         marked = run.acknowledged.marks
         given = {stream: marked.given(stream) for stream in streams}
         if not self._no_ack:  # before anything is acknowledged: that writes the marks that are gone
-            self._groups.explain(server, begin, Snapshot(heads, groups, marked.of))
+            account, passed = self._groups.explain(server, begin, replace(snapshot, marks=marked.of), run.account)
+            run = replace(run, account=account, passed={**run.passed, **passed})
+            keep(run)
         acknowledged = self._acknowledging.now(server, begin, run.acknowledged)
         heads, found = self._groups.now(server, streams, heads)
         # What is pending above a group that was set back will be delivered again: it must not be pending twice.
@@ -238,5 +250,5 @@ class Observer:
                 delete_empty_consumers(server, member, found)
             # At most once: entries that a crash has kept from being read are given up, and are no loss.
             given_up = [s for s in streams if given[s] > begin[s] and found[s].last_delivered > begin[s]]
-            self._groups.account.forget(given_up)
+            run = replace(run, account=run.account.forget(given_up))
         return heads, found, replace(run, acknowledged=acknowledged, ahead=None)

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_count import Count
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.group_reconciler import GroupReconciler
-from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.group.group_reconciler import past_what_was_passed_over
 from spark_streams.source.microbatch.acknowledge import Acknowledged, Acknowledging
 from spark_streams.source.microbatch.background import Job
 from spark_streams.source.microbatch.batch_contents import BatchContents, ContentsChooser, Wish
@@ -44,38 +43,41 @@ class Trigger:
         self,
         options: SourceOptions,
         observer: Observer,
-        groups: GroupReconciler,
         contents: ContentsChooser,
         acknowledging: Acknowledging,
         losses: DataLoss,
     ) -> None:
         self._options = options
         self._observer = observer
-        self._groups = groups
         self._contents = contents
         self._acknowledging = acknowledging
         self._losses = losses
         self._room = Room.of_options(options)
         self._turn = 0
 
-    def next(self, server: Server, begin: Offset, most: int | None, run: RunState) -> Triggered:
+    def next(
+        self, server: Server, begin: Offset, most: int | None, run: RunState, keep: Callable[[RunState], None]
+    ) -> Triggered:
         """The next batch, of at most `most` entries. If there is nothing to read, `begin` is acknowledged before this
-        returns. begin: it is in Spark's commit log (docs/facts.md, S4); run: what is known.
+        returns. begin: it is in Spark's commit log (docs/facts.md, S4); run: what is known; keep: called with it when
+        losses were counted or the query goes on elsewhere, for the case that the rest of the trigger fails.
 
         A batch of no entries is made if losses were counted that the checkpoint does not have yet."""
-        state = self._observer.state_at(server, begin, run)
+        state = self._observer.state_at(server, begin, run, keep)
+        keep(state.run)
         known = state.run.acknowledged
         if self._is_at_most_once:
             known = self._acknowledging.hold(server, [s for s in state.groups if s not in begin.positions], known)
         self._turn += 1
         wish = Wish(secrets.token_hex(6), self._room.at_most(most), self._turn)
         contents = self._contents.choose(server, state, wish)
+        keep(contents.run)
         if not contents:
             if not known.covers(state.begin):
                 known = self._acknowledging.now(server, state.begin, known)
             else:
                 self._acknowledging.idle(server, state.begin)
-            losses = self._batch_of_losses(state, wish.token)
+            losses = self._batch_of_losses(state, contents, wish.token)
             return Triggered(losses, self._remembered(state, contents, known))
         end, ranges = self._end(state, contents, wish.token), contents.ranges
         if contents.claimed:
@@ -86,39 +88,40 @@ class Trigger:
         if not known.covers(state.begin):
             known, jobs = self._acknowledging.begin(server, state.begin, known)
         ahead = self._contents.ahead(state, contents, replace(wish, turn=self._turn + 1))
-        end = end.with_lost(self._losses.unlogged)  # also what was found missing since the batch was chosen
+        end = end.with_lost(self._losses.logged())  # also what was found missing since the batch was chosen
         return Triggered(end, self._remembered(state, contents, known), ranges, jobs, ahead)
 
     @property
     def _is_at_most_once(self) -> bool:
         return self._options.delivery == "at-most-once"
 
-    def _batch_of_losses(self, state: QueryState, token: str) -> Offset | None:
+    def _batch_of_losses(self, state: QueryState, contents: BatchContents, token: str) -> Offset | None:
         """The end of a batch of no entries, if the checkpoint is to remember what was passed over
         (failOnDataLoss=false): without it each start of the query would find the same losses. The trigger after it has
         none: it makes no other one."""
-        begin = self._groups.past_what_was_passed_over(state.begin, state.groups)
+        begin = past_what_was_passed_over(state.begin, contents.run.passed, state.groups)
         if not self._losses.unlogged and (begin.positions == state.logged.positions or not self._losses.allowed):
             return None
-        end = self._end(replace(state, begin=begin), BatchContents({}), token)
-        return end.with_lost(self._losses.unlogged)
+        nothing = BatchContents({}, run=contents.run)
+        return self._end(replace(state, begin=begin), nothing, token).with_lost(self._losses.logged())
 
     def _end(self, state: QueryState, contents: BatchContents, token: str) -> Offset:
-        counts = self._groups.account.at_checkpoint(_remaining(state.above, contents))
+        counts = contents.run.account.at_checkpoint(_remaining(state.above, contents))
         return end_of_batch(state.begin, contents, token, counts, self._options)
 
     def _remembered(self, state: QueryState, contents: BatchContents, known: Acknowledged) -> RunState:
         """What the run knows when the trigger is over: the groups stand behind what it has reserved."""
-        groups: Mapping[str, GroupState] = state.groups
+        groups = state.groups
         stands = {stream: group.last_delivered for stream, group in groups.items()}
-        return RunState(
+        return replace(
+            contents.run,
+            is_known=True,
             heads=state.heads,
             stands=stands | {entries.stream: entries.last for entries in contents.new or ()},
             acknowledged=known,
-            remembered=contents.remembered,
-            courses=contents.courses,
+            ahead=None,
+            account=contents.run.account.logged(),
             others_have_pending=any(other.pending for group in groups.values() for other in group.others),
-            older_at=state.run.older_at,
         )
 
 
