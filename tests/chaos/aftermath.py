@@ -24,7 +24,7 @@ from tests.chaos.scene import Outcome, Scene
 LENIENT = {"failOnDataLoss": "false"}
 SECONDS = 20.0  # until a query that runs must have read all that it can
 _RUNS = 4  # that are put right, before the query counts as lost
-_BELOW = re.compile(r"stream '([^']+)' stands at \S+, below the checkpoint's (\d+-\d+)")
+_BELOW = re.compile(r"stream '([^']+)' is at \S+, below the checkpoint's (\d+-\d+)")
 
 
 def live_on(scene: Scene, query: Query, running: StreamingQuery | None, foreign: Collection[str] = ()) -> Aftermath:

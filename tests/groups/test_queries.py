@@ -368,7 +368,7 @@ def test_after_its_consumer_was_deleted(query: Query, client: redis.Redis, said:
     assert client.keys("rstream:*") == []
     if held and query.third is None:
         assert "it stops (RSTREAM_DATA_LOSS)" in told["then"][0]
-        with pytest.raises(DataLossError, match="no longer knows consumer 'spark'"):
+        with pytest.raises(DataLossError, match="no longer has consumer 'spark'"):
             query.again()
         assert query.again(**LENIENT) == list(range(20, 50))
     else:

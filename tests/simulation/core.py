@@ -424,7 +424,7 @@ def _is_beyond_counting(world: World) -> bool:
 
 def _is_counted(finding: Finding, lenient: bool) -> bool:
     acts = remedy_of(finding, lenient).acts
-    return Act.PASS in acts or (Act.COUNT in acts and finding.lost != 0)
+    return Act.SKIP_TO in acts or (Act.COUNT in acts and finding.lost != 0)
 
 
 def _number(position: StreamId) -> int:

@@ -86,7 +86,7 @@ def test_at_most_once_counts_what_stopped_it(server: Server, client: redis.Redis
     assert read(one, start, end) == [0]
     client.xdel("s", ids[1])
     add(client, 1, first=2)
-    with pytest.raises(DataLossError, match="1 entries above"):
+    with pytest.raises(DataLossError, match="1 entry above"):
         reader(server, **options).latestOffset(end, ALL)
     again = reader(server, **options, **LENIENT)
     assert drain(again, at=end) == [[2]]

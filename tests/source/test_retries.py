@@ -485,7 +485,7 @@ def test_what_has_come_back_and_is_gone_is_named(server: Server, client: redis.R
     rows(one, end, batch)
     client.delete(BACK)  # with the entries of this batch
     again = reader(server, **TWICE)
-    with pytest.raises(RStreamError, match=r"rstream:returned:\{s\}:g.* is gone"):
+    with pytest.raises(RStreamError, match=r"rstream:returned:\{s\}:g.* is missing"):
         again.latestOffset(batch, ALL)
 
 

@@ -103,7 +103,9 @@ def test_a_checkpoint_that_was_rolled_back_reads_again_or_says_so(
     if gone == "an older copy":
         shutil.rmtree(checkpoint)
         shutil.copytree(copy, checkpoint)
-        with pytest.raises(StreamingQueryException, match="RSTREAM_DATA_LOSS.* it is an older copy of the checkpoint"):
+        with pytest.raises(
+            StreamingQueryException, match="RSTREAM_DATA_LOSS.* This is an older copy of the checkpoint"
+        ):
             run(frame, tmp_path)
         lenient = read_stream(spark, server, "n INT", streams="s", failOnDataLoss="false")
         assert again(spark, lenient, tmp_path) == list(range(10, 30))

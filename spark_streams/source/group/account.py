@@ -237,7 +237,7 @@ def _unread(count: Count, added: int) -> int:
 
 
 def _entries_lost(stream: str, entries: int, above: StreamId) -> Finding:
-    return Finding(Kind.ENTRIES_LOST, stream, logged=above, lost=entries)
+    return Finding(Kind.ENTRIES_LOST, stream, above=above, lost=entries)
 
 
 def held_above(head: StreamState, position: StreamId) -> int | None:

@@ -29,7 +29,7 @@ from spark_streams.wire.xinfo import StreamState
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """findings: at most one of a stream, and MARK_ABOVE beside it. questions: of streams that are not decided yet."""
+    """findings: at most one of a stream, and REREAD_ASKED beside it. questions: of streams that are not decided yet."""
 
     findings: tuple[Finding, ...] = ()
     questions: tuple[Question, ...] = ()
@@ -169,7 +169,7 @@ class _One:
         """Return what is wrong; a question, if only the server can tell."""
         found: list[Finding | Question] = []
         if self.was_set_back_for_this_checkpoint:
-            found.append(self.finding(Kind.MARK_ABOVE))
+            found.append(self.finding(Kind.REREAD_ASKED))
         wrong = self._wrong()
         return found if wrong is None else [*found, wrong]
 
@@ -212,7 +212,7 @@ class _One:
         else:
             return []
         found = self.finding(kind, Start(state.last_delivered), lost)
-        return [replace(found, logged=reached if is_short else self.logged)]
+        return [replace(found, above=reached if is_short else self.logged)]
 
     def _without_group(self) -> Finding:
         if not is_another(self.head, self.logged, self.known):

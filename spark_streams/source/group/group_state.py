@@ -147,8 +147,8 @@ def missing(
     if stream_too or logged is not None:
         return error_of(finding, remedy_of(finding, lenient=False), place)
     return GroupMissingError(
-        f"{problem_of(finding, place)}; start the query again: the error then names the command that creates the group "
-        "at the checkpoint, or set failOnDataLoss=false: the query creates it there by itself"
+        f"{problem_of(finding, place)}. Start the query again: the error then names the command that creates the group "
+        "at the checkpoint. Or set failOnDataLoss=false: the query then creates it there"
     )
 
 

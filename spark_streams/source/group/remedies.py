@@ -1,12 +1,12 @@
-"""What becomes of each finding: one table. docs/data-loss.md is printed from it (`python -m
+"""What the query does about each finding: one table. docs/data-loss.md is printed from it (`python -m
 spark_streams.source.group.remedies`).
 
-A key is what is found, whether losses stop the query (`failOnDataLoss=true`), and who reads from the group.
+A key is the kind of the finding, whether losses stop the query (`failOnDataLoss=true`), and how it uses the group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
@@ -14,20 +14,21 @@ from typing import NamedTuple
 from spark_streams.errors import DataLossError, GroupMissingError, StreamStateError
 from spark_streams.source.group import messages
 from spark_streams.source.group.finding import Finding, Kind, Ownership
+from spark_streams.source.group.messages import Advice
 
 
 class Act(Enum):
-    """What the caller does with a finding that raises no error, each at the finding's `to`."""
+    """What the query does about a finding that raises no error."""
 
-    COUNT = auto()  # `lost` entries, in the log, the query's progress and the next offset
-    PUT_GROUP = auto()  # create the group there, or set it there
-    BEGIN_AT = auto()  # the query reads from there on
-    DROP_MARK = auto()  # delete the commit mark: it speaks of something else
-    FORGET = auto()  # what was counted of the stream
-    LEAVE = auto()  # read the stream no more
-    COVER_NOTES = auto()  # what tasks noted of the last batch is counted with it
-    PASS = auto()  # go on without what lies below
-    SHARE = auto()  # others read from the group
+    COUNT = auto()  # count `lost` entries: in the log, the query's progress and the next offset
+    PUT_GROUP = auto()  # create the group at `to`, or set it there
+    BEGIN_AT = auto()  # read from `to` on
+    SKIP_TO = auto()  # go on at `to`; the account counts what is skipped (ENTRIES_LOST)
+    DROP_MARK = auto()  # delete the commit mark: it belongs to another position of the group
+    FORGET = auto()  # forget how many entries of the stream were read
+    LEAVE = auto()  # stop reading the stream
+    COVER_NOTES = auto()  # `lost` includes what tasks noted as lost of the last batch: do not count that again
+    SHARE = auto()  # treat the group as shared: others have read from it
 
 
 class Strictness(Enum):
@@ -39,16 +40,13 @@ class Strictness(Enum):
 
 @dataclass(frozen=True)
 class Remedy:
-    """does: what the query does, for the docs and the log. acts: the same, for the caller. is_quiet: nobody needs to
-    know. error: raised instead; its message is the finding's problem and `advice`. short_advice: the same, for the
-    docs."""
+    """What the query does about a finding."""
 
-    does: str
+    does: str  # in words, for docs and log
     acts: frozenset[Act] = frozenset()
-    is_quiet: bool = False
-    error: type[StreamStateError] | None = None
-    advice: str = ""
-    short_advice: str = ""
+    is_quiet: bool = False  # logged as INFO: nobody needs to know
+    error: type[StreamStateError] | None = None  # raised instead; its message is the problem, then the advice
+    advice: Advice | None = None
 
 
 class Key(NamedTuple):
@@ -59,8 +57,17 @@ class Key(NamedTuple):
     ownership: Ownership
 
 
-def _stop(error: type[StreamStateError], advice: str, short_advice: str) -> Remedy:
-    return Remedy(f"stops with `{error.condition}`", error=error, advice=advice, short_advice=short_advice)
+class Row(NamedTuple):
+    """A row of docs/data-loss.md."""
+
+    kind: Kind
+    owners: Sequence[Ownership]
+    strict: Remedy
+    lenient: Remedy
+
+
+def _stop(error: type[StreamStateError], advice: Advice) -> Remedy:
+    return Remedy(f"stops with `{error.condition}`", error=error, advice=advice)
 
 
 def _go_on(does: str, *acts: Act) -> Remedy:
@@ -71,150 +78,160 @@ def _quietly(does: str, *acts: Act) -> Remedy:
     return Remedy(does, frozenset(acts), is_quiet=True)
 
 
-_THE_CHECKPOINT_COUNTS = _quietly("goes on from the checkpoint; the next commit sets the group")
+def _same(kind: Kind, owners: Sequence[Ownership], remedy: Remedy) -> Row:
+    """A row for a finding that failOnDataLoss makes no difference for."""
+    return Row(kind, owners, remedy, remedy)
+
+
+_ANY = tuple(Ownership)
+_EXCLUSIVE, _SHARED = (Ownership.EXCLUSIVE,), (Ownership.SHARED,)
+_NOT_SHARED = (Ownership.EXCLUSIVE, Ownership.BOOKMARK)
+
 _BEGIN_ANEW = _go_on(
     "counts the entries that it had not read, and reads what the stream holds now",
     *(Act.COUNT, Act.FORGET, Act.PUT_GROUP, Act.BEGIN_AT, Act.DROP_MARK),
 )
-_BEGIN_WHERE_IT_STANDS = _go_on(
-    "counts the entries that it had not read, and goes on where the group stands",
-    *(Act.COUNT, Act.FORGET, Act.BEGIN_AT, Act.DROP_MARK),
+_SET_TO_CHECKPOINT = _go_on("sets the group to the checkpoint: nothing is lost", Act.PUT_GROUP, Act.DROP_MARK)
+_READ_AGAIN = _go_on(
+    "sets the group back to the checkpoint, and reads the entries in between again", Act.PUT_GROUP, Act.DROP_MARK
 )
-_SET_TO_CHECKPOINT = _go_on("sets the group to the checkpoint", Act.PUT_GROUP, Act.DROP_MARK)
-_RESTORED = _go_on(
-    "counts the entries that are gone, and goes on with what is there",
-    *(Act.COUNT, Act.COVER_NOTES, Act.FORGET, Act.PUT_GROUP, Act.BEGIN_AT, Act.DROP_MARK),
-)
-_USE_LATER_CHECKPOINT = "Start it with the checkpoint that was used last, or set the group back"
-_SET_GROUP_BACK = "Set the group back"
-_KEEP_LONGER = "Keep the stream longer, or accept the loss"
-_LATER_ALONE = _stop(DataLossError, messages.LATER_COPY + messages.LENIENT_ALONE, _USE_LATER_CHECKPOINT)
-_RESTORED_STOPS = _stop(
-    DataLossError, messages.READ_BEFORE, "Restore the server from a newer backup, or accept the loss"
-)
-_SHARED_STOPS = _stop(StreamStateError, messages.SHARED_BEHIND, "Let the other consumer read up to the checkpoint")
+_SKIP = _go_on("counts the entries in between, and goes on at the group's position", Act.SKIP_TO)
+_COUNT = _go_on("counts them, and goes on", Act.COUNT)
 
-
-def _any(strict: Remedy, lenient: Remedy) -> dict[Ownership, tuple[Remedy, Remedy]]:
-    """The same whoever reads from the group."""
-    return dict.fromkeys(Ownership, (strict, lenient))
-
-
-def _each(
-    exclusive: tuple[Remedy, Remedy], shared: tuple[Remedy, Remedy], bookmark: tuple[Remedy, Remedy]
-) -> dict[Ownership, tuple[Remedy, Remedy]]:
-    return {Ownership.EXCLUSIVE: exclusive, Ownership.SHARED: shared, Ownership.BOOKMARK: bookmark}
-
-
-_COUNTS = _go_on("counts them, and goes on", Act.COUNT)
-_PASS = _go_on("counts what lies between, and goes on where the group stands", Act.PASS)
-_OTHERS = (_quietly("goes on: others may have read it", Act.SHARE),) * 2
-_CHECKPOINT = (_THE_CHECKPOINT_COUNTS,) * 2
-_GONE = _stop(DataLossError, messages.RESTORE, "Restore the stream from a backup, or accept the loss")
-# Strict, then lenient.
-_ROWS: Mapping[Kind, Mapping[Ownership, tuple[Remedy, Remedy]]] = {
-    Kind.STREAM_LEFT: _any(*[_go_on("reads the stream no more", Act.COUNT, Act.FORGET, Act.LEAVE)] * 2),
-    Kind.PATTERN_STREAM_GONE: _any(
-        _GONE,
-        _go_on(
-            "counts the entries that it had not read, and reads the stream no more", Act.COUNT, Act.FORGET, Act.LEAVE
+SECTIONS: Mapping[str, Sequence[Row]] = {
+    "The stream or its group is missing": [
+        _same(Kind.STREAM_LEFT, _ANY, _go_on("stops reading the stream", Act.FORGET, Act.LEAVE)),
+        Row(
+            Kind.PATTERN_STREAM_GONE,
+            _ANY,
+            _stop(DataLossError, messages.RESTORE_STREAM),
+            _go_on(
+                "counts the entries that it had not read, and stops reading the stream",
+                *(Act.COUNT, Act.FORGET, Act.LEAVE),
+            ),
         ),
-    ),
-    Kind.STREAM_GONE: _any(_GONE, _BEGIN_ANEW),
-    Kind.STREAM_REPLACED: _each((_GONE, _BEGIN_ANEW), (_GONE, _BEGIN_WHERE_IT_STANDS), (_GONE, _BEGIN_ANEW)),
-    Kind.GROUP_GONE: _any(
-        _stop(GroupMissingError, messages.CREATE, "Create the group at the checkpoint"),
-        _go_on("creates the group at the checkpoint", Act.PUT_GROUP, Act.DROP_MARK),
-    ),
-    Kind.SERVER_RESTORED: _each(
-        (_RESTORED_STOPS, _RESTORED),
-        (_SHARED_STOPS, _SHARED_STOPS),
-        (_RESTORED_STOPS, _RESTORED),
-    ),
-    Kind.DELIVERIES_LOST: _each(
-        (_go_on("sets the group to the checkpoint; nothing is lost", Act.PUT_GROUP),) * 2,
-        (_SHARED_STOPS, _SHARED_STOPS),
-        _CHECKPOINT,
-    ),
-    Kind.GROUP_BEHIND: _each(
-        (_stop(StreamStateError, messages.BEHIND, "Set the group to the checkpoint"), _SET_TO_CHECKPOINT),
-        (_SHARED_STOPS, _SHARED_STOPS),
-        _CHECKPOINT,
-    ),
-    Kind.CHECKPOINT_OLDER: _each(
-        (_LATER_ALONE, _SET_TO_CHECKPOINT),
-        (
-            _stop(DataLossError, messages.LATER_COPY + messages.LENIENT_SHARED, _USE_LATER_CHECKPOINT),
-            _go_on("counts a loss, and goes on after what was committed", Act.COUNT, Act.BEGIN_AT),
+        Row(Kind.STREAM_GONE, _ANY, _stop(DataLossError, messages.RESTORE_STREAM), _BEGIN_ANEW),
+        Row(Kind.STREAM_REPLACED, _NOT_SHARED, _stop(DataLossError, messages.RESTORE_STREAM), _BEGIN_ANEW),
+        Row(
+            Kind.STREAM_REPLACED,
+            _SHARED,
+            _stop(DataLossError, messages.RESTORE_STREAM),
+            _go_on(
+                "counts the entries that it had not read, and goes on at the group's position",
+                *(Act.COUNT, Act.FORGET, Act.BEGIN_AT, Act.DROP_MARK),
+            ),
         ),
-        _CHECKPOINT,
-    ),
-    Kind.CONSUMER_GONE: _each(
-        (_stop(DataLossError, messages.SET_BACK + messages.LENIENT_ALONE, _SET_GROUP_BACK), _SET_TO_CHECKPOINT),
-        (
-            _stop(DataLossError, messages.SET_BACK + messages.LENIENT_SHARED, _SET_GROUP_BACK),
-            _go_on("counts a loss, and goes on where the group stands", Act.COUNT),
+        Row(
+            Kind.GROUP_GONE,
+            _ANY,
+            _stop(GroupMissingError, messages.CREATE_GROUP),
+            _go_on("creates the group at the checkpoint: nothing is lost", Act.PUT_GROUP, Act.DROP_MARK),
         ),
-        _CHECKPOINT,
-    ),
-    Kind.GROUP_AHEAD: _each((_stop(DataLossError, messages.SEEK_AHEAD, _SET_GROUP_BACK), _PASS), _OTHERS, _CHECKPOINT),
-    Kind.CHECKPOINT_OLDER_UNMARKED: _each(
-        (_stop(DataLossError, messages.SEEK_UNMARKED, _USE_LATER_CHECKPOINT), _PASS), _OTHERS, _CHECKPOINT
-    ),
-    Kind.OTHERS_LEFT: _any(*[_quietly("goes on where the group stands", Act.SHARE)] * 2),
-    Kind.ENTRIES_LOST: _any(_stop(DataLossError, messages.KEEP_LONGER, _KEEP_LONGER), _COUNTS),
-    Kind.BATCH_GONE: _any(
-        _stop(DataLossError, messages.KEEP_LONGER, _KEEP_LONGER),
-        _go_on("counts them when the batch is committed", Act.COUNT),
-    ),
-    Kind.PENDING_TAKEN: _any(_stop(DataLossError, messages.GO_ON, "Accept the loss"), _COUNTS),
-    Kind.PENDING_REMOVED: _any(_stop(DataLossError, messages.NEXT_RUN, "Start it again"), _COUNTS),
-    Kind.LETTER_GONE: _any(_COUNTS, _COUNTS),
-    Kind.NOTES_GONE: _any(
-        _stop(DataLossError, messages.WITHOUT_LETTERS, "Accept the loss for one run"),
-        _go_on("counts a loss, and acknowledges the batch", Act.COUNT),
-    ),
-    Kind.MARK_ABOVE: _any(*[_quietly("reads again what the group delivers", Act.DROP_MARK)] * 2),
+    ],
+    "The group is below the checkpoint, or the server came back from an older state": [
+        Row(
+            Kind.SERVER_RESTORED,
+            _NOT_SHARED,
+            _stop(DataLossError, messages.RESTORE_SERVER),
+            _go_on(
+                "counts the missing entries, and goes on with those that are there",
+                *(Act.COUNT, Act.COVER_NOTES, Act.FORGET, Act.PUT_GROUP, Act.BEGIN_AT, Act.DROP_MARK),
+            ),
+        ),
+        _same(
+            Kind.DELIVERIES_LOST,
+            _EXCLUSIVE,
+            _go_on("sets the group to the checkpoint: nothing is lost", Act.PUT_GROUP),
+        ),
+        Row(
+            Kind.GROUP_BEHIND,
+            _EXCLUSIVE,
+            _stop(StreamStateError, messages.SET_TO_CHECKPOINT),
+            _SET_TO_CHECKPOINT,
+        ),
+        _same(Kind.GROUP_BEHIND, _SHARED, _stop(StreamStateError, messages.LET_OTHERS_READ)),
+    ],
+    "The group is above the checkpoint": [
+        Row(Kind.CHECKPOINT_OLDER, _EXCLUSIVE, _stop(DataLossError, messages.USE_LATER_ALONE), _READ_AGAIN),
+        Row(
+            Kind.CHECKPOINT_OLDER,
+            _SHARED,
+            _stop(DataLossError, messages.USE_LATER_SHARED),
+            _go_on("counts a loss, and goes on above the commit mark", Act.COUNT, Act.BEGIN_AT),
+        ),
+        Row(Kind.CONSUMER_GONE, _EXCLUSIVE, _stop(DataLossError, messages.SET_BACK_ALONE), _SET_TO_CHECKPOINT),
+        Row(
+            Kind.CONSUMER_GONE,
+            _SHARED,
+            _stop(DataLossError, messages.SET_BACK_SHARED),
+            _go_on("counts a loss, and goes on at the group's position", Act.COUNT),
+        ),
+        Row(Kind.GROUP_AHEAD, _EXCLUSIVE, _stop(DataLossError, messages.SET_BACK_OR_SKIP), _SKIP),
+        Row(Kind.CHECKPOINT_OLDER_UNMARKED, _EXCLUSIVE, _stop(DataLossError, messages.USE_LATER_OR_SKIP), _SKIP),
+        _same(Kind.OTHERS_LEFT, _EXCLUSIVE, _quietly("goes on at the group's position: nothing is lost", Act.SHARE)),
+    ],
+    "The group is at the checkpoint": [
+        _same(Kind.REREAD_ASKED, _ANY, _quietly("reads again what the group delivers", Act.DROP_MARK)),
+    ],
+    "Entries are missing": [
+        Row(Kind.ENTRIES_LOST, _ANY, _stop(DataLossError, messages.KEEP_LONGER), _COUNT),
+        Row(
+            Kind.BATCH_GONE,
+            _ANY,
+            _stop(DataLossError, messages.KEEP_LONGER),
+            _go_on("counts them when the batch is committed", Act.COUNT),
+        ),
+        Row(Kind.PENDING_TAKEN, _ANY, _stop(DataLossError, messages.ACCEPT), _COUNT),
+        Row(Kind.PENDING_REMOVED, _ANY, _stop(DataLossError, messages.START_AGAIN), _COUNT),
+        _same(Kind.LETTER_GONE, _ANY, _COUNT),
+        Row(
+            Kind.NOTES_GONE,
+            _ANY,
+            _stop(DataLossError, messages.WITHOUT_LETTERS),
+            _go_on("counts a loss, and acknowledges the batch", Act.COUNT),
+        ),
+    ],
 }
 
 REMEDIES: Mapping[Key, Remedy] = {
-    Key(kind, strictness, ownership): remedy
-    for kind, row in _ROWS.items()
-    for ownership, pair in row.items()
-    for strictness, remedy in zip(Strictness, pair, strict=True)
+    Key(row.kind, strictness, ownership): remedy
+    for rows in SECTIONS.values()
+    for row in rows
+    for ownership in row.owners
+    for strictness, remedy in ((Strictness.STRICT, row.strict), (Strictness.LENIENT, row.lenient))
 }
 
 
 def remedy_of(finding: Finding, lenient: bool) -> Remedy:
-    """Return what becomes of a finding."""
+    """Return what the query does about a finding."""
     return REMEDIES[Key(finding.kind, Strictness.LENIENT if lenient else Strictness.STRICT, finding.ownership)]
 
 
 def error_of(finding: Finding, remedy: Remedy, place: messages.Place) -> StreamStateError:
     """Return the error of a remedy that has one."""
     assert remedy.error is not None
+    assert remedy.advice is not None
     return remedy.error(messages.told(finding, remedy.advice, place))
 
 
-def _cell(remedy: Remedy) -> str:
-    return f"{remedy.does}. {remedy.short_advice}" if remedy.short_advice else remedy.does
-
-
-def _rows() -> Iterator[str]:
-    """Owners of groups with the same remedies share a row."""
-    for kind, row in _ROWS.items():
-        owners: dict[tuple[str, str], list[str]] = {}
-        for ownership, (strict, lenient) in row.items():
-            owners.setdefault((_cell(strict), _cell(lenient)), []).append(ownership.value)
-        for (if_strict, if_lenient), some in owners.items():
-            who = "any" if len(some) == len(Ownership) else ", ".join(some)
-            yield f"| {kind.value} | {who} | {if_strict} | {if_lenient} |"
-
-
 def table() -> str:
-    """Return the table of docs/data-loss.md, in Markdown."""
-    head = "| what is found | the group | `failOnDataLoss=true`: the query | `failOnDataLoss=false`: the query |"
-    return "\n".join([head, "|---|---|---|---|", *_rows()])
+    """Return the tables of docs/data-loss.md, in Markdown."""
+    return "\n\n".join(f"### {title}\n\n{_table(rows)}" for title, rows in SECTIONS.items())
+
+
+def _table(rows: Sequence[Row]) -> str:
+    head = "| what the query finds | the group | `failOnDataLoss=true`: the query | `failOnDataLoss=false`: the query |"
+    return "\n".join([head, "|---|---|---|---|", *_lines(rows)])
+
+
+def _lines(rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows:
+        owners = "any" if row.owners == _ANY else ", ".join(one.value for one in row.owners)
+        yield f"| {row.kind.value} | {owners} | {_cell(row.strict)} | {_cell(row.lenient)} |"
+
+
+def _cell(remedy: Remedy) -> str:
+    return remedy.does if remedy.advice is None else f"{remedy.does}. {remedy.advice.short}"
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def repair_of(findings: Iterable[Finding], begin: Offset, lenient: bool) -> Repa
     asked = [(finding, remedy_of(finding, lenient).acts) for finding in findings]
     put = [finding for finding, acts in asked if Act.PUT_GROUP in acts and not _stands_there(finding)]
     for finding, acts in asked:
-        if Act.BEGIN_AT in acts and finding.to.position != finding.logged:
+        if Act.BEGIN_AT in acts and finding.to.position != finding.above:
             begin = begin.at(finding.stream, finding.to.position)
     forgotten = tuple(finding.stream for finding, acts in asked if Act.FORGET in acts)
     if forgotten:
@@ -47,7 +47,7 @@ def repair_of(findings: Iterable[Finding], begin: Offset, lenient: bool) -> Repa
         tuple(dict.fromkeys(finding.stream for finding, acts in asked if Act.DROP_MARK in acts)),
         forgotten,
         left,
-        {finding.stream: finding.to.position for finding, acts in asked if Act.PASS in acts},
+        {finding.stream: finding.to.position for finding, acts in asked if Act.SKIP_TO in acts},
         tuple(finding.stream for finding, acts in asked if Act.SHARE in acts),
         frozenset(finding.stream for finding, acts in asked if Act.COVER_NOTES in acts),
     )

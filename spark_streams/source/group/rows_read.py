@@ -66,7 +66,7 @@ class RowsRead:
             there = count_read(self.server, stream, head, position)
             if there is not None and there > read:
                 above = offset.shares[stream].after
-                self.losses.report(Finding(Kind.ENTRIES_LOST, stream, logged=above, lost=there - read))
+                self.losses.report(Finding(Kind.ENTRIES_LOST, stream, above=above, lost=there - read))
                 return there
         return read
 

@@ -214,7 +214,7 @@ class Acknowledging:
         for stream, count in lost.items():
             if count:
                 after = up_to.shares[stream].after if stream in up_to.shares else MIN_ID
-                finding = Finding(Kind.BATCH_GONE, stream, logged=after, position=up_to[stream], lost=count)
+                finding = Finding(Kind.BATCH_GONE, stream, above=after, position=up_to[stream], lost=count)
                 self._losses.report(replace(finding, what=f"{count} entries"), accepted=True)
 
     def _take_columns(self, reports: Sequence[ColumnReport], up_to: Offset) -> None:

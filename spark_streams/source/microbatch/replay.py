@@ -87,8 +87,5 @@ class Replay:
     def _compare(self, stream: str, count: int, found: Sequence[EntryRange], which: str) -> None:
         gone = count - sum(entries.count for entries in found)
         if gone > 0:
-            what = (
-                f"of a batch of {count} {which} are no longer pending for consumer {self.member.consumer!r} of group "
-                f"{self.member.group!r}"
-            )
+            what = f"of a batch of {count} {which} of group {self.member.group!r}"
             self.losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=gone, what=what))

@@ -107,7 +107,7 @@ class Claims:
             for one in some:
                 held = sum(r.count for r in found if (r.stream, r.consumer) == (stream, one.consumer))
                 if held < one.count:
-                    what = f"of {one.count} that {one.consumer!r} had claimed are no longer pending for it"
+                    what = f"of {one.count} that {one.consumer!r} had claimed"
                     self._losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=one.count - held, what=what))
         return found
 
@@ -132,10 +132,7 @@ class Claims:
             delete_claim_consumers(server, member, {stream: [Claimed(to, 0)]})
         gone = _gone(server, member, stream, to, asked, self._limits) if held < taken else 0
         if gone:
-            what = (
-                f"that other consumers of group {member.group!r} had left pending or released were trimmed or "
-                "deleted before they were claimed"
-            )
+            what = f"that other consumers of group {member.group!r} had left pending or released"
             self._losses.report(Finding(Kind.PENDING_REMOVED, stream, lost=gone, what=what))
         return held, room.without({stream: held})
 

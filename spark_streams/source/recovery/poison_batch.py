@@ -33,7 +33,7 @@ from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_ranges
 from spark_streams.source.recovery.claim_consumers import delete_claim_consumers
 from spark_streams.source.recovery.dead_entries import DeadEntries
-from spark_streams.source.recovery.poison_pieces import MARK, Held, held_apart, held_by, move
+from spark_streams.source.recovery.poison_pieces import Held, held_apart, held_by, move
 from spark_streams.source.recovery.poison_record import (
     Failure,
     Record,
@@ -48,7 +48,6 @@ from spark_streams.wire.server import Server
 _log = logging.getLogger("spark_streams.source")
 
 _PAGE = 10_000  # ids in a round trip
-_TAKEN = "are no longer pending"
 
 
 class PoisonBatch:
@@ -109,7 +108,7 @@ class PoisonBatch:
         if is_new:
             taken = Counter() if book.narrowed else _promised(left) - held
             if not self._losses.allowed:
-                self._lose(Kind.PENDING_TAKEN, taken, _TAKEN)
+                self._lose(Kind.PENDING_TAKEN, taken)
             _log.warning("a batch of %d entries has killed its query %d times and is set aside", count, book.runs - 1)
             failure = failure_of(server, end)
             told = failure if count == 1 else Failure()
@@ -119,7 +118,7 @@ class PoisonBatch:
             drop_failure(server, end)
         made = move(server, self._member, ranges_of(left), book.size, end.token, self._limits)
         record.save(book.moved(made))
-        self._lose(Kind.PENDING_TAKEN, taken, _TAKEN)
+        self._lose(Kind.PENDING_TAKEN, taken)
         self._lose_dropped(held, made)
 
     # -- a batch is made -----------------------------------------------------------------------------------------
@@ -141,8 +140,7 @@ class PoisonBatch:
         if missing:
             if self._losses.allowed:
                 record.save(book)  # they are counted once
-            which = f"are no longer pending for the consumers '{self._member.consumer}{MARK}…' that held them"
-            self._lose(Kind.PENDING_TAKEN, missing, which)
+            self._lose(Kind.PENDING_TAKEN, missing)
         for guilty in list(book.guilty()):
             book = self._give_up(server, record, guilty, book)
         while (large := book.too_large()) is not None:
@@ -198,14 +196,13 @@ class PoisonBatch:
         """XCLAIM drops what is no longer in the stream. Raises DataLossError where that is not allowed."""
         for held in made.values():
             had = had - Counter(held)
-        self._lose(Kind.PENDING_REMOVED, had, "were trimmed or deleted before it was cut")
+        self._lose(Kind.PENDING_REMOVED, had)
 
-    def _lose(self, kind: Kind, gone: Mapping[str, int], why: str) -> None:
+    def _lose(self, kind: Kind, gone: Mapping[str, int]) -> None:
         """Entries are gone that were held, or should be. Raises DataLossError where that is not allowed."""
         for stream, count in gone.items():
             if count > 0:
-                what = f"of a batch that killed the query {why}"
-                self._losses.report(Finding(kind, stream, lost=count, what=what))
+                self._losses.report(Finding(kind, stream, lost=count, what="of a batch that killed the query"))
 
 
 def _claimed(book: Book, name: str | None) -> dict[str, list[Claimed]]:

@@ -100,7 +100,7 @@ def _data_loss(server: Session, member: Membership, entries: EntryRange, count: 
     finding = Finding(
         Kind.BATCH_GONE,
         entries.stream,
-        logged=entries.after,
+        above=entries.after,
         position=entries.last,
         lost=gone,
         what=f"{gone} of {entries.count} entries",

@@ -110,7 +110,7 @@ def test_what_is_trimmed_from_a_batch_without_a_pending_list_is_noticed_when_it_
     at = one.latestOffset(start, ReadMaxRows(10))
     trim(client, ids, 5)
     for _ in range(3):
-        with pytest.raises(DataLossError, match="5 of 10 entries .* are gone"):
+        with pytest.raises(DataLossError, match="5 of 10 entries .* are missing"):
             read(one, start, at)
         one = reader(server, noAck="true")
     lenient = reader(server, noAck="true", **LENIENT)
@@ -183,7 +183,7 @@ def test_the_newest_entry_deleted_unread_is_noticed(server: Server, client: redi
     at = one.latestOffset(at, ALL)
     ids += add(client, 1, first=10)
     client.xdel("s", ids[-1])
-    with pytest.raises(DataLossError, match="stream 's': 1 entries above"):
+    with pytest.raises(DataLossError, match="stream 's': 1 entry above"):
         one.latestOffset(at, ALL)
     lenient = reader(server, **LENIENT)
     remembered = lenient.latestOffset(at, ALL)
@@ -331,7 +331,7 @@ def test_what_is_added_below_a_start_that_lies_ahead_is_no_loss(
     assert read(one, at, end) == [3, 4]
     client.xadd("s", {"n": 5}, id="1005-0")
     client.xtrim("s", maxlen=0, approximate=False)
-    with pytest.raises(DataLossError, match="stream 's': 1 entries above 1002-0"):
+    with pytest.raises(DataLossError, match="stream 's': 1 entry above 1002-0"):
         reader(server, limits=NEVER_AHEAD, **options).latestOffset(end, ALL)
 
 

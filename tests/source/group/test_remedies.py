@@ -30,11 +30,14 @@ def deleted_with_pending(client: redis.Redis, ids: list[str]) -> None:
 
 # What an operator does to the group of a stopped query that has read 20 of 50 entries; and what the error says.
 HANDS: dict[str, tuple[Hand, str]] = {
-    "set forward": (lambda client, ids: client.xgroup_setid("s", "g", ids[29]), "it was set forward. Set it back"),
+    "set forward": (
+        lambda client, ids: client.xgroup_setid("s", "g", ids[29]),
+        "was set forward to .*Set the group back",
+    ),
     "set back": (lambda client, ids: client.xgroup_setid("s", "g", ids[4]), "set the group to the checkpoint"),
-    "destroyed": (lambda client, ids: client.xgroup_destroy("s", "g"), "create it where the checkpoint stands"),
-    "made anew ahead": (made_anew, "no longer knows consumer 'spark'.*set the group back"),
-    "consumer deleted": (deleted_with_pending, "no longer knows consumer 'spark'.*set the group back"),
+    "destroyed": (lambda client, ids: client.xgroup_destroy("s", "g"), "Create it at the checkpoint"),
+    "made anew ahead": (made_anew, "no longer has consumer 'spark'.*Set the group back"),
+    "consumer deleted": (deleted_with_pending, "no longer has consumer 'spark'.*Set the group back"),
 }
 
 

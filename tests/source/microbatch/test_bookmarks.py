@@ -236,7 +236,7 @@ def test_an_older_copy_of_the_checkpoint_that_does_not_know_a_stream_is_refused(
     assert read(one, older, end) == [100, 101, 102]
     assert one.latestOffset(end, ALL) == end
     with pytest.raises(
-        DataLossError, match="stream 'o:2', and consumer 'spark' .* it is an older copy of the checkpoint"
+        DataLossError, match="stream 'o:2', and consumer 'spark' .* This is an older copy of the checkpoint"
     ):
         reader(server, limits=looking, **options).latestOffset(older, ALL)
     assert drain(reader(server, limits=looking, **options, **LENIENT), None, older) == [[100, 101, 102]]
@@ -263,7 +263,7 @@ def test_a_server_that_has_lost_a_batch_and_its_notes_is_noticed_without_a_numbe
         for key in ("s", *raw.keys("rstream:notes:*")):
             raw.delete(key)
         raw.restore("s", 0, dump)
-        with pytest.raises(DataLossError, match="at least 1 entry .the server cannot tell how many. that the server"):
+        with pytest.raises(DataLossError, match="lost at least 1 entry .the server cannot tell how many., some of"):
             estimating(server).latestOffset(second, ALL)
         lenient = estimating(server, **LENIENT)
         later = lenient.latestOffset(second, ALL)
@@ -289,7 +289,7 @@ def test_a_server_that_has_lost_what_was_read_is_noticed_though_the_group_is_a_b
         raw.delete("s")
         raw.restore("s", 0, dump)
         add(client, 9, first=100)
-        with pytest.raises(DataLossError, match="that the server had are gone, 5 of them read and committed"):
+        with pytest.raises(DataLossError, match="the server has lost .* 5 of them read and committed"):
             reader(server, **NO_ACK).latestOffset(second, ALL)
         lenient = reader(server, **NO_ACK, **LENIENT)
         assert [n for batch in drain(lenient, None, second) for n in batch] == list(range(100, 109))

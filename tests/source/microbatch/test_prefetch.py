@@ -287,7 +287,7 @@ def test_a_consumer_that_is_deleted_takes_what_was_reserved_along(
     [other] = {"a", "b"} - set(first["batch"])
     client.xgroup_delconsumer(other, "g", "spark")
     if strict:
-        with pytest.raises(DataLossError, match="no longer knows consumer 'spark'"):
+        with pytest.raises(DataLossError, match="no longer has consumer 'spark'"):
             one.latestOffset(first, ReadMaxRows(1))
     else:
         found += [n for batch in drain(one, 1, first) for n in batch]

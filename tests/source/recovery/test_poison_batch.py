@@ -271,7 +271,7 @@ def test_entries_that_were_deleted_before_their_batch_is_cut_are_an_error_once(
     one.partitions(start, end)
     client.xdel("s", *ids[10:13])
     for _ in range(1):
-        with pytest.raises(DataLossError, match="3 of 32 entries that group 'g' was given"):
+        with pytest.raises(DataLossError, match="3 of 32 entries of a batch of group 'g'"):
             read(reader(server, **LETTERS), start, end)
     with pytest.raises(DataLossError, match="3 entries of a batch that killed the query were trimmed or deleted"):
         reader(server, **LETTERS).partitions(start, end)
@@ -291,7 +291,7 @@ def test_entries_that_were_deleted_while_a_piece_waits_are_an_error_once_or_coun
         query.start()
     client.xdel("s", ids[6])
     if not is_allowed:
-        with pytest.raises(DataLossError, match="1 entries of a batch that killed the query were trimmed or deleted"):
+        with pytest.raises(DataLossError, match="1 entry of a batch that killed the query was trimmed or deleted"):
             query.run()
     query.run()
     assert sorted(query.rows) == [n for n in range(64) if n not in (1, 6)]
