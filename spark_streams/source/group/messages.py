@@ -33,8 +33,8 @@ PROBLEMS: Mapping[Kind, str] = {
     Kind.PATTERN_STREAM_GONE: "stream {stream!r} at {address} is missing, and so is its group {group!r}",
     Kind.STREAM_GONE: "stream {stream!r} at {address} is missing, and so is its group {group!r}",
     Kind.STREAM_REPLACED: (
-        "stream {stream!r} at {address} is missing, and so is its group {group!r}. Another stream was created under its "
-        "name"
+        "stream {stream!r} at {address} is missing, and so is its group {group!r}. Another stream was created under "
+        "its name"
     ),
     Kind.GROUP_GONE: "stream {stream!r} at {address} no longer has group {group!r}",
     Kind.SERVER_RESTORED: (
