@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.retention.commit_mark import Mark
-from spark_streams.source.entry_count import Count
 from spark_streams.source.group.account import Asks, Balance, Books, Known, balance
 from spark_streams.source.group.diagnosis import diagnose, explain
 from spark_streams.source.group.finding import Finding, Kind
@@ -29,7 +28,7 @@ from spark_streams.source.group.remedies import Act, remedy_of
 from spark_streams.source.group.repair import repair_of
 from spark_streams.source.group.snapshot import Ask, Evidence, Question, Run, Snapshot
 from spark_streams.source.membership import Membership
-from spark_streams.source.offset import Offset, Share
+from spark_streams.source.offset import Count, Offset, Share
 from spark_streams.wire.xinfo import StreamState
 
 MEMBER = Membership(("s",), "g", "spark")

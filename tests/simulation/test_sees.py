@@ -18,7 +18,8 @@ from spark_streams.source.group.finding import Finding
 from spark_streams.source.group.snapshot import Snapshot
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch import batch_contents
-from spark_streams.source.microbatch.query_state import Observer, RunState
+from spark_streams.source.microbatch.query_state import RunState
+from spark_streams.source.microbatch.reconcile import Reconciler
 from spark_streams.source.microbatch.trigger import Trigger, Triggered
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge
@@ -92,15 +93,15 @@ def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
 
 def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("spark_streams.source.group.diagnosis._One._above", lambda *given: None)
-    patch.setattr(Observer, "_ask_what_is_left", _hardly_asks)
+    patch.setattr(Reconciler, "ask_what_is_left", _hardly_asks)
 
 
 def _hardly_asks(
-    self: Observer, server: Connection, begin: Offset, snapshot: Snapshot, run: RunState, keep: Any
+    self: Reconciler, server: Connection, begin: Offset, snapshot: Snapshot, run: RunState, keep: Any
 ) -> Any:
     acknowledged = self._acknowledging.now(server, begin, run.acknowledged)
     account = run.account.forget(list(snapshot.groups))
-    found = self._groups.now(server, list(snapshot.groups), snapshot.heads)
+    found = self._now(server, list(snapshot.groups), snapshot.heads)
     return *found, replace(run, acknowledged=acknowledged, account=account)
 
 

@@ -91,7 +91,6 @@ BELOW = {
 SOURCE = [
     {
         "shard_sets",
-        "entry_count",
         "entry_range",
         "limits",
         "membership",

@@ -31,7 +31,6 @@ ALLOWED = {
     "monitor/exporter/chosen.py": OPTIONS,
     "monitor/exporter/looks.py": OPTIONS,
     "groups/target.py": OPTIONS,
-    "source/entry_count.py": OWN,
     "source/offset.py": OWN,
     "task_context.py": OWN,
     "sink/limits.py": OWN,

@@ -22,13 +22,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.source.entry_count import Count
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.group.finding import Finding, Kind, Start
 from spark_streams.source.group.group_state import GroupState, Reserved
 from spark_streams.source.group.snapshot import Snapshot
 from spark_streams.source.membership import Membership
-from spark_streams.source.offset import Offset
+from spark_streams.source.offset import Count, Offset
 from spark_streams.wire.xinfo import StreamState
 
 # How many entries a stream has ever had up to a position; None: nobody can tell.

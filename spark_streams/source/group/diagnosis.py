@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.retention.commit_mark import Mark
-from spark_streams.source.entry_count import Count
 from spark_streams.source.group.account import held_above
 from spark_streams.source.group.finding import Finding, Kind, Ownership, Start
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.group.snapshot import Ask, Evidence, Question, Run, Snapshot
-from spark_streams.source.offset import Offset
+from spark_streams.source.offset import Count, Offset
 from spark_streams.wire.xinfo import StreamState
 
 

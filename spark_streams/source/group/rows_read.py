@@ -15,14 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from spark_streams.ids import StreamId
-from spark_streams.source.entry_count import Count
 from spark_streams.source.group.account import held_above
 from spark_streams.source.group.count_entries import count_read
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.finding import Finding, Kind
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.membership import Membership
-from spark_streams.source.offset import Offset
+from spark_streams.source.offset import Count, Offset
 from spark_streams.source.task_notes import ranges_read
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState

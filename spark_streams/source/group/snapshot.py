@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.retention.commit_mark import Mark
-from spark_streams.source.entry_count import Count
 from spark_streams.source.group.group_state import GroupState
 from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Count
 from spark_streams.wire.xinfo import StreamState
 
 

@@ -171,7 +171,8 @@ class New:
                 break
             # What these streams had was deleted, or others were faster: streams that had no share are tried.
             backlog = {stream: entries for stream, entries in backlog.items() if stream not in reserved.states}
-        self.losses.report(*lost)  # last: then nothing counts them a second time
+        if lost:  # last: then nothing counts them a second time
+            self.losses.report(*lost)
         courses = how.courses if isinstance(how, NextRanges) else found.run.courses
         run = replace(found.run, account=account, courses=courses)
         return replace(found, ranges=found.ranges + new, new=new, run=run), room

@@ -26,7 +26,6 @@ from spark_streams.source.group.counting_server import refuse_where_nothing_is_c
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.eviction_policy import refuse_where_keys_are_needed
 from spark_streams.source.group.finding import Finding, Kind
-from spark_streams.source.group.group_reconciler import GroupReconciler, as_moved
 from spark_streams.source.group.group_state import fetch_state, require_groups
 from spark_streams.source.group.initial_position import first_positions
 from spark_streams.source.group.messages import Place
@@ -42,6 +41,7 @@ from spark_streams.source.microbatch.batch_contents import ContentsChooser
 from spark_streams.source.microbatch.idle import Idle
 from spark_streams.source.microbatch.prefetch import Ahead
 from spark_streams.source.microbatch.query_state import Observer, RunState
+from spark_streams.source.microbatch.reconcile import Reconciler
 from spark_streams.source.microbatch.remove import Removing
 from spark_streams.source.microbatch.replay import Replay
 from spark_streams.source.microbatch.reserve import Reserving
@@ -100,7 +100,6 @@ class MicroBatchStream:
         place = Place(Membership((), options.group, options.consumer), str(options.address), options.address.forgets)
         losses = self._losses = DataLoss(not options.fail_on_data_loss, place, self.counters.lost)
         subscription = self._subscription = Subscription(options, now, limits)
-        groups = GroupReconciler(losses, subscription, options.no_ack)
         poison = self._poison = PoisonBatch(options.max_deliveries, self.member, self._dead_letter, losses, limits)
         removing = self._removing = Removing(options, subscription.retries, now, limits)
         acks = self._acknowledging = Acknowledging(options, self.member, losses, self.counters, removing, limits)
@@ -108,7 +107,8 @@ class MicroBatchStream:
         claims = Claims(options, subscription, losses, self.counters, self._dead_letter, limits)
         reserving = Reserving(self.member, admission, limits)
         contents = ContentsChooser(options, losses, poison, claims, reserving)
-        observer = self._observer = Observer(options, subscription, groups, acks, admission, limits)
+        reconciler = self._reconciler = Reconciler(options, subscription, losses, acks, limits)
+        observer = Observer(options, subscription, reconciler, losses, acks, admission)
         self._trigger = Trigger(options, observer, contents, acks, losses)
         self._idle = Idle(options.address, now, limits)
         self._is_idle = False
@@ -214,7 +214,7 @@ class MicroBatchStream:
         if self._is_idle:
             self._idle.batch_ran()
         # A stream that was made anew may have lower IDs: they are not of this batch.
-        end = as_moved(end, self._run.moved)
+        end = self._run.as_moved(end)
         if self._run.acknowledged.covers(end):
             return
         try:
@@ -321,7 +321,7 @@ class MicroBatchStream:
         if run.ahead is not None:
             run = run.forgotten()  # it stays pending, and is found as what a crash has left
         if not run.is_known:  # what other clients handed over is told from the batch by the marks
-            run = self._observer.with_marks(server, run, end.streams)
+            run = self._reconciler.with_marks(server, run, end.streams)
         counted = RowsRead(server, self.member, self._losses, {}).counted(end, {}, {})
         return None, replace(run, acknowledged=self._acknowledging.now(server, counted, run.acknowledged))
 

@@ -9,16 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.entry_count import Count
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import DataLoss
-from spark_streams.source.group.group_reconciler import past_what_was_passed_over
 from spark_streams.source.microbatch.acknowledge import Acknowledged, Acknowledging
 from spark_streams.source.microbatch.background import Job
 from spark_streams.source.microbatch.batch_contents import BatchContents, ContentsChooser, Wish
 from spark_streams.source.microbatch.prefetch import Prefetch
 from spark_streams.source.microbatch.query_state import Observer, QueryState, RunState
-from spark_streams.source.offset import Offset
+from spark_streams.source.offset import Count, Offset
 from spark_streams.source.room import Room
 from spark_streams.wire.server import Server
 
@@ -88,7 +86,8 @@ class Trigger:
         if not known.covers(state.begin):
             known, jobs = self._acknowledging.begin(server, state.begin, known)
         ahead = self._contents.ahead(state, contents, replace(wish, turn=self._turn + 1))
-        end = end.with_lost(self._losses.logged())  # also what was found missing since the batch was chosen
+        if self._losses.unlogged:  # also what was found missing since the batch was chosen
+            end = end.with_lost(self._losses.logged())
         return Triggered(end, self._remembered(state, contents, known), ranges, jobs, ahead)
 
     @property
@@ -99,7 +98,7 @@ class Trigger:
         """The end of a batch of no entries, if the checkpoint is to remember what was passed over
         (failOnDataLoss=false): without it each start of the query would find the same losses. The trigger after it has
         none: it makes no other one."""
-        begin = past_what_was_passed_over(state.begin, contents.run.passed, state.groups)
+        begin = contents.run.past_what_was_passed_over(state.begin, state.groups)
         if not self._losses.unlogged and (begin.positions == state.logged.positions or not self._losses.allowed):
             return None
         nothing = BatchContents({}, run=contents.run)

@@ -1,16 +1,17 @@
-"""The query's groups at a trigger: asked for, held against the checkpoint, and mended."""
+"""What a trigger does if the groups do not agree with the checkpoint, if nothing is known (a first trigger, a broken
+connection), and with noAck: diagnose, repair, and ask the server what is left of the batch before."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from spark_streams.ids import MIN_ID, StreamId
-from spark_streams.retention.commit_mark import Mark
-from spark_streams.source.group.account import Account
+from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.options.source_options import SourceOptions
+from spark_streams.source.group.bookmarks import Bookmarks
 from spark_streams.source.group.commit_marks import delete_marks
-from spark_streams.source.group.count_entries import count_read, entries_up_to
+from spark_streams.source.group.count_entries import entries_up_to
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.diagnosis import Diagnosis, diagnose, explain
 from spark_streams.source.group.finding import Start
@@ -27,86 +28,74 @@ from spark_streams.source.group.repair import Repair, repair_of
 from spark_streams.source.group.rows_read import RowsRead
 from spark_streams.source.group.snapshot import Evidence, Run, Snapshot
 from spark_streams.source.group.subscription import Subscription
+from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
+from spark_streams.source.microbatch.acknowledge import Acknowledging
+from spark_streams.source.microbatch.query_state import RunState
 from spark_streams.source.offset import Offset
+from spark_streams.source.pending_list import PendingRange, acknowledge
+from spark_streams.source.recovery.claim_consumers import delete_empty_consumers
+from spark_streams.source.recovery.handed_entries import refuse_handed, take_handed
 from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState
 
-Moves = Mapping[str, tuple[StreamId, StreamId]]  # per stream: the checkpoint's position, and what it is now
 
+class Reconciler:
+    """subscription: what is read; the groups are bookmarks (group.bookmarks) with noAck."""
 
-@dataclass(frozen=True)
-class Memory:
-    """What this run knows of its groups, per stream. heads: the streams when they were last asked for; marks: up to
-    where batches are committed; ends: where groups stand above the checkpoint, with what was reserved ahead; bookmarks:
-    where this run has left them (noAck). account: what losses are held against. moved: see `as_moved`. is_known: False
-    if the server is to be asked, as after a restart."""
-
-    heads: Mapping[str, StreamState] = field(default_factory=dict)
-    marks: Mapping[str, Mark] = field(default_factory=dict)
-    ends: Mapping[str, StreamId] = field(default_factory=dict)
-    bookmarks: Mapping[str, StreamId] = field(default_factory=dict)
-    account: Account = field(default_factory=Account)
-    moved: Moves = field(default_factory=dict)
-    is_known: bool = False
-
-
-@dataclass(frozen=True)
-class Reconciled:
-    """begin: the checkpoint without what the server has lost; heads, groups: the streams and their groups, which agree
-    with it; account, moved: see Memory; unmarked: streams whose commit marks were deleted, because they spoke of
-    something else; covered: streams of which the tasks' notes on the last batch count no more."""
-
-    begin: Offset
-    heads: Mapping[str, StreamState]
-    groups: dict[str, GroupState]
-    account: Account
-    moved: Moves
-    unmarked: Sequence[str] = ()
-    covered: frozenset[str] = frozenset()
-
-
-class GroupReconciler:
-    """subscription: what is read; no_ack: the groups are bookmarks (group.bookmarks)."""
-
-    def __init__(self, losses: DataLoss, subscription: Subscription, no_ack: bool) -> None:
-        self._losses = losses
+    def __init__(
+        self,
+        options: SourceOptions,
+        subscription: Subscription,
+        losses: DataLoss,
+        acknowledging: Acknowledging,
+        limits: Limits,
+    ) -> None:
+        self._no_ack = options.no_ack
         self._subscription = subscription
-        self._no_ack = no_ack
+        self._losses = losses
+        self._acknowledging = acknowledging
+        self._limits = limits
 
     @property
     def _member(self) -> Membership:
         return self._subscription.member
 
-    def reconciled(self, server: Server, begin: Offset, streams: Sequence[str], memory: Memory) -> Reconciled:
-        """The groups as they are, once they agree with the checkpoint.
+    def reconciled(
+        self,
+        server: Server,
+        begin: Offset,
+        heads: Mapping[str, StreamState],
+        groups: Mapping[str, GroupState | None],
+        run: RunState,
+    ) -> tuple[Offset, Mapping[str, StreamState], dict[str, GroupState], RunState]:
+        """The checkpoint without what the server has lost; the streams and their groups, once they agree with it; and
+        what the run knows then. heads, groups: as they are.
 
         Raises DataLossError, GroupMissingError, StreamStateError, GroupSharedError.
         """
-        begin, afresh = as_moved(begin, memory.moved), not memory.is_known
-        account, moved = memory.account, memory.moved
+        afresh, known = not run.is_known, run.acknowledged
         if afresh:
-            account = account.know(begin.counts)
-        heads, groups = fetch_state(server, self._member, streams, memory.heads)
+            run = replace(run, account=run.account.know(begin.counts))
         if any(count.before for count in begin.counts.values()):
-            read = RowsRead(server, self._member, self._losses, {} if afresh else account.counts)
+            read = RowsRead(server, self._member, self._losses, {} if afresh else run.account.counts)
             begin = read.counted(begin, heads, groups)
         was_no_ack = begin.no_ack and afresh and not self._no_ack
         if self._no_ack:
             self._require_alone(groups)
         if was_no_ack:
             self._require_none_above(server, begin, groups)
-        bookmarks = {} if afresh and (self._no_ack or was_no_ack) else memory.bookmarks if self._no_ack else None
-        run = Run(self._member, account.counts, memory.ends, bookmarks, self._subscription.by_pattern)
-        findings = self._diagnose(server, Snapshot(heads, groups, memory.marks), begin, run).findings
-        repair = Repair(begin)
+        bookmarks: Bookmarks | None = None
+        if self._no_ack or was_no_ack:
+            bookmarks = {} if afresh else known.bookmarks or {}
+        seen = run.seen_by(self._member, self._subscription.by_pattern, bookmarks)
+        findings = self._diagnose(server, Snapshot(heads, groups, known.marks.of), begin, seen).findings
         if findings:
             self._losses.report(*findings)
             repair = repair_of(findings, begin, self._losses.allowed)
             heads, groups = self._carry_out(server, repair, heads, groups)
-            account, moved = account.forget(repair.forgotten), {**moved, **_moves(begin, repair)}
-            begin = repair.begin
+            run, begin = _repaired(run, begin, repair), repair.begin
         states = {stream: state for stream, state in groups.items() if state is not None}
         unknown = [stream for stream, state in states.items() if not state.known]
         if unknown:
@@ -115,7 +104,7 @@ class GroupReconciler:
             states = self._bookmarks(states, begin.positions)
         elif was_no_ack:
             states = self._delivering(server, begin, states)
-        return Reconciled(begin, heads, states, account, moved, repair.unmarked, repair.covered)
+        return begin, heads, states, run
 
     @staticmethod
     def _diagnose(server: Server, snapshot: Snapshot, begin: Offset, run: Run) -> Diagnosis:
@@ -193,7 +182,55 @@ class GroupReconciler:
                 found[stream] = state._replace(last_delivered=position, entries_read=start.read, lag=None)
         return found
 
-    def now(
+    def with_marks(self, server: Server, run: RunState, streams: Sequence[str]) -> RunState:
+        """What the run knows, with the commit marks of these streams as the server has them."""
+        marks = self._acknowledging.marks.read(server, run.acknowledged.marks, streams)
+        return replace(run, acknowledged=replace(run.acknowledged, marks=marks))
+
+    def ask_what_is_left(
+        self,
+        server: Server,
+        begin: Offset,
+        snapshot: Snapshot,
+        run: RunState,
+        keep: Callable[[RunState], None],
+    ) -> tuple[Mapping[str, StreamState], dict[str, GroupState], RunState]:
+        """The streams and groups as they are, when what the checkpoint has is acknowledged and what others have done to
+        our entries is known; and what the run knows then. Raises DataLossError where entries were passed over and that
+        is not allowed."""
+        heads, streams = snapshot.heads, list(snapshot.groups)
+        member, marks = self._subscription.member, self._acknowledging.marks
+        if run.is_known and not marks.are_there(server, run.acknowledged.marks):
+            # The server came back from an older state, without our noticing.
+            bookmarks, run = run.acknowledged.bookmarks, run.forgotten()
+            run = replace(run, acknowledged=replace(run.acknowledged, bookmarks=bookmarks))
+            run = self.with_marks(server, run, streams)
+        marked = run.acknowledged.marks
+        given = {stream: marked.given(stream) for stream in streams}
+        if not self._no_ack:  # before anything is acknowledged: that writes the marks that are gone
+            run = self._explain(server, begin, replace(snapshot, marks=marked.of), run)
+            keep(run)
+        acknowledged = self._acknowledging.now(server, begin, run.acknowledged)
+        heads, found = self._now(server, streams, heads)
+        # What is pending above a group that was set back will be delivered again: it must not be pending twice.
+        again = [PendingRange(s, MAX_ID, one.last_delivered) for s, one in found.items() if one.ours]
+        has_changed = acknowledge(server, member, again, self._limits) > 0
+        if not self._no_ack:
+            floors = {stream: acknowledged.marks.floor(stream) for stream in streams}
+            has_changed |= take_handed(server, member, found, floors, secrets.token_hex(6), self._limits)
+        if has_changed:
+            heads, found = self._now(server, streams, heads)
+        if self._no_ack:
+            refuse_handed(server, member, found)
+        else:
+            if not run.is_known:
+                delete_empty_consumers(server, member, found)
+            # At most once: entries that a crash has kept from being read are given up, and are no loss.
+            given_up = [s for s in streams if given[s] > begin[s] and found[s].last_delivered > begin[s]]
+            run = replace(run, account=run.account.forget(given_up))
+        return heads, found, replace(run, acknowledged=acknowledged, ahead=None)
+
+    def _now(
         self, server: Server, streams: Sequence[str], known: Mapping[str, StreamState]
     ) -> tuple[dict[str, StreamState], dict[str, GroupState]]:
         """The streams and their groups as they are. known: the streams when they were last asked for. Raises
@@ -203,28 +240,17 @@ class GroupReconciler:
         states = {stream: state for stream, state in groups.items() if state is not None}
         return heads, self._bookmarks(states, {}) if self._no_ack else states
 
-    def explain(
-        self, server: Server, begin: Offset, snapshot: Snapshot, account: Account
-    ) -> tuple[Account, Mapping[str, StreamId]]:
-        """Find out why groups stand above the checkpoint (diagnosis.explain). Returns the account then, and up to where
-        the query goes on without what nobody was given. Raises DataLossError if that is not allowed."""
-        run = Run(self._member, account.counts)
-        asked = [one.stream for one in explain(snapshot, begin, run).questions]
+    def _explain(self, server: Server, begin: Offset, snapshot: Snapshot, run: RunState) -> RunState:
+        """Find out why groups stand above the checkpoint (diagnosis.explain). Raises DataLossError if entries are
+        passed over and that is not allowed."""
+        seen = Run(self._member, run.account.counts)
+        asked = [one.stream for one in explain(snapshot, begin, seen).questions]
         if not asked:
-            return account, {}
-        findings = explain(snapshot, begin, run, self._pending(server, asked)).findings
+            return run
+        findings = explain(snapshot, begin, seen, self._pending(server, asked)).findings
         self._losses.report(*findings)
         repair = repair_of(findings, begin, self._losses.allowed)
-        return account.share(repair.shared), repair.passed
-
-    def held_against(
-        self, server: Server, begin: Offset, snapshot: Snapshot, above: Mapping[str, int] | None, account: Account
-    ) -> Account:
-        """The account, when the streams are held against it (see there). Raises DataLossError."""
-        ask = partial(count_read, server)
-        account, lost = account.held(begin, snapshot, above, self._member, self._subscription.made, ask)
-        self._losses.report(*lost)
-        return account
+        return replace(run, account=run.account.share(repair.shared), passed={**run.passed, **repair.passed})
 
     def _pending(self, server: Server, streams: Sequence[str]) -> dict[str, Evidence]:
         """What is pending in each group, for anybody."""
@@ -238,24 +264,10 @@ class GroupReconciler:
         return found
 
 
-def as_moved(begin: Offset, moved: Moves) -> Offset:
-    """The checkpoint, with the positions that the run goes on from (failOnDataLoss=false)."""
-    for stream, (was, now) in moved.items():
-        begin = begin.at(stream, now) if begin[stream] == was else begin
-    return begin
-
-
-def _moves(begin: Offset, repair: Repair) -> Moves:
-    """Where the query goes on elsewhere than at the checkpoint."""
-    positions = repair.begin.positions
-    return {stream: (begin[stream], now) for stream, now in positions.items() if now != begin[stream]}
-
-
-def past_what_was_passed_over(
-    begin: Offset, passed: Mapping[str, StreamId], states: Mapping[str, GroupState]
-) -> Offset:
-    """The checkpoint behind what the run has accepted not to read, of streams with nothing pending for us."""
-    for stream, position in passed.items():
-        if stream in states and not states[stream].ours and begin[stream] < position:
-            begin = begin.at(stream, position)
-    return begin
+def _repaired(run: RunState, begin: Offset, repair: Repair) -> RunState:
+    """What a run knows when this is carried out."""
+    positions, known = repair.begin.positions, run.acknowledged
+    moved = {stream: (begin[stream], now) for stream, now in positions.items() if now != begin[stream]}
+    known = replace(known, marks=known.marks.without(repair.unmarked), covered=repair.covered or known.covered)
+    account = run.account.forget(repair.forgotten)
+    return replace(run, acknowledged=known, account=account, moved={**run.moved, **moved})
