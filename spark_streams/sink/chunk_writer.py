@@ -85,13 +85,17 @@ class ChunkWriter:
     def run(self, chunks: Iterable[Chunk]) -> int:
         """Write all rows that are not written yet. Return the number of rows, written before or now."""
         rows = 0
-        for chunk in self._limits.fitting(chunks):
-            rows += len(chunk)
-            if self._delivery.needs_opening(chunk):
+        for whole in chunks:
+            rows += len(whole)
+            if self._limits.needs_asking(whole):
                 self._read_all_replies()
-                self._ask(functools.partial(self._delivery.open, chunk))
-            for write in self._delivery.take_in(chunk):
-                self._write(write)
+                self._ask(self._limits.ask)
+            for chunk in self._limits.fitting(whole):
+                if self._delivery.needs_opening(chunk):
+                    self._read_all_replies()
+                    self._ask(functools.partial(self._delivery.open, chunk))
+                for write in self._delivery.take_in(chunk):
+                    self._write(write)
         if rows:
             self._read_all_replies()
             self._ask(self._delivery.require_all_matched)

@@ -1,41 +1,62 @@
 """Rows that exceed what a server takes in one argument or in one request.
 
-The limits are read (CONFIG GET) before a large chunk is sent. If the user may not read them, the chunk is sent as it
-is. The server closes the connection if the chunk exceeds a limit. The third time, the task fails with RowTooLargeError.
+The writer asks for the limits (CONFIG GET) before its first large chunk. If the user may not read them, the chunk is sent
+as it is. The server closes the connection if the chunk exceeds a limit. The third time, the task fails with
+RowTooLargeError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
-from spark_streams.errors import RowTooLargeError, RStreamError
+from spark_streams.errors import RowTooLargeError
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.rows import words_of
 from spark_streams.wire.address import Address
 from spark_streams.wire.limits import NAMES, SMALL, ask_limits
+from spark_streams.wire.server import Server
 
 _INSTEAD = "write less, or let route_dead_letters take such rows out"
 _MOST_LOSSES = 3  # of a connection, while the same chunk is sent and the server does not tell its limits
 
 
 class Limits:
-    """One task's knowledge of its server. Connections are its own: the task's may have replies on their way."""
+    """One task's knowledge of its server."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._known: tuple[int, int] | None = None
-        self._may_ask = True
+        self._is_asked = False
         self._lost: tuple[int, int] = (-1, 0)  # the first row of a chunk that was lost, and how often
 
-    def fitting(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    def needs_asking(self, chunk: Chunk) -> bool:
+        """Whether the chunk is large, and the server has not been asked yet."""
+        return not self._is_asked and _bytes(chunk) > SMALL
+
+    def ask(self, server: Server) -> None:
+        """Learn the limits, if the user may read them. Raises ServerError."""
+        self._known, self._is_asked = ask_limits(server), True
+
+    def fitting(self, chunk: Chunk) -> Iterator[Chunk]:
         """The same rows in requests that the server takes. Raises RowTooLargeError for a row that it will not."""
-        for chunk in chunks:
-            if _bytes(chunk) <= SMALL:
-                yield chunk
-            else:
-                yield from self._pieces(chunk)
+        if self._known is None or _bytes(chunk) <= SMALL:
+            yield chunk
+            return
+        argument, request = self._known
+        offsets = chunk.requests.offsets
+        for place in np.flatnonzero(np.diff(offsets) > argument).tolist():
+            row = chunk.slice(place, place + 1)
+            if largest_value(row)[1] > argument:
+                raise self._too_large(row, f"takes {argument} ({NAMES[0]}): raise that, {_INSTEAD}")
+        start = 0
+        while start < len(chunk):
+            # The other half is for marks, and for what the server counts besides.
+            full = int(np.searchsorted(offsets, offsets[start] + request // 2, "right")) - 1
+            stop = max(start + 1, min(full, len(chunk)))
+            yield chunk.slice(start, stop)
+            start = stop
 
     def lost(self, chunk: Chunk) -> None:
         """Count a connection that was lost while this chunk was sent. Raises RowTooLargeError if the chunk is why."""
@@ -52,36 +73,6 @@ class Limits:
         if self._lost[1] == _MOST_LOSSES:
             why = f"closes the connection each time: raise its {NAMES[1]} or {NAMES[0]}, {_INSTEAD}"
             raise self._too_large(row if _bytes(row) > SMALL else chunk, why)
-
-    # -- asking -------------------------------------------------------------------------------------------------
-
-    def _pieces(self, chunk: Chunk) -> Iterator[Chunk]:
-        known = self._ask()
-        if known is None:
-            yield chunk
-            return
-        argument, request = known
-        sizes = np.diff(chunk.requests.offsets)
-        for place in np.flatnonzero(sizes > argument).tolist():
-            row = chunk.slice(place, place + 1)
-            if largest_value(row)[1] > argument:
-                raise self._too_large(row, f"takes {argument} ({NAMES[0]}): raise that, {_INSTEAD}")
-        start, offsets = 0, chunk.requests.offsets
-        while start < len(chunk):
-            # The other half is for marks, and for what the server counts besides.
-            full = int(np.searchsorted(offsets, offsets[start] + request // 2, "right")) - 1
-            stop = max(start + 1, min(full, len(chunk)))
-            yield chunk.slice(start, stop)
-            start = stop
-
-    def _ask(self) -> tuple[int, int] | None:
-        if self._known is None and self._may_ask:
-            try:
-                self._known = ask_limits(self._address)
-            except RStreamError:
-                return None  # whoever sends the chunk will say what is wrong with the server; the next one asks again
-            self._may_ask = self._known is not None
-        return self._known
 
     def _too_large(self, chunk: Chunk, why: str) -> RowTooLargeError:
         row, last = int(chunk.rows[0]), int(chunk.rows[-1])

@@ -12,16 +12,15 @@ from spark_streams.errors import RStreamError
 from spark_streams.wire.address import Address
 from spark_streams.wire.connect import connect
 from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.server import Server
 
 SMALL = 1 << 20  # bytes that every server takes: neither can be set lower
 NAMES = ("proto-max-bulk-len", "client-query-buffer-limit")
 
 
-def ask_limits(address: Address) -> tuple[int, int] | None:
-    """Both, in this order, on a connection of its own; None where that is not allowed (CONFIG is for administrators).
-    Raises ServerError."""
-    with connect(address) as server:
-        replies = server.pipeline([("CONFIG", "GET", name) for name in NAMES])
+def ask_limits(server: Server) -> tuple[int, int] | None:
+    """Both, in this order; None where that is not allowed (CONFIG is for administrators). Raises ServerError."""
+    replies = server.pipeline([("CONFIG", "GET", name) for name in NAMES])
     if any(isinstance(reply, ReplyError) or len(reply) != 2 for reply in replies):
         return None
     return int(replies[0][1]), int(replies[1][1])
@@ -29,11 +28,12 @@ def ask_limits(address: Address) -> tuple[int, int] | None:
 
 def beyond(address: Address, argument: int, request: int) -> str:
     """Which limit of the server an argument and a request of so many bytes exceed, for a message; empty where neither
-    does, or the server does not say."""
+    does, or the server does not say. To be asked when a connection was lost: it makes one of its own."""
     if max(argument, request) <= SMALL:
         return ""
     try:
-        known = ask_limits(address)
+        with connect(address) as server:
+            known = ask_limits(server)
     except RStreamError:
         return ""  # it is away, which whoever needs it will say
     if known is None:

@@ -15,6 +15,7 @@ from spark_streams.sink.chunks import chunks
 from spark_streams.sink.destination import Destination
 from spark_streams.sink.limits import Limits
 from spark_streams.sink.write import Result, Task, append
+from spark_streams.wire.connect import connect
 from spark_streams.wire.patience import DEFAULT_PATIENCE
 from tests.servers import Server
 from tests.sink.writing import batch_of, close, numbers, options
@@ -94,7 +95,11 @@ def test_a_chunk_beyond_what_a_request_may_be_is_sent_in_pieces(limited: Server,
     """Many rows, none of them large: what waits in a transaction counts, too, on newer servers."""
     rows = sizes(*[50_000] * 160)
     checked = options(limited.url)
-    pieces = list(Limits(checked.address).fitting(chunks([rows], Destination("out"), "omit", 5000, True)))
+    limits = Limits(checked.address)
+    with connect(checked.address) as connection:
+        limits.ask(connection)
+    [whole] = chunks([rows], Destination("out"), "omit", 5000, True)
+    pieces = list(limits.fitting(whole))
     assert [row for piece in pieces for row in piece.rows.tolist()] == list(range(160))
     assert max(int(piece.requests.offsets[-1] - piece.requests.offsets[0]) for piece in pieces) <= MB
     put(checked, rows, delivery)
