@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,13 +30,16 @@ class Total:
 
 @dataclass(frozen=True)
 class InLedger:
-    """What the ledger has of a stream. claims: of this run; written: rows, by this run."""
+    """What the ledger has of a stream. claims: of this run; written: rows, by this run; marks: of earlier runs of this
+    batch, and of what it is a piece of; begun: rows, by an earlier batch that is not done."""
 
     head: Head
     parts: Sequence[Part]
     carried: Hashes
     claims: Hashes
     written: int
+    marks: Sequence[bytes] = ()
+    begun: int = 0
 
     @staticmethod
     def questions(keys: Keys) -> list[Command]:
@@ -58,18 +61,36 @@ class InLedger:
             Head.read(head), names, _fingerprints(carried), _fingerprints(claims), number_in(written or b"0")
         )  # fmt: skip
 
+    def earlier_questions(self, keys: Keys, kind: Kind) -> list[Command]:
+        """What `with_earlier` wants to know: nothing, unless a run was killed."""
+        batch = keys.batch
+        is_begun = self.head.open_before(batch.number) is not None
+        earlier = [part for part in self.parts if part.has_marks and part.run != batch.run]
+        return [
+            *[("HVALS", keys.named(part.name)) for part in earlier if kind.narrowed or part.batch == batch.number],
+            *(self.head.counts(keys, self.parts) if is_begun else []),
+        ]
+
+    def with_earlier(self, replies: Sequence[Reply]) -> InLedger:
+        """The same, with the replies to `earlier_questions`. Raises LedgerError."""
+        marks = [mark for reply in replies if isinstance(reply, list) for mark in reply]
+        return replace(self, marks=marks, begun=rows_in(reply for reply in replies if not isinstance(reply, list)))
+
 
 @dataclass(frozen=True)
 class Balance:
     """had: by the tasks, None if they had no row for the stream; named: the batch that the record has for it, or
-    NONE_CLOSED; found: what the ledger has."""
+    NONE_CLOSED; closed: the one that is closed; found: what the ledger has; is_void: the batch was written without the
+    ledger, and nothing is held against that."""
 
     batch: Batch
     kind: Kind
     stream: bytes
     had: Total | None
     named: int
+    closed: int
     found: InLedger
+    is_void: bool
 
     @property
     def head(self) -> Head:
@@ -86,26 +107,29 @@ class Balance:
         return max(self.head.last_done, -1 if self.head.batch is None else self.head.batch)
 
     @property
-    def is_ours(self) -> bool:
-        """Whether this batch has written to the stream, or an earlier run of it, or what it is a piece of."""
-        return self.kind.narrowed or self.had is not None or self.batch.number in (self.named, self.head.batch)
+    def is_forgotten(self) -> bool:
+        """Whether this batch leaves the stream behind: neither it nor an earlier run of it, or what it is a piece of,
+        has written there."""
+        is_ours = self.kind.narrowed or self.had is not None or self.batch.number in (self.named, self.head.batch)
+        return (self.is_void or not is_ours) and self.last <= self.batch.number
 
-    def earlier_marks(self) -> list[bytes]:
-        """The keys that hold the marks of earlier runs of this batch, and of what it is a piece of."""
-        return [
-            self.keys.named(part.name)
-            for part in self.found.parts
-            if part.has_marks and part.run != self.batch.run and (self.kind.narrowed or part.batch == self.batch.number)
-        ]
+    def commands(self) -> list[Command]:
+        """What is to be written for the stream. Raises LedgerError."""
+        if self.is_forgotten:
+            return self._forget()
+        if self.last > self.batch.number:
+            if self.is_void:
+                return []
+            raise refusals.late_closing(self.batch, self.last)
+        if self.batch.number in (self.closed, self.head.done):
+            self._compare()
+            return []
+        return self._finish()
 
-    def counts(self) -> list[Command]:
-        """Ask how much an earlier batch has written that is not done."""
-        return self.head.counts(self.keys, self.found.parts)
-
-    def compare(self, closed: bool) -> None:
-        """The batch is done here, and nothing was written. closed: so says the record. Raises LedgerError."""
+    def _compare(self) -> None:
+        """The batch is done here, and nothing was written. Raises LedgerError."""
         had = self.had or Total()
-        is_lost = closed and self.had is not None and self.named == self.batch.number != self.head.done
+        is_lost = self.had is not None and self.named == self.closed == self.batch.number != self.head.done
         if is_lost and not self.kind.lossy:
             raise refusals.lost_closed(self.batch, self._shown, had.rows, self.found.written)
         written = Total(self.head.rows, self.head.total) if self.head.done == self.batch.number else Total()
@@ -118,10 +142,10 @@ class Balance:
             self.batch.number, had.rows,
         )  # fmt: skip
 
-    def finish(self, marks: Sequence[bytes]) -> list[Command]:
-        """Leave `done`. marks: of earlier runs. Raises LedgerError."""
+    def _finish(self) -> list[Command]:
+        """Leave `done`. Raises LedgerError."""
         batch, had = self.batch, self.had or Total()
-        carried = self._carry(marks)
+        carried = self._carry()
         known = self.found.written + len(self.found.claims)
         if known < had.rows:
             raise refusals.fewer_known(batch, self._shown, had.rows, known)
@@ -136,11 +160,11 @@ class Balance:
             ("UNLINK", *self._keys_beside()), *carried,
         ]  # fmt: skip
 
-    def _carry(self, marks: Sequence[bytes]) -> list[Command]:
+    def _carry(self) -> list[Command]:
         """What becomes of rows that are written and that this run has not claimed: only a batch that was cut may leave
         some, for its other pieces. Raises LedgerError."""
         left = Multiset()
-        left.add(np.concatenate([self.found.carried, *[read_mark(mark)[0] for mark in marks]]))
+        left.add(np.concatenate([self.found.carried, *[read_mark(mark)[0] for mark in self.found.marks]]))
         left.remove(self.found.claims)
         if not left.size:
             return []
@@ -151,13 +175,13 @@ class Balance:
         self._stays(left.size)
         return []
 
-    def leave_behind(self, closed: int, counts: Sequence[bytes | None] | None) -> list[Command]:
-        """Forget a stream that only an earlier batch has written to. closed: the last batch that is; counts: the
-        replies to `counts`, None if nothing is held against it. Raises LedgerError."""
+    def _forget(self) -> list[Command]:
+        """Forget the stream. Raises LedgerError, unless nothing is held against it."""
         batch, head = self.batch, self.head
-        if counts is not None and (earlier := head.open_before(batch.number)) is not None:
-            refusals.give_up(batch, self._shown, earlier, rows_in(counts), self.keys.head)
-        elif counts is not None and head.batch is not None and head.lacks(self.named, closed):
+        earlier = head.open_before(batch.number)
+        if earlier is not None and not self.is_void:
+            refusals.give_up(batch, self._shown, earlier, self.found.begun, self.keys.head)
+        elif head.batch is not None and head.lacks(self.named, self.closed) and not self.is_void:
             raise refusals.lost_done(batch, self._shown, self.named, head.last_done, self.keys.head)
         if len(self.found.carried):
             self._stays(len(self.found.carried))

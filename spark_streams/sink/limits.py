@@ -1,7 +1,7 @@
 """Rows that exceed what a server takes in one argument or in one request.
 
-The writer asks for the limits (CONFIG GET) before its first large chunk. If the user may not read them, the chunk is sent
-as it is. The server closes the connection if the chunk exceeds a limit. The third time, the task fails with
+The writer asks for the limits (CONFIG GET) before its first large chunk. If the user may not read them, the chunk is
+sent as it is. The server closes the connection if the chunk exceeds a limit. The third time, the task fails with
 RowTooLargeError.
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_streams.ids import MAX_ID
-from spark_streams.sink.batch_commit import _BatchCommit
+from spark_streams.sink.balance import Balance
 from spark_streams.sink.ledger_view import LedgerView
 from spark_streams.sink.opening import _Opening
 from spark_streams.source.group import account
@@ -109,7 +109,7 @@ def writes_each_run_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LedgerView, "is_untouched", property(lambda self: not self.done))
     patch.setattr(_Opening, "_read_earlier", lambda *given: None)
     patch.setattr(LedgerView, "met_marks", lambda *given: None)
-    patch.setattr(_BatchCommit, "_write", lambda *given: True)
+    patch.setattr(Balance, "commands", lambda *given: [])
 
 
 @pytest.mark.parametrize(
