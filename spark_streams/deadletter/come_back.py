@@ -45,7 +45,7 @@ def bring_back(
     while most is None or moved < most:
         count = size.next()
         ask = ("XRANGE", waiting, "-", bytes(due), "COUNT", count)
-        [page] = watch_with_room(there, [waiting, returned], returned, count, ask)
+        [page] = watch_with_room(there, [waiting, returned], [returned], count, ask)
         if not page:
             there.execute("UNWATCH")
             break

@@ -13,50 +13,50 @@ from spark_streams.errors import IdsExhaustedError, WrongKeyTypeError
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
 from spark_streams.wire.reply_errors import is_no_such_key
+from spark_streams.wire.server import Key
 from spark_streams.wire.xinfo import stream_in
 
 
 def watch_with_room(
-    server: Connection, keys: Sequence[str | bytes], stream: str, entries: int, *asked: Sequence[Argument]
+    server: Connection, keys: Sequence[Key], streams: Sequence[Key], entries: int, *asked: Sequence[Argument]
 ) -> list[Reply]:
-    """Watch keys, and check that a stream can take so many XADDs with `*`. Return the replies to what else is asked.
+    """Watch keys, and check that each of the streams can take so many XADDs with `*`. Return the replies to what else
+    is asked.
 
     Raises IdsExhaustedError, WrongKeyTypeError, ServerReplyError; then nothing is watched.
     """
-    watched, told, *replies = server.pipeline([("WATCH", *keys), ("XINFO", "STREAM", stream), *asked])
+    watch = [("WATCH", *keys)] if keys else []
+    replies = server.pipeline([*watch, *asked, *[("XINFO", "STREAM", stream) for stream in streams]])
+    count = len(watch) + len(asked)
     try:
-        for command, reply in zip([("XADD", stream), *asked], [watched, *replies], strict=True):
+        for command, reply in zip([*watch, *asked], replies, strict=False):
             if isinstance(reply, ReplyError):
                 raise server.error_of(reply, command)
-        _require_ids(server, stream, told, entries)
+        for stream, reply in zip(streams, replies[count:], strict=True):
+            _require_ids(server, stream, reply, entries)
     except Exception:
         server.execute("UNWATCH")
         raise
-    return replies
+    return replies[len(watch) : count]
 
 
-def questions(streams: Sequence[str | bytes]) -> list[tuple[Argument, ...]]:
-    """Return the commands whose replies `require_streams` reads. To be asked under WATCH of the streams."""
-    return [command for stream in streams for command in (("TYPE", stream), ("XINFO", "STREAM", stream))]
-
-
-def require_streams(
-    server: Connection, letters: str, streams: Sequence[str | bytes], replies: Sequence[Reply], entries: int
+def watch_destinations(
+    server: Connection, letters: str, keys: Sequence[Key], streams: Sequence[Key], entries: int
 ) -> None:
-    """Check that each key is a stream that can take so many entries, or does not exist. letters: the stream of the
-    dead letters. Raises WrongKeyTypeError, IdsExhaustedError, ServerReplyError."""
-    for stream, kind, told in zip(streams, replies[0::2], replies[1::2], strict=True):
-        if isinstance(kind, ReplyError):
-            raise server.error_of(kind, ("XADD", stream))
-        if kind not in (b"stream", b"none"):
-            raise WrongKeyTypeError(
-                f"dead letters of stream {letters!r} cannot go to key {_shown(stream)!r} at {server.address}: it holds "
-                f"a {kind.decode()}; name a stream (--to)"
-            )
-        _require_ids(server, stream, told, entries)
+    """The same for streams that dead letters of the stream `letters` go to: the error says what a key holds."""
+    try:
+        watch_with_room(server, keys, streams, entries)
+    except WrongKeyTypeError as error:
+        for stream, kind in zip(streams, server.execute_all([("TYPE", stream) for stream in streams]), strict=True):
+            if kind not in (b"stream", b"none"):
+                raise WrongKeyTypeError(
+                    f"dead letters of stream {letters!r} cannot go to key {_shown(stream)!r} at {server.address}: it "
+                    f"holds a {kind.decode()}; name a stream (--to)"
+                ) from error
+        raise
 
 
-def _require_ids(server: Connection, stream: str | bytes, reply: Reply, entries: int) -> None:
+def _require_ids(server: Connection, stream: Key, reply: Reply, entries: int) -> None:
     """Check the reply to XINFO STREAM. A stream that does not exist has room."""
     if is_no_such_key(reply):
         return
@@ -71,7 +71,7 @@ def _require_ids(server: Connection, stream: str | bytes, reply: Reply, entries:
         )
 
 
-def _shown(stream: str | bytes) -> str:
+def _shown(stream: Key) -> str:
     return stream if isinstance(stream, str) else stream.decode("utf-8", "replace")
 
 

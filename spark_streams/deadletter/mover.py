@@ -25,18 +25,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spark_streams.deadletter.envelope import raw
-from spark_streams.deadletter.ids_left import questions, require_streams
-from spark_streams.deadletter.other_slots import announce, append, finish, forget
+from spark_streams.deadletter.ids_left import watch_destinations
+from spark_streams.deadletter.other_slots import append, finish, forget, in_other_slots
 from spark_streams.deadletter.page_plan import PagePlan, Part
-from spark_streams.deadletter.redrive_run import Command, RedriveRun
+from spark_streams.deadletter.redrive_lock import RedriveRun
 from spark_streams.errors import RStreamError, ServerReplyError
 from spark_streams.keys import read_retry_stream
-from spark_streams.wire.connection import ReplyError
+from spark_streams.wire.connection import Argument, ReplyError
 from spark_streams.wire.multi_exec import execute_packed, transact
 from spark_streams.wire.replies import errors_among
 
 WATCHED_TRIES = 3  # of a page with all its keys watched
+
+Command = Sequence[Argument]
 
 
 @dataclass
@@ -68,48 +69,38 @@ class Mover:
 
         Raises RedriveTakenError, ServerError; then it may be called again.
         """
+        run = self._run
         if self._owed is not None:
             self._put_back(self._owed)
-        while True:
-            watch = self._tries < WATCHED_TRIES or self._is_taken_from
-            self._run.watch(*([self._run.stream] if watch else []))
-            moved = self._sent.get(self._run.state.serial)
-            if not self._run.state.to:
-                break
-            finish(self._run)
-            if moved is not None:
-                break
+        watched = [run.stream] if self._tries < WATCHED_TRIES or self._is_taken_from else []
+        run.watch(*watched)
+        moved = self._sent.get(run.state.serial)
+        if run.state.to:
+            finish(run)
+            run.watch(*watched)
         if moved is not None:
-            self._run.home.execute("UNWATCH")
+            run.home.execute("UNWATCH")
             self._succeeded()
         return moved
 
     def move(self, plan: PagePlan) -> bool:
         """Move the dead letters of a page that was read since `begin`. Return False if something that is watched has
         changed: begin again. Raises as `begin` does, and ServerReplyError if a stream refuses entries."""
+        run = self._run
         if not len(plan.rows):
-            self._run.home.execute("UNWATCH")
+            run.home.execute("UNWATCH")
             return True
-        away = self._away(plan)
-        refused: list[RStreamError] = []
-        appended: list[Part] = []
-        if away:
-            announce(self._run, away)
-            for to in away:
-                part, errors = append(self._run, to, plan.part([to]))
-                appended.append(part)
-                refused += errors
-            self._run.watch()
-        here = plan.part([to for to in plan.to if to not in away])
-        if not self._close(plan, here, appended):
+        away = in_other_slots(run, plan.to)
+        appended, refused = append(run, plan, away) if away else ([], [])
+        if not self._close(plan, plan.part([to for to in plan.to if to not in away]), appended):
             self._tries += 1
             return False
         if away:
-            forget(self._run)
+            forget(run)
         self._succeeded()
         if refused:
             raise ServerReplyError(
-                f"{len(refused)} dead letters of stream {self._run.stream!r} at {self._run.session.address} could not "
+                f"{len(refused)} dead letters of stream {run.stream!r} at {run.session.address} could not "
                 f"be moved and stay where they are: {refused[0].message}"
             )
         return True
@@ -118,29 +109,15 @@ class Mover:
         self._sent.clear()
         self._tries = 0
 
-    def _away(self, plan: PagePlan) -> list[bytes]:
-        """Return the streams that are in other slots than the dead letters."""
-        slots = self._run.session.get().together([raw(self._run.stream), *plan.to], lambda stream: stream)
-        return [to for slot in slots[1:] for to in slot]
-
     def _close(self, plan: PagePlan, here: Part, appended: Sequence[Part]) -> bool:
         """Append the entries that go to streams here; delete their dead letters, and those that were appended. Return
         False if something that is watched has changed."""
         run, home = self._run, self._run.home
-        watch = self._tries < WATCHED_TRIES and not appended
         streams = [plan.to[code] for code in np.unique(plan.target[here.places]).tolist()]
-        # Without WATCH, dead letters may have to be put back.
-        needed: list[str | bytes] = [*streams, *([] if watch else [run.stream])]
-        asked = [("WATCH", *streams)] if watch and streams else []
-        replies = home.pipeline([*asked, *questions(needed), ("MULTI",)])
-        try:
-            for command, reply in zip(asked, replies, strict=False):
-                if isinstance(reply, ReplyError):
-                    raise home.error_of(reply, command)
-            require_streams(home, run.stream, needed, replies[len(asked) : -1], len(here.ids))
-        except Exception:
-            home.execute("DISCARD")
-            raise
+        if self._tries < WATCHED_TRIES and not appended:
+            watch_destinations(home, run.stream, streams, streams, len(here.ids))
+        else:  # without WATCH, dead letters may have to be put back
+            watch_destinations(home, run.stream, [], [*streams, run.stream], len(here.ids))
         places = np.concatenate([here.places, *[part.places for part in appended]])
         ids: list[bytes] = [*here.ids, *[entry for part in appended for entry in part.ids]]
         moved = int(np.count_nonzero(places < plan.moved))
@@ -164,20 +141,19 @@ class Mover:
     def _put_back(self, owed: _Owed) -> None:
         """Append these to the dead letters again, each once. Raises ServerReplyError when that is done."""
         run = self._run
-        while True:
+        is_back = False
+        while not is_back:
             stored = run.stored()
-            if stored is not None and stored.serial in owed.serials:  # the reply was lost
-                run.state = stored
-                break
             if stored is None:  # another process has taken over meanwhile, and the state is its own
-                if transact(run.home, owed.commands) is not None:
-                    break
+                is_back = transact(run.home, owed.commands) is not None
                 continue
+            run.state = stored
+            if stored.serial in owed.serials:  # the reply was lost
+                break
             state = run.next(-len(owed.commands))
             owed.serials.add(state.serial)
-            if transact(run.home, [*owed.commands, state.store(run.stream)]) is not None:
-                run.state = state
-                break
+            is_back = transact(run.home, [*owed.commands, state.store(run.stream)]) is not None
+            run.state = state if is_back else stored
         self._owed = None
         raise ServerReplyError(
             f"{len(owed.commands)} dead letters of stream {run.stream!r} at {run.session.address} could not be moved "

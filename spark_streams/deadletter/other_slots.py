@@ -3,8 +3,8 @@
     rstream:redrive:{stream}          the state: `to` names the streams that a page is on its way to
     rstream:redriven:{to}:<stream>    the dead letters of that page that `to` has an entry of
 
-    announce   → MULTI   SET state with `to`   EXEC
-    append     → WATCH redriven   XINFO to   GET state   MULTI   XADD to …   HSET redriven ids   EXEC
+    append     → MULTI   SET state with `to`   EXEC
+               → WATCH redriven   XINFO to   GET state   MULTI   XADD to …   HSET redriven ids   EXEC      for each `to`
                (mover.py deletes the dead letters)
     forget     → WATCH redriven   GET state   MULTI   DEL redriven   EXEC
                → MULTI   SET state without `to`   EXEC
@@ -19,12 +19,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_streams.deadletter.envelope import raw, text
-from spark_streams.deadletter.ids_left import questions, require_streams
-from spark_streams.deadletter.page_plan import Part
-from spark_streams.deadletter.redrive_run import RedriveRun, require_unchanged
+from spark_streams.deadletter.ids_left import watch_destinations
+from spark_streams.deadletter.page_plan import PagePlan, Part
+from spark_streams.deadletter.redrive_lock import RedriveRun, require_unchanged
 from spark_streams.errors import RStreamError
 from spark_streams.keys import key_beside
-from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.multi_exec import execute_packed, transact
 from spark_streams.wire.replies import errors_among
 
@@ -36,34 +35,35 @@ def redriven_key(to: str, stream: str) -> bytes:
     return key_beside(to, "redriven", stream)
 
 
-def announce(run: RedriveRun, to: Sequence[bytes]) -> None:
-    """Write which streams the page goes to. The state is watched."""
-    _watch_alone(run)
-    run.write(replace(run.next(), to=tuple(map(text, to))))
+def in_other_slots(run: RedriveRun, streams: Sequence[bytes]) -> list[bytes]:
+    """Return those of these streams that are in other slots than the dead letters."""
+    slots = run.session.get().together([raw(run.stream), *streams], lambda stream: stream)
+    return [to for slot in slots[1:] for to in slot]
 
 
-def append(run: RedriveRun, to: bytes, part: Part) -> tuple[Part, list[RStreamError]]:
-    """Append entries to a stream, and note their dead letters there. Return those, and the errors of what was refused.
+def append(run: RedriveRun, plan: PagePlan, streams: Sequence[bytes]) -> tuple[list[Part], list[RStreamError]]:
+    """Append the entries for these streams, and note their dead letters there. Return those, and the errors of what was
+    refused. The state is watched, before and then.
 
     Raises RedriveTakenError, WrongKeyTypeError, IdsExhaustedError, ServerReplyError.
     """
-    there, key = run.session.of(to), redriven_key(text(to), run.stream)
-    watched, *told = there.pipeline([("WATCH", key), *questions([to])])
-    try:
-        if isinstance(watched, ReplyError):
-            raise there.error_of(watched, ("HSET", key))
-        require_streams(there, run.stream, [to], told, len(part.ids))
+    _watch_alone(run)
+    run.write(replace(run.next(), to=tuple(map(text, streams))))
+    parts: list[Part] = []
+    errors: list[RStreamError] = []
+    for to in streams:
+        there, key, part = run.session.of(to), redriven_key(text(to), run.stream), plan.part([to])
+        watch_destinations(there, run.stream, [key], [to], len(part.ids))
         run.watch()  # behind the WATCH of `redriven`
-    except Exception:
-        there.execute("UNWATCH")
-        raise
-    there.execute("MULTI")
-    noted = [word for entry in part.ids for word in (entry, b"")]
-    results = execute_packed(there, part.requests, len(part.ids), ("HSET", key, *noted))
-    refused = dict(errors_among(require_unchanged(run, results)[:-1]))
-    if refused:
-        there.execute("HDEL", key, *[part.ids[place] for place in refused])
-    return part.without(refused), [there.error_of(why, ("XADD", to)) for why in refused.values()]
+        noted = [word for entry in part.ids for word in (entry, b"")]
+        results = execute_packed(there, part.requests, len(part.ids), ("HSET", key, *noted))
+        refused = dict(errors_among(require_unchanged(run, results)[:-1]))
+        if refused:
+            there.execute("HDEL", key, *[part.ids[place] for place in refused])
+        parts.append(part.without(refused))
+        errors += [there.error_of(why, ("XADD", to)) for why in refused.values()]
+    run.watch()
+    return parts, errors
 
 
 def finish(run: RedriveRun) -> None:

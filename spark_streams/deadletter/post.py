@@ -114,9 +114,9 @@ class _Portion:
         """Watch the dead-letter stream and return the ids in the outbox. Raises if the stream cannot take so many dead
         letters; then nothing is watched."""
         if outbox is None:
-            watch_with_room(there, [self.to], self.to, len(self.entries))
+            watch_with_room(there, [self.to], [self.to], len(self.entries))
             return set()
-        [flat] = watch_with_room(there, [self.to, outbox], self.to, len(self.entries), ("HGETALL", outbox))
+        [flat] = watch_with_room(there, [self.to, outbox], [self.to], len(self.entries), ("HGETALL", outbox))
         return set(flat[0::2])
 
     def _due(self, there: Connection, home: Connection) -> list[FailedEntry]:

@@ -16,9 +16,8 @@ from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
 from spark_streams.deadletter.mover import Mover
 from spark_streams.deadletter.page_plan import PagePlan
 from spark_streams.deadletter.page_reader import Extent, PageSize, extent, following, read_page, run_with_smaller_pages
-from spark_streams.deadletter.redrive_lock import RedriveLease, RedriveState, begin_or_continue
+from spark_streams.deadletter.redrive_lock import RedriveLease, RedriveRun, RedriveState, begin_or_continue
 from spark_streams.deadletter.redrive_plan import RedriveOptions, origins, plan_page
-from spark_streams.deadletter.redrive_run import RedriveRun
 from spark_streams.deadletter.waiting import refuse_to_redrive
 from spark_streams.ids import StreamId
 from spark_streams.wire.address import Address

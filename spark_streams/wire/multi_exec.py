@@ -57,10 +57,9 @@ def transact(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Rep
 def execute_packed(
     server: Connection, requests: bytes | memoryview, count: int, *then: Sequence[Argument]
 ) -> list[Reply] | None:
-    """Execute the transaction that MULTI has begun: packed commands, so many, and a few more. Return the replies as
-    `transact` does; the first packed commands are XADDs."""
-    server.send(b"".join([requests, *[pack(*command) for command in then], pack("EXEC")]))
-    outcome = Outcome.read(server.replies(count + len(then) + 1))
+    """The same for packed XADDs, so many, and a few more commands behind them."""
+    server.send(b"".join([pack("MULTI"), requests, *[pack(*command) for command in then], pack("EXEC")]))
+    outcome = Outcome.read(server.replies(count + len(then) + 2))
     if outcome.refusal is not None:
         raise server.error_of(outcome.refusal, ("XADD",))
     return outcome.results

@@ -364,7 +364,7 @@ def test_a_transaction_that_is_carried_out_late_is_counted_and_nobody_else_is_bl
             early, sent = lost[0]
             lost.append(lost[0])
             honest(early, sent)
-            assert isinstance(early.replies(7 + 3)[-1], list)
+            assert isinstance(early.replies(7 + 4)[-1], list)
         honest(self, data)
 
     monkeypatch.setattr(Connection, "send", delayed)
@@ -407,7 +407,7 @@ def test_letters_that_are_put_back_are_put_back_once_however_often_the_connectio
         refused = pytest.raises(ServerReplyError, match="3 dead letters .* were put back at its end: WRONGTYPE")
         with (
             destination_turns_to_text(client),
-            before_sending(b"MULTI", b"XADD", act=in_turn(lost, lost, reply_lost), times=3) as broken,
+            before_sending(b"MULTI", b"dl.redrives", act=in_turn(lost, lost, reply_lost), times=3) as broken,
             refused,
         ):
             redrive(server)
