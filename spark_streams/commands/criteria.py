@@ -64,9 +64,8 @@ def criteria_of(chosen: Chosen) -> Criteria:
 
 def say_none_is_meant(address: Address, stream: str, criteria: Criteria, for_program: bool = False) -> None:
     """Why no dead letter was found; on the error stream where the output is for programs. Raises ServerError."""
-    from spark_streams.deadletter.criteria import Criteria
+    from spark_streams.deadletter.criteria import Criteria, why_none_is_meant
     from spark_streams.deadletter.listing import count_by_kind
-    from spark_streams.deadletter.none_meant import why_none_is_meant
 
     with progress("count", quiet=for_program) as tell:
         counts = count_by_kind(address, stream, Criteria(), tell)

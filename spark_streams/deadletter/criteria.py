@@ -1,8 +1,9 @@
-"""Which dead letters are meant. Pure: pages in, masks out."""
+"""Which dead letters are meant, and why none is. Pure: pages in, masks out."""
 
 from __future__ import annotations
 
 import fnmatch
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,13 +13,16 @@ import numpy as np
 import pyarrow.compute as pc
 
 from spark_streams.deadletter.envelope import raw
-from spark_streams.deadletter.page import DeadLetterPage, by_value
+from spark_streams.deadletter.kind_counts import KindCounts
+from spark_streams.deadletter.page import KIND, DeadLetterPage, by_value
 from spark_streams.errors import InvalidOptionError
 from spark_streams.ids import MAX_ID, MIN_ID, U64_MAX, StreamId
 from spark_streams.options.values import duration
 from spark_streams.wire.entries.lines import Mask
 
 T = TypeVar("T")
+
+_NAMED = 10  # values, in a message
 
 
 @dataclass(frozen=True)
@@ -111,3 +115,29 @@ def means(name: str, patterns: Sequence[str], value: str) -> bool:
 def matches(patterns: Sequence[str], value: str) -> bool:
     """Whether the value is one of these, or fits one of them as a file's name would."""
     return any(value == pattern or fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
+
+
+def why_none_is_meant(stream: str, criteria: Criteria, counts: KindCounts) -> str:
+    """One sentence. counts: all dead letters of the stream, by KIND."""
+    if not counts.letters:
+        return f"{stream} holds no dead letters; rstream dead list names the streams that do"
+    asked = {
+        "stream": criteria.streams, "stage": criteria.stages, "reason": criteria.reasons, "error": criteria.errors
+    }  # fmt: skip
+    for name, patterns in asked.items():
+        there: Counter[str] = Counter()
+        for kind, count in counts:
+            there[kind[KIND.index(name)]] += count.letters
+        if patterns and not any(means(name, patterns, value) for value in there):
+            wanted = " or ".join(map(repr, patterns))
+            return f"no dead letter of {stream} has {name} {wanted}; there are: {_listed(there)}"
+    return (
+        f"none of the {counts.letters:,} dead letters of {stream} is all that was asked for; "
+        f"rstream dead list {stream} counts them by kind"
+    )
+
+
+def _listed(there: Counter[str]) -> str:
+    named = [f"{value or '(none)'} ({letters:,})" for value, letters in there.most_common(_NAMED)]
+    more = len(there) - len(named)
+    return ", ".join(named) + (f" and {more:,} more" if more else "")

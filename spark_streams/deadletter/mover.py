@@ -29,7 +29,7 @@ from spark_streams.deadletter.ids_left import watch_destinations
 from spark_streams.deadletter.other_slots import append, finish, forget, in_other_slots
 from spark_streams.deadletter.page_plan import PagePlan, Part
 from spark_streams.deadletter.redrive_lock import RedriveRun
-from spark_streams.errors import RStreamError, ServerReplyError
+from spark_streams.errors import ServerReplyError
 from spark_streams.keys import read_retry_stream
 from spark_streams.wire.connection import Argument, ReplyError
 from spark_streams.wire.multi_exec import execute_packed, transact
@@ -159,3 +159,15 @@ class Mover:
             f"{len(owed.commands)} dead letters of stream {run.stream!r} at {run.session.address} could not be moved "
             f"and were put back at its end: {owed.why}"
         )
+
+
+class Rehearsal(Mover):
+    """A dry run: it counts what would be moved, and sends nothing."""
+
+    def begin(self) -> None:
+        """There is nothing to finish."""
+
+    def move(self, plan: PagePlan) -> bool:
+        """Count the page."""
+        self._run.state = self._run.state.after(0, plan.moved, plan.parked)
+        return True

@@ -13,9 +13,9 @@ from spark_streams.deadletter import transform
 from spark_streams.deadletter.destinations import Destinations
 from spark_streams.deadletter.kind_counts import KindCounts
 from spark_streams.deadletter.limits import DEAD_LETTER_LIMITS, DeadLetterLimits
-from spark_streams.deadletter.mover import Mover
+from spark_streams.deadletter.mover import Mover, Rehearsal
 from spark_streams.deadletter.page_plan import PagePlan
-from spark_streams.deadletter.page_reader import Extent, PageSize, extent, following, read_page, run_with_smaller_pages
+from spark_streams.deadletter.page_reader import PageSize, extent, following, read_page, run_with_smaller_pages
 from spark_streams.deadletter.redrive_lock import RedriveLease, RedriveRun, RedriveState, begin_or_continue
 from spark_streams.deadletter.redrive_plan import RedriveOptions, origins, plan_page
 from spark_streams.deadletter.waiting import refuse_to_redrive
@@ -117,66 +117,53 @@ class Redrive:
 
         Raises RedriveTakenError where another process moves these dead letters, TransformError, ServerError.
         """
-        refuse_to_redrive(self._address, self._options.stream)
-        self.report.dry_run = dry_run
+        report, stream = self.report, self._options.stream
+        refuse_to_redrive(self._address, stream)
+        report.dry_run = dry_run
         began = self._clock()
+        lease = RedriveLease(self._address, "redrive")
         with Session(self._address) as session, contextlib.ExitStack() as held:
-            lease = RedriveLease(self._address, "redrive")
             if not dry_run:
                 held.callback(lease.release)
-            within, state = self._begin(session, lease)
-            run = RedriveRun(session, self._options.stream, state)
-            mover = None if dry_run else Mover(run)
-            if mover is not None:
-                session.run(lambda server: mover.begin())
+                session.run(lambda server: lease.hold(server, [stream]))
+            within = session.run(lambda server: extent(server, stream, self._options.criteria))
+            state = RedriveState.begin(self._options.digest(), within.last)
+            if not dry_run:
+                fresh = state
+                state, report.goes_on = session.run(lambda server: begin_or_continue(server, stream, fresh))
+            run = RedriveRun(session, stream, state)
+            mover = Rehearsal(run) if dry_run else Mover(run)
+            session.run(lambda server: mover.begin())
             self._count(state, run)
             bound = StreamId.parse(state.bound)
-            self.report.bound = state.bound
-            self.report.total = min([within.length, *self._room(run)])
+            report.bound, report.moved_before = state.bound, state.moved + state.parked
+            report.total = min([within.length, *self._room(run)])
             first: StreamId | None = within.first
-            while first is not None and first <= bound and 0 not in self._room(run) and not self.report.stopped:
-                if mover is not None:
-                    lease.hold(session.get(), [self._options.stream])
+            while first is not None and first <= bound and 0 not in self._room(run) and not report.stopped:
+                if not dry_run:
+                    lease.hold(session.get(), [stream])
                 step = functools.partial(self._page, run, mover, first, bound)
                 try:
                     plan = run_with_smaller_pages(session, self._size, step)
                 finally:
                     self._count(state, run)
-                self.report.add(plan)
+                report.add(plan)
                 first = None if plan.last_id is None else following(plan.last_id)
-                self.report.seconds = self._clock() - began
-                self._tell(self.report)
+                report.seconds = self._clock() - began
+                self._tell(report)
                 self._pace(began)
-            if mover is not None:
-                self.report.vanished = mover.vanished
-                if not self.report.stopped:
-                    session.run(lambda server: run.end())
-        return self.report
+            report.vanished = mover.vanished
+            if not report.stopped and not dry_run:
+                session.run(lambda server: run.end())
+        return report
 
-    def _begin(self, session: Session, lease: RedriveLease) -> tuple[Extent, RedriveState]:
-        """(where dead letters are looked at, the state of the run). Raises as `run` does."""
-        stream, dry_run = self._options.stream, self.report.dry_run
-        if not dry_run:
-            session.run(lambda server: lease.hold(server, [stream]))
-        within = session.run(lambda server: extent(server, stream, self._options.criteria))
-        state = RedriveState.begin(self._options.digest(), within.last)
-        if not dry_run:
-            fresh = state
-            state, self.report.goes_on = session.run(lambda server: begin_or_continue(server, stream, fresh))
-            self.report.moved_before = state.moved + state.parked
-        return within, state
-
-    def _page(self, run: RedriveRun, mover: Mover | None, first: StreamId, bound: StreamId, server: Server) -> PagePlan:
+    def _page(self, run: RedriveRun, mover: Mover, first: StreamId, bound: StreamId, server: Server) -> PagePlan:
         """Read the next page, plan it and move it. May be run again after a lost connection."""
-        while True:
-            if mover is not None and (moved := mover.begin()) is not None:
-                return moved
+        while (moved := mover.begin()) is None:
             plan = self._plan(run, first, bound, server)
-            if mover is None:
-                run.state = run.state.after(0, plan.moved, plan.parked)
-                return plan
             if mover.move(plan):
                 return plan
+        return moved
 
     def _plan(self, run: RedriveRun, first: StreamId, bound: StreamId, server: Server) -> PagePlan:
         """Read the next page, and plan what is to be done with it."""
