@@ -48,7 +48,7 @@ def claim(
       rstream groups claim orders --group etl --again --first-id 1795163000000 --last-id 1795163834542 --to spark
     """
     from spark_streams.groups.afterwards import after_handing, after_taking
-    from spark_streams.groups.claim import Claimed, claim_again, plan_claim, plan_claim_again
+    from spark_streams.groups.claim import Claimed, claim_again
     from spark_streams.groups.claim import claim as hand_over
     from spark_streams.groups.standing import Standing, query_of
 
@@ -67,11 +67,7 @@ def claim(
 
     def work(one: Standing) -> Claimed:
         left = choice.less(entries_in(told.reports))
-        if again:
-            return (claim_again if hand.yes else plan_claim_again)(server, one, to, left)
-        if hand.yes:
-            return hand_over(server, one, to, left, hand.even_active)
-        return plan_claim(server, one, to, left)
+        return (claim_again if again else hand_over)(server, one, to, left, hand.yes)
 
     with connect(hand.url) as server:
         standings = standings_of(server, names, hand.group)
@@ -115,7 +111,7 @@ def ack(
       rstream groups ack orders --group etl --consumer bob --idle 1d
       rstream groups ack 'orders:*' --group etl --all --yes
     """
-    from spark_streams.groups.acknowledge import Acknowledged, acknowledge, consumers_of, plan_acknowledge
+    from spark_streams.groups.acknowledge import Acknowledged, acknowledge, consumers_of
     from spark_streams.groups.afterwards import after_taking
     from spark_streams.groups.standing import Standing, query_of
 
@@ -129,10 +125,7 @@ def ack(
     choice = choice_of(consumers, chosen, released)
 
     def work(one: Standing) -> Acknowledged:
-        left = choice.less(entries_in(told.reports))
-        if hand.yes:
-            return acknowledge(server, one, left, hand.even_active)
-        return plan_acknowledge(server, one, left)
+        return acknowledge(server, one, choice.less(entries_in(told.reports)), hand.yes)
 
     with connect(hand.url) as server:
         standings = standings_of(server, names, hand.group)

@@ -76,9 +76,7 @@ def _groups(server: Server, names: Sequence[str], hand: Hand, told: Told[Deleted
         standings,
         [why for one in standings for why in one.in_use(None, hand.even_active)],
         lambda one: (
-            delete_group(server, one, kept[one.stream], hand.even_active)
-            if told.yes
-            else plan_delete_group(one, kept[one.stream])
+            delete_group(server, one, kept[one.stream]) if told.yes else plan_delete_group(one, kept[one.stream])
         ),
     )
     for stream in (one for one in streams if one not in there):
@@ -128,7 +126,7 @@ def _consumers(
         standings,
         refused,
         lambda one: (
-            delete_consumer(server, one, consumer, forget_pending, hand.even_active)
+            delete_consumer(server, one, consumer, forget_pending)
             if told.yes
             else plan_delete_consumer(one, consumer, kept_for(server, one.stream, group, consumer))
         ),

@@ -39,7 +39,7 @@ def release(names: tuple[str, ...], consumer: str, mode: str, hand: Hand, **chos
       rstream groups release orders --group etl --consumer bob --id 1795163834542-0 --mode fatal --yes
     """
     from spark_streams.groups.afterwards import after_releasing
-    from spark_streams.groups.release import Released, plan_release
+    from spark_streams.groups.release import Released
     from spark_streams.groups.release import release as give_back
     from spark_streams.groups.standing import Standing, query_of
 
@@ -47,10 +47,7 @@ def release(names: tuple[str, ...], consumer: str, mode: str, hand: Hand, **chos
     choice = choice_of((consumer,), chosen)
 
     def work(one: Standing) -> Released:
-        left = choice.less(entries_in(told.reports))
-        if hand.yes:
-            return give_back(server, one, left, mode, hand.even_active)
-        return plan_release(server, one, left, mode)
+        return give_back(server, one, choice.less(entries_in(told.reports)), mode, hand.yes)
 
     with connect(hand.url) as server:
         standings = standings_of(server, names, hand.group)

@@ -57,7 +57,7 @@ def replay(
       rstream replay orders --group etl --from 1h
       rstream replay orders --group etl --from 2026-11-20T08:00 --to 2026-11-20T09:00 --yes
     """
-    from spark_streams.groups.replay import Replayed, Span, plan_replay, query_in, what_follows
+    from spark_streams.groups.replay import Replayed, Span, query_in, what_follows
     from spark_streams.groups.replay import replay as hand_again
 
     with connect(url) as server:
@@ -68,7 +68,7 @@ def replay(
         told.carry_out(
             standings,
             [why for one in standings for why in one.in_use([queries[one.stream]], even_active=True)],
-            lambda one: (hand_again if yes else plan_replay)(server, one, queries[one.stream], span),
+            lambda one: hand_again(server, one, queries[one.stream], span, yes),
         )
     for report in told.reports:
         told.then += what_follows(report)

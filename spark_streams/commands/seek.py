@@ -65,9 +65,7 @@ def seek(names: tuple[str, ...], target: Target, hand: Hand) -> None:
         told.carry_out(
             standings,
             refused,
-            lambda one: (
-                move(server, one, target, now, hand.even_active) if hand.yes else plan_seek(server, one, target, now)[0]
-            ),
+            lambda one: move(server, one, target, now) if hand.yes else plan_seek(server, one, target, now)[0],
         )
         for one, report in zip(standings, told.reports, strict=True):
             told.then += after_seek(one.stream, hand.group, one.marks, report.position_before, report.position)

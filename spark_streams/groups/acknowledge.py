@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spark_streams.groups.choice import Choice, pages
-from spark_streams.groups.guard import change, require_free
+from spark_streams.groups.guard import change
 from spark_streams.groups.standing import Standing, queries_among
 from spark_streams.wire.connection import Argument
 from spark_streams.wire.server import Server
@@ -37,21 +36,15 @@ def consumers_of(standing: Standing, choice: Choice) -> list[str] | None:
     return [one.text for one in standing.of(choice.consumers or None) if one.pending]
 
 
-def plan_acknowledge(server: Server, standing: Standing, choice: Choice) -> Acknowledged:
-    """What would be acknowledged."""
+def acknowledge(server: Server, standing: Standing, choice: Choice, act: bool) -> Acknowledged:
+    """Acknowledge entries, or, unless `act`, say which would be. Raises GroupInUseError, ServerError: what was done
+    before stays done."""
     found = Acknowledged(standing.stream, standing.group)
     for page in pages(server, standing, choice):
-        found.add(page.owner, len(page.ids))
-    return found
-
-
-def acknowledge(server: Server, standing: Standing, choice: Choice, even_active: bool) -> Acknowledged:
-    """Acknowledge them; what that was. Raises GroupInUseError, ServerError: what was done before stays done."""
-    found = Acknowledged(standing.stream, standing.group)
-    require_free(standing, consumers_of(standing, choice), even_active)
-    for page in pages(server, standing, choice):
-        commands: list[Sequence[Argument]] = [("XACK", standing.stream, standing.group, *page.ids)]
-        queries = standing.queries if page.consumer is None else queries_among([page.owner])
-        replies = change(server, standing.stream, standing.group, queries, commands)
-        found.add(page.owner, replies[0])
+        count = len(page.ids)
+        if act:
+            queries = standing.queries if page.consumer is None else queries_among([page.owner])
+            command: tuple[Argument, ...] = ("XACK", standing.stream, standing.group, *page.ids)
+            [count] = change(server, standing.stream, standing.group, queries, [command])
+        found.add(page.owner, count)
     return found

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 
 from spark_streams.errors import StreamStateError
 from spark_streams.groups.choice import Choice, pages
-from spark_streams.groups.guard import change, require_free
+from spark_streams.groups.guard import change
 from spark_streams.groups.standing import Standing, queries_among, query_of
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.retention.commit_mark import Mark, committed_key
-from spark_streams.source.group.count_entries import count_between, ids_between
+from spark_streams.source.group.count_entries import count_between, count_missing, ids_between
 from spark_streams.wire.connection import Argument
 from spark_streams.wire.released import RELEASED_IDLE, SHOWN
 from spark_streams.wire.replies import pairs
@@ -46,62 +46,55 @@ class Claimed:
     above: int = 0
 
 
-def plan_claim(server: Server, standing: Standing, to: str, choice: Choice) -> Claimed:
-    """What would be handed over. choice: of one consumer, or of released entries. Raises StreamStateError."""
+def claim(server: Server, standing: Standing, to: str, choice: Choice, act: bool) -> Claimed:
+    """Hand entries over, or, unless `act`, say which would be. choice: of one consumer, or of released entries. Raises
+    GroupInUseError, StreamStateError, ServerError: what was done before stays done."""
     found, below = _begin(server, standing, to, choice)
     for page in pages(server, standing, below):
-        gone = _gone(server, standing, page.ids)
-        found.entries += len(page.ids) - gone
+        if not act:
+            gone = _gone(server, standing, page.ids)
+            found.entries += len(page.ids) - gone
+        else:
+            # Released entries that somebody has taken meanwhile have not been left alone for so long.
+            idle = RELEASED_IDLE if page.consumer is None else choice.idle or 0
+            command: tuple[Argument, ...] = ("XCLAIM", standing.stream, standing.group, to, idle, *page.ids, "JUSTID")
+            queries = [] if page.consumer is None else queries_among([page.owner])
+            [claimed] = change(server, standing.stream, standing.group, queries, [command])
+            gone = _gone(server, standing, sorted({*page.ids} - {*claimed}))
+            found.entries += len(claimed)
         found.gone += gone
     return found
 
 
-def claim(server: Server, standing: Standing, to: str, choice: Choice, even_active: bool) -> Claimed:
-    """Hand them over; what that was. Raises GroupInUseError, StreamStateError, ServerError: what was done before stays
-    done."""
-    require_free(standing, choice.consumers, even_active)
-    found, below = _begin(server, standing, to, choice)
-    for page in pages(server, standing, below):
-        # Released entries that somebody has taken meanwhile have not been left alone for so long.
-        idle = RELEASED_IDLE if page.consumer is None else choice.idle or 0
-        head: tuple[Argument, ...] = ("XCLAIM", standing.stream, standing.group, to, idle)
-        commands: list[Sequence[Argument]] = [(*head, *page.ids, "JUSTID")]
-        queries = [] if page.consumer is None else queries_among([page.owner])
-        replies = change(server, standing.stream, standing.group, queries, commands)
-        found.entries += len(replies[0])
-        found.gone += _gone(server, standing, sorted({*page.ids} - {*replies[0]}))
-    return found
-
-
-def plan_claim_again(server: Server, standing: Standing, to: str, choice: Choice) -> Claimed:
-    """What of a range of entries would be made pending for a consumer. Raises StreamStateError."""
+def claim_again(
+    server: Server, standing: Standing, to: str, choice: Choice, act: bool, stopped: bool = False
+) -> Claimed:
+    """Make a range of entries pending for the consumer, or, unless `act`, say which would be. stopped: only while it is
+    no query that runs. Raises GroupInUseError, StreamStateError, ServerError."""
     found, ranges = _begin_again(server, standing, to, choice)
     for ids in ranges:
-        asked = [("XPENDING", standing.stream, standing.group, one, one, 1) for one in ids]
-        free = server.execute_all(asked).count([])
-        found.entries += free if choice.limit is None else min(free, choice.limit - found.entries)
-        if found.entries == choice.limit:
-            break
-    return found
-
-
-def claim_again(server: Server, standing: Standing, to: str, choice: Choice, stopped: bool = False) -> Claimed:
-    """Make them pending for the consumer; what that was. stopped: only while it is no query that runs. Raises
-    GroupInUseError, StreamStateError, ServerError."""
-    found, ranges = _begin_again(server, standing, to, choice)
-    # Nothing is pending for so long: what somebody holds stays with them.
-    head: tuple[Argument, ...] = ("XCLAIM", standing.stream, standing.group, to, _ENDLESS)
-    for ids in ranges:
-        at = 0
-        while at < len(ids) and found.entries != choice.limit:
-            most = len(ids) if choice.limit is None else choice.limit - found.entries
-            command: tuple[Argument, ...] = (*head, *ids[at : at + most], "FORCE", "JUSTID")
-            if stopped:
-                [claimed] = change(server, standing.stream, standing.group, [to], [command])
-            else:
-                claimed = server.execute(*command)
+        left = ids
+        while left and found.entries != choice.limit:
+            some = left if choice.limit is None else left[: choice.limit - found.entries]
+            left = left[len(some) :]
+            if not act:
+                asked = [("XPENDING", standing.stream, standing.group, one, one, 1) for one in some]
+                found.entries += server.execute_all(asked).count([])
+                continue
+            # Nothing is pending for so long: what somebody holds stays with them.
+            command: tuple[Argument, ...] = (
+                "XCLAIM",
+                standing.stream,
+                standing.group,
+                to,
+                _ENDLESS,
+                *some,
+                "FORCE",
+                "JUSTID",
+            )
+            queries = [to] if stopped else []
+            [claimed] = change(server, standing.stream, standing.group, queries, [command])
             found.entries += len(claimed)
-            at += most
     return found
 
 
@@ -164,8 +157,8 @@ def _gone(server: Server, standing: Standing, ids: Sequence[bytes]) -> int:
         return 0
     info = pairs(server.execute("XINFO", "STREAM", standing.stream))
     first, deleted = info[b"recorded-first-entry-id"], StreamId.parse(info[b"max-deleted-entry-id"])
-    # What lies above the last one that was ever deleted is there.
-    doubtful = [one for one in ids if StreamId.parse(one) < StreamId.parse(first) or StreamId.parse(one) <= deleted]
     if not info[b"length"]:
         return len(ids)
-    return sum(not reply for reply in server.each([("XRANGE", standing.stream, one, one) for one in doubtful]))
+    # What lies above the last one that was ever deleted is there.
+    doubtful = [one for one in ids if StreamId.parse(one) < StreamId.parse(first) or StreamId.parse(one) <= deleted]
+    return count_missing(server, standing.stream, doubtful)

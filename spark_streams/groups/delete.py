@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from spark_streams.errors import StreamStateError
-from spark_streams.groups.guard import change, require_free
+from spark_streams.groups.guard import change
 from spark_streams.groups.kept_keys import Kept
 from spark_streams.groups.standing import DEFAULT_QUERY, Standing, queries_among, query_of
 from spark_streams.keys import keys_of_consumer
@@ -69,9 +69,8 @@ def plan_delete_group(standing: Standing, kept: Sequence[Kept]) -> Deleted:
     )
 
 
-def delete_group(server: Server, standing: Standing, kept: Sequence[Kept], even_active: bool) -> Deleted:
+def delete_group(server: Server, standing: Standing, kept: Sequence[Kept]) -> Deleted:
     """Delete it; what that has forgotten. kept: of this group and stream. Raises GroupInUseError, ServerError."""
-    require_free(standing, None, even_active)
     stream, group = standing.stream, standing.group
     here, away = _by_place(kept)
     known = [key for name in standing.queries for _, key in keys_of_consumer(stream, group, name)]
@@ -124,13 +123,10 @@ def kept_for(server: Server, stream: str, group: str, consumer: str) -> list[byt
     return [key for key, count in zip(keys, there, strict=True) if count]
 
 
-def delete_consumer(
-    server: Server, standing: Standing, consumer: str, forget_pending: bool, even_active: bool
-) -> Deleted:
+def delete_consumer(server: Server, standing: Standing, consumer: str, forget_pending: bool) -> Deleted:
     """Delete it; what that has forgotten. Raises GroupInUseError, StreamStateError where entries are pending for it and
     that is not meant, ServerError."""
     names = consumers_with(standing, consumer)
-    require_free(standing, names, even_active)
     there = kept_for(server, standing.stream, standing.group, consumer)
     planned = plan_delete_consumer(standing, consumer, there)
     if planned.pending and not forget_pending:

@@ -12,19 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_streams.errors import GroupInUseError
-from spark_streams.groups.standing import Standing, lives, living
+from spark_streams.groups.standing import lives, living
 from spark_streams.lease import Processes
 from spark_streams.source.group.consumer_lease import lease_key
 from spark_streams.wire.connection import Argument, Reply, ReplyError
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.server import Server
-
-
-def require_free(standing: Standing, consumers: Sequence[str] | None, even_active: bool) -> None:
-    """Raises GroupInUseError where a query lives there, or another client may be at work."""
-    why = standing.in_use(consumers, even_active)
-    if why:
-        raise GroupInUseError("; ".join(why))
 
 
 def change(

@@ -109,7 +109,7 @@ def prune_group(server: Server, standing: Standing, kept: Sequence[Kept], idle_m
             f"group {standing.group!r} of stream {standing.stream!r} is in use now: it stays; repeat the command for "
             "the others"
         )
-    return _pruned(standing, delete_group(server, now, kept, even_active=False))
+    return _pruned(standing, delete_group(server, now, kept))
 
 
 def _pruned(standing: Standing, deleted: Deleted) -> Pruned:

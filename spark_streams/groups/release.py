@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError, UnsupportedError
 from spark_streams.groups.choice import Choice, pages
-from spark_streams.groups.guard import change, require_free
+from spark_streams.groups.guard import change
 from spark_streams.groups.standing import Standing, queries_among
 from spark_streams.wire.connection import Argument, ReplyError
 from spark_streams.wire.reply_errors import is_unknown_command
@@ -26,24 +25,25 @@ class Released:
     entries: int = 0
 
 
-def plan_release(server: Server, standing: Standing, choice: Choice, mode: str) -> Released:
-    """Return what would be released. choice: of one consumer. Raises StreamStateError, UnsupportedError."""
-    found = _begin(server, standing, choice, mode)
-    found.entries = sum(len(page.ids) for page in pages(server, standing, choice))
-    return found
-
-
-def release(server: Server, standing: Standing, choice: Choice, mode: str, even_active: bool) -> Released:
-    """Release them; return what that was. Raises GroupInUseError, StreamStateError, UnsupportedError, ServerError: what
-    was done before stays done."""
-    require_free(standing, choice.consumers, even_active)
+def release(server: Server, standing: Standing, choice: Choice, mode: str, act: bool) -> Released:
+    """Release entries, or, unless `act`, say how many would be. choice: of one consumer. Raises GroupInUseError,
+    StreamStateError, UnsupportedError, ServerError: what was done before stays done."""
     found = _begin(server, standing, choice, mode)
     for page in pages(server, standing, choice):
-        commands: list[Sequence[Argument]] = [
-            ("XNACK", standing.stream, standing.group, mode.upper(), "IDS", len(page.ids), *page.ids),
-        ]
-        replies = change(server, standing.stream, standing.group, queries_among(choice.consumers), commands)
-        found.entries += replies[0]
+        count = len(page.ids)
+        if act:
+            command: tuple[Argument, ...] = (
+                "XNACK",
+                standing.stream,
+                standing.group,
+                mode.upper(),
+                "IDS",
+                count,
+                *page.ids,
+            )
+            queries = queries_among(choice.consumers)
+            [count] = change(server, standing.stream, standing.group, queries, [command])
+        found.entries += count
     return found
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from spark_streams.errors import StreamStateError
 from spark_streams.groups.choice import Choice
-from spark_streams.groups.claim import claim_again, plan_claim_again
+from spark_streams.groups.claim import claim_again
 from spark_streams.groups.standing import Standing
 from spark_streams.groups.target import Target
 from spark_streams.ids import MIN_ID, StreamId
@@ -92,17 +92,14 @@ def query_in(standing: Standing, consumer: str | None) -> str:
     return query
 
 
-def plan_replay(server: Server, standing: Standing, query: str, span: Span) -> Replayed:
-    """What would be handed over. Raises StreamStateError, ServerError."""
+def replay(server: Server, standing: Standing, query: str, span: Span, act: bool) -> Replayed:
+    """Hand the entries over, a page a transaction, while the query does not run; or, unless `act`, say which would be.
+    Raises GroupInUseError, StreamStateError, ServerError: what was handed over before stays so."""
     choice = span.choice(server, standing, query)
-    return _told(server, standing, query, choice, plan_claim_again(server, standing, query, choice).entries)
-
-
-def replay(server: Server, standing: Standing, query: str, span: Span) -> Replayed:
-    """Hand the entries over, a page a transaction, while the query does not run. Raises GroupInUseError,
-    StreamStateError, ServerError: what was handed over before stays so."""
-    choice = span.choice(server, standing, query)
-    return _told(server, standing, query, choice, claim_again(server, standing, query, choice, stopped=True).entries)
+    entries = claim_again(server, standing, query, choice, act, stopped=True).entries
+    after = choice.first.previous() if choice.first > MIN_ID else MIN_ID
+    there = count_between(server, standing.stream, after, choice.last) if after < choice.last else 0
+    return Replayed(standing.stream, standing.group, query, str(after), str(choice.last), entries, there - entries)
 
 
 def what_follows(replayed: Replayed) -> list[str]:
@@ -128,9 +125,3 @@ def _committed_by(standing: Standing, query: str) -> StreamId:
             "checkpoint after setting its group back with rstream groups seek"
         )
     return mark.up_to
-
-
-def _told(server: Server, standing: Standing, query: str, choice: Choice, entries: int) -> Replayed:
-    after = choice.first.previous() if choice.first > MIN_ID else MIN_ID
-    there = count_between(server, standing.stream, after, choice.last) if after < choice.last else 0
-    return Replayed(standing.stream, standing.group, query, str(after), str(choice.last), entries, there - entries)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_streams.groups.guard import change, require_free
+from spark_streams.groups.guard import change
 from spark_streams.groups.standing import Standing
 from spark_streams.groups.target import Target
 from spark_streams.ids import MAX_ID, StreamId
@@ -44,9 +44,8 @@ def plan_seek(server: Server, standing: Standing, target: Target, now_ms: int) -
     return _between(server, standing, before, to, lag), Start(to, read)
 
 
-def seek(server: Server, standing: Standing, target: Target, now_ms: int, even_active: bool) -> Sought:
+def seek(server: Server, standing: Standing, target: Target, now_ms: int) -> Sought:
     """Set the group there; what that has changed. Raises GroupInUseError, StreamStateError, ServerError."""
-    require_free(standing, None, even_active)
     planned, start = plan_seek(server, standing, target, now_ms)
     stream, group = standing.stream, standing.group
     told, _ = change(

@@ -7,7 +7,7 @@ noAck where entries were trimmed amid a batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
@@ -29,6 +29,11 @@ _FROM_BELOW = 3  # how often what lies below a position is counted while entries
 def count_between(server: Server, stream: str, after: StreamId, last: StreamId) -> int:
     """How many entries with after < id ≤ last the stream holds. Raises ServerReplyError and kin."""
     return sum(_pages(server, stream, after, last))
+
+
+def count_missing(server: Server, stream: str, ids: Sequence[bytes]) -> int:
+    """How many of these entries the stream does not hold. Raises ServerError."""
+    return sum(not reply for reply in server.each([("XRANGE", stream, one, one) for one in ids]))
 
 
 def count_read(server: Server, stream: str, head: StreamState, position: StreamId) -> int | None:
