@@ -72,6 +72,8 @@ def claim_again(
     """Make a range of entries pending for the consumer, or, unless `act`, say which would be. stopped: only while it is
     no query that runs. Raises GroupInUseError, StreamStateError, ServerError."""
     found, ranges = _begin_again(server, standing, to, choice)
+    # Nothing is pending for so long: what somebody holds stays with them.
+    head: tuple[Argument, ...] = ("XCLAIM", standing.stream, standing.group, to, _ENDLESS)
     for ids in ranges:
         left = ids
         while left and found.entries != choice.limit:
@@ -81,19 +83,9 @@ def claim_again(
                 asked = [("XPENDING", standing.stream, standing.group, one, one, 1) for one in some]
                 found.entries += server.execute_all(asked).count([])
                 continue
-            # Nothing is pending for so long: what somebody holds stays with them.
-            command: tuple[Argument, ...] = (
-                "XCLAIM",
-                standing.stream,
-                standing.group,
-                to,
-                _ENDLESS,
-                *some,
-                "FORCE",
-                "JUSTID",
-            )
             queries = [to] if stopped else []
-            [claimed] = change(server, standing.stream, standing.group, queries, [command])
+            commands = [(*head, *some, "FORCE", "JUSTID")]
+            [claimed] = change(server, standing.stream, standing.group, queries, commands)
             found.entries += len(claimed)
     return found
 

@@ -29,20 +29,12 @@ def release(server: Server, standing: Standing, choice: Choice, mode: str, act: 
     """Release entries, or, unless `act`, say how many would be. choice: of one consumer. Raises GroupInUseError,
     StreamStateError, UnsupportedError, ServerError: what was done before stays done."""
     found = _begin(server, standing, choice, mode)
+    head: tuple[Argument, ...] = ("XNACK", standing.stream, standing.group, mode.upper(), "IDS")
     for page in pages(server, standing, choice):
         count = len(page.ids)
         if act:
-            command: tuple[Argument, ...] = (
-                "XNACK",
-                standing.stream,
-                standing.group,
-                mode.upper(),
-                "IDS",
-                count,
-                *page.ids,
-            )
-            queries = queries_among(choice.consumers)
-            [count] = change(server, standing.stream, standing.group, queries, [command])
+            commands = [(*head, count, *page.ids)]
+            [count] = change(server, standing.stream, standing.group, queries_among(choice.consumers), commands)
         found.entries += count
     return found
 

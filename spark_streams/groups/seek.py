@@ -11,8 +11,7 @@ from spark_streams.groups.target import Target
 from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.source.group.count_entries import count_between, count_read
 from spark_streams.source.group.finding import Start
-from spark_streams.wire.connection import ReplyError, pack
-from spark_streams.wire.entries.pending_page import decode_pending
+from spark_streams.source.pending_list import pending_page
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import group_named
 
@@ -72,13 +71,9 @@ def _between(server: Server, standing: Standing, before: StreamId, to: StreamId,
 
 def count_pending(server: Server, stream: str, group: str, after: StreamId, last: StreamId = MAX_ID) -> int:
     """How many entries with after < id ≤ last are pending, for whomever. Raises ServerReplyError and kin."""
-    total, there = 0, server.of(stream)
+    total = 0
     while after < last:
-        question = ("XPENDING", stream, group, bytes(after.next()), bytes(last), _PAGE)
-        there.request(pack(*question))
-        page = decode_pending(there.receive(), 1)[0]
-        if isinstance(page, ReplyError):
-            raise server.error_of(page, question[:3])
+        page = pending_page(server, stream, ("XPENDING", stream, group, bytes(after.next()), bytes(last), _PAGE))
         total += page.count
         if page.last is None or page.count < _PAGE:
             break

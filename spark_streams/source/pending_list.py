@@ -14,7 +14,7 @@ from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.limits import LIMITS, Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed
-from spark_streams.wire.connection import Connection, ReplyError, pack
+from spark_streams.wire.connection import Argument, Connection, ReplyError, pack
 from spark_streams.wire.entries.pending_page import PendingPage, decode_pending
 from spark_streams.wire.server import Server
 
@@ -119,6 +119,16 @@ def _round_trip(
             pages[at] = page
         total += _sum_of(there, member, acknowledged, [stream for stream, at, _ in some if at < 0])
     return [pages[at] for at in range(len(ranges))], total
+
+
+def pending_page(server: Server, stream: str, question: Sequence[Argument]) -> PendingPage:
+    """The reply to one XPENDING that lists entries of a stream. Raises GroupMissingError, ServerError."""
+    there = server.of(stream)
+    there.request(pack(*question))
+    page = decode_pending(there.receive(), 1)[0]
+    if isinstance(page, ReplyError):
+        raise server.error_of(page, question[:3])
+    return page
 
 
 def ask_pending(member: Membership, one: PendingRange, count: int) -> bytes:

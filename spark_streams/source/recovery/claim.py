@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.group.count_entries import count_missing
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.finding import Finding, Kind
 from spark_streams.source.group.group_state import GroupState
@@ -36,7 +37,7 @@ from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Claimed, Offset
-from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_ranges
+from spark_streams.source.pending_list import PendingRange, claimed_ranges, pending_page, pending_ranges
 from spark_streams.source.recovery.claim_consumers import delete_claim_consumers
 from spark_streams.source.recovery.dead_entries import DeadEntries
 from spark_streams.source.recovery.holders import Holder, holders_of
@@ -44,8 +45,8 @@ from spark_streams.source.recovery.left_claims import left_claims, that_fit
 from spark_streams.source.room import Room
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.sampled_size import sampled_sizes
-from spark_streams.wire.connection import ReplyError, pack
-from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, decode_pending, texts_of
+from spark_streams.wire.connection import pack
+from spark_streams.wire.entries.pending_page import PendingPage, arguments_of, texts_of
 from spark_streams.wire.released import FATAL
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import consumers_in
@@ -147,15 +148,12 @@ class Claims:
         asked, start, most = 0, MIN_ID, limits.claim_page
         while (limit is None or asked < limit) and not room.is_full:
             count = most if limit is None else min(most, limit - asked)
-            question = holder.question(member, stream, start, count)
-            there = server.of(stream)
-            there.request(pack(*question))
-            page = decode_pending(there.receive(), 1)[0]
-            if isinstance(page, ReplyError):
-                raise server.error_of(page, question[:3])
+            page = pending_page(server, stream, holder.question(member, stream, start, count))
             if page.last is None:
                 break
-            left, packed = self._without_dead(stream, holder, page) if holder.counts else (page.count, page.ids)
+            dead, left, packed = _sorted_out(stream, holder, page, self._most)
+            for one in dead:
+                (self._dead_letter or self._leave)(one)
             last, is_all = page.last, True
             if left and room.size is not None:
                 sizes = sampled_sizes(server, {stream: _ids(packed)[0].previous()}, limits)
@@ -173,29 +171,9 @@ class Claims:
             start = last.next()
         return ids, asked, room.size
 
-    def _without_dead(self, stream: str, holder: Holder, page: PendingPage) -> tuple[int, bytes]:
-        """Hand over the entries of a page that were delivered too often, or are fatal; the others: how many, and their
-        packed ids."""
-        fatal = page.deliveries == FATAL
-        over = fatal if self._most is None else page.deliveries >= self._most
-        if not over.any():
-            return page.count, page.ids
-        ids = page.parsed_ids()
-        for is_fatal, rows in ((True, np.flatnonzero(fatal)), (False, np.flatnonzero(over & ~fatal))):
-            some = [ids[row] for row in rows]
-            if not some:
-                continue
-            if self._dead_letter is None:
-                self._leave(stream, some)
-                continue
-            dead = DeadEntries(stream, holder.consumer, some, page.deliveries[rows].tolist())
-            told = replace(dead, reason="fatal", message="marked as fatal (XNACK FATAL)") if is_fatal else dead
-            self._dead_letter(told)
-        left = arguments_of(page.ids).filter(pa.array(~over))
-        return len(left), b"".join(left.to_pylist())
-
-    def _leave(self, stream: str, ids: Sequence[StreamId]) -> None:
+    def _leave(self, dead: DeadEntries) -> None:
         """Fatal entries stay pending if there is no dead-letter stream. One warning says so."""
+        stream, ids = dead.stream, dead.ids
         news = (stream, ids[0], len(ids))
         if news in self._left_fatal:
             return
@@ -207,6 +185,24 @@ class Claims:
             "and maxDeliveries; rstream pending %s --group %s --entries 20 lists them",
             stream, len(ids), group, ids[0], stream, group,
         )  # fmt: skip
+
+
+def _sorted_out(
+    stream: str, holder: Holder, page: PendingPage, most: int | None
+) -> tuple[list[DeadEntries], int, bytes]:
+    """(what of a page is fatal, or was delivered too often; how many others there are; their packed ids). Pure."""
+    fatal = page.deliveries == FATAL
+    over = fatal if most is None else page.deliveries >= most
+    if not holder.counts or not over.any():
+        return [], page.count, page.ids
+    ids = page.parsed_ids()
+    dead = [
+        DeadEntries(stream, holder.consumer, [ids[row] for row in rows], page.deliveries[rows].tolist())
+        for rows in (np.flatnonzero(fatal), np.flatnonzero(over & ~fatal))
+    ]
+    dead[0] = replace(dead[0], reason="fatal", message="marked as fatal (XNACK FATAL)")
+    left = arguments_of(page.ids).filter(pa.array(~over))
+    return [one for one in dead if one.ids], len(left), b"".join(left.to_pylist())
 
 
 def _ids(packed: bytes) -> list[StreamId]:
@@ -240,7 +236,7 @@ def _gone(server: Server, member: Membership, stream: str, to: str, asked: Seque
     held = texts_of(b"".join([entries.ids for entries in ranges]))
     ids = texts_of(b"".join(asked))
     missed = ids.filter(pc.invert(pc.is_in(ids, value_set=held))).to_pylist()
-    return server.pipeline([("XRANGE", stream, entry, entry) for entry in missed]).count([])
+    return count_missing(server, stream, missed)
 
 
 def _held_by(server: Server, member: Membership, stream: str, consumer: str) -> int:
