@@ -18,7 +18,7 @@ from spark_streams.deadletter.page_reader import PageSize
 from spark_streams.errors import ServerReplyError
 from spark_streams.ids import StreamId
 from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
-from spark_streams.wire.multi_exec import transact
+from spark_streams.wire.multi_exec import transact_each
 from spark_streams.wire.replies import errors_among
 from spark_streams.wire.reply_errors import is_busy_group
 from spark_streams.wire.server import Server
@@ -67,7 +67,7 @@ def _moved(
     create: tuple[Argument, ...] = ("XGROUP", "CREATE", returned, group, "0-0", "MKSTREAM", "ENTRIESREAD", "0")
     added: list[tuple[Argument, ...]] = [("XADD", returned, "*", *fields) for _, fields in page]
     remove: tuple[Argument, ...] = ("XDEL", waiting, *[entry for entry, _ in page])
-    replies = transact(there, [create, *added, remove])
+    replies = transact_each(there, [create, *added, remove])
     if replies is None:
         return False
     if isinstance(replies[0], ReplyError) and not is_busy_group(replies[0]):

@@ -32,7 +32,7 @@ from spark_streams.deadletter.redrive_lock import RedriveRun
 from spark_streams.errors import ServerReplyError
 from spark_streams.keys import read_retry_stream
 from spark_streams.wire.connection import Argument, ReplyError
-from spark_streams.wire.multi_exec import execute_packed, transact
+from spark_streams.wire.multi_exec import execute_packed, transact_each
 from spark_streams.wire.replies import errors_among
 
 WATCHED_TRIES = 3  # of a page with all its keys watched
@@ -145,14 +145,14 @@ class Mover:
         while not is_back:
             stored = run.stored()
             if stored is None:  # another process has taken over meanwhile, and the state is its own
-                is_back = transact(run.home, owed.commands) is not None
+                is_back = transact_each(run.home, owed.commands) is not None
                 continue
             run.state = stored
             if stored.serial in owed.serials:  # the reply was lost
                 break
             state = run.next(-len(owed.commands))
             owed.serials.add(state.serial)
-            is_back = transact(run.home, [*owed.commands, state.store(run.stream)]) is not None
+            is_back = transact_each(run.home, [*owed.commands, state.store(run.stream)]) is not None
             run.state = state if is_back else stored
         self._owed = None
         raise ServerReplyError(

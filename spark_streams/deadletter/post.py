@@ -29,7 +29,7 @@ from spark_streams.errors import RowTooLargeError, ServerReplyError, ServerUnrea
 from spark_streams.keys import key_beside
 from spark_streams.wire.connection import Connection, Reply, ReplyError
 from spark_streams.wire.limits import beyond
-from spark_streams.wire.multi_exec import transact
+from spark_streams.wire.multi_exec import transact, transact_each
 from spark_streams.wire.replies import errors_among
 from spark_streams.wire.server import Server
 
@@ -156,10 +156,8 @@ class _Portion:
 
     def _settle(self, home: Connection, due: Sequence[FailedEntry]) -> None:
         """Acknowledge entries that have their dead letters."""
-        commands = acknowledgement(self.group, due)
-        replies = transact(home, commands)
-        assert replies is not None  # nothing is watched there
-        _raise_errors(home, commands, replies)
+        done = transact(home, acknowledgement(self.group, due))
+        assert done is not None  # nothing is watched there
 
     def _forget(self, there: Connection, home: Connection, outbox: bytes, ids: set[bytes]) -> None:
         """Remove from the outbox what is no longer pending: entries of this posting, and of one that was killed after
@@ -182,7 +180,7 @@ def _transaction(
 ) -> list[Reply] | None:
     """Return the replies to the commands; None if the transaction was given up because `to` has changed."""
     try:
-        return transact(server, commands)
+        return transact_each(server, commands)
     except ServerUnreachableError as error:
         largest = max(entries, key=lambda entry: entry.size)
         why = beyond(server.address, max(map(len, largest.fields), default=0), largest.size)

@@ -21,7 +21,7 @@ from spark_streams.deadletter.envelope import text
 from spark_streams.errors import RedriveTakenError, ServerReplyError, StreamStateError
 from spark_streams.ids import InvalidStreamId, StreamId
 from spark_streams.keys import key_beside
-from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError
+from spark_streams.wire.connection import Argument, Connection, Reply
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.server import Server
 from spark_streams.wire.session import Session
@@ -171,10 +171,7 @@ class RedriveRun:
     def write(self, state: RedriveState, *before: Sequence[Argument]) -> None:
         """Execute commands and write the state in one transaction. Raises a ServerReplyError that passes if the state
         has changed since it was watched."""
-        replies = require_unchanged(self, transact(self.home, [*before, state.store(self.stream)]))
-        for command, reply in zip(before, replies, strict=False):
-            if isinstance(reply, ReplyError):
-                raise self.home.error_of(reply, command[:2])
+        require_unchanged(self, transact(self.home, [*before, state.store(self.stream)]))
         self.state = state
 
     def end(self) -> None:

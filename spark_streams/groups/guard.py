@@ -15,7 +15,7 @@ from spark_streams.errors import GroupInUseError
 from spark_streams.groups.standing import lives, living
 from spark_streams.lease import Processes
 from spark_streams.source.group.consumer_lease import lease_key
-from spark_streams.wire.connection import Argument, Reply, ReplyError
+from spark_streams.wire.connection import Argument, Reply
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.server import Server
 
@@ -39,9 +39,5 @@ def change(
             server.execute("UNWATCH")
             raise GroupInUseError("; ".join(lives(stream, group, query, holder) for query, holder in held.items()))
         replies = transact(server, commands)
-        if replies is None:
-            continue
-        for command, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, ReplyError):
-                raise server.error_of(reply, command[:4])
-        return replies
+        if replies is not None:
+            return replies

@@ -89,20 +89,22 @@ class ChunkWriter:
             rows += len(whole)
             if self._limits.needs_asking(whole):
                 self._read_all_replies()
-                self._ask(self._limits.ask)
+                self._session.run_part(self._limits.ask)
             for chunk in self._limits.fitting(whole):
                 if self._delivery.needs_opening(chunk):
                     self._read_all_replies()
-                    self._ask(functools.partial(self._delivery.open, chunk))
+                    self._session.run_part(functools.partial(self._delivery.open, chunk))
                 for write in self._delivery.take_in(chunk):
                     self._write(write)
         if rows:
             self._read_all_replies()
-            self._ask(self._delivery.require_all_matched)
+            self._session.run_part(self._delivery.require_all_matched)
             for write in self._delivery.held_back():
                 self._write(write)
             self._read_all_replies()
-            self._ask(self._delivery.require_all_matched)  # another attempt may have written beside the last chunks
+            self._session.run_part(
+                self._delivery.require_all_matched
+            )  # another attempt may have written beside the last chunks
             self._ensure_durable(at_the_end=True)
         return rows
 
@@ -134,7 +136,7 @@ class ChunkWriter:
                 raise self._error(write)
             try:
                 follows = self._actions[step.action](write)
-            except (RStreamError, ReplyError) as error:
+            except RStreamError as error:
                 follows = self._interrupted(write, error)
             events += reversed(follows)
 
@@ -209,7 +211,7 @@ class ChunkWriter:
 
     # -- comparing with the ledger: nothing else is under way -----------------------------------------------------
 
-    def _interrupted(self, write: Write, error: RStreamError | ReplyError) -> list[Happened]:
+    def _interrupted(self, write: Write, error: RStreamError) -> list[Happened]:
         """The connection was lost, or the server cannot answer. Raises the error if it cannot pass.
 
         All chunks whose replies were not read are LOST: the session closes all its connections."""
@@ -217,7 +219,7 @@ class ChunkWriter:
         is_sent = write.pipe is not None and write.state in (State.QUEUED, State.EXECUTING)
         if isinstance(error, ServerUnreachableError) and is_sent and len(lost) == 1:
             self._limits.lost(write.rest.fresh)  # a single chunk: the server may have dropped it for its size
-        self._again(error)
+        self._session.again(error)
         self._under_way = []
         for one in lost:
             one.pipe = None
@@ -226,7 +228,10 @@ class ChunkWriter:
     def _pause(self, write: Write) -> list[Happened]:
         assert write.verdict is not None
         assert write.verdict.pause is not None
-        self._again(write.verdict.pause)
+        try:
+            self._session.again(write.verdict.pause)
+        except ReplyError as refusal:
+            raise self._session.get().error_of(refusal, _LEDGER) from None
         return [(write, Event.TURN)]
 
     def _compare(self, write: Write) -> list[Happened]:
@@ -263,7 +268,7 @@ class ChunkWriter:
         """Return when the server that answers now has all executed chunks, and so have the replicas that waitReplicas
         asks for. Chunks that it lacks are written again."""
         self._read_all_replies()
-        while lost := self._ask(lambda server: self._wait_for_replicas(server, at_the_end)):
+        while lost := self._session.run_part(lambda server: self._wait_for_replicas(server, at_the_end)):
             self._loop(*lost)
             self._read_all_replies()
         safe, self._kept = self._kept, []
@@ -285,22 +290,6 @@ class ChunkWriter:
         for write in again:
             write.begin()
         return [(write, Event.GONE) for write in again]
-
-    # -- the server ---------------------------------------------------------------------------------------------
-
-    def _ask(self, step: Callable[[Server], T]) -> T:
-        """Talk to the server while nothing is under way, again after a lost connection."""
-        try:
-            return self._session.run_part(step)
-        except ReplyError as refusal:
-            raise self._session.get().error_of(refusal, _LEDGER) from None
-
-    def _again(self, error: RStreamError | ReplyError) -> None:
-        """Wait before the next attempt. Raises the named error of what does not pass."""
-        try:
-            self._session.again(error)
-        except ReplyError as refusal:
-            raise self._session.get().error_of(refusal, _LEDGER) from None
 
 
 def _pipe_of(write: Write) -> Pipe:

@@ -122,7 +122,7 @@ def chunks(
         for piece in _pieces(batch):
             whole = _encode(piece, before, to, nulls, fingerprints)
             before += len(piece)
-            yield from _cut(whole, size)
+            yield from cut(whole, size, MOST_BYTES)
 
 
 def of_one_slot(cut: Iterable[Chunk]) -> Iterator[Chunk]:
@@ -207,10 +207,11 @@ def _checked_ids(ids: pa.Array, rows: Rows, column: str) -> pa.Array:
     return ids
 
 
-def _cut(whole: Chunk, size: int) -> Iterator[Chunk]:
+def cut(whole: Chunk, size: int, most_bytes: int) -> Iterator[Chunk]:
+    """The same rows in pieces of so many rows and bytes at most; a row that is larger goes alone."""
     start, offsets = 0, whole.requests.offsets
     while start < len(whole):
-        full = int(np.searchsorted(offsets, offsets[start] + MOST_BYTES, "right")) - 1
+        full = int(np.searchsorted(offsets, offsets[start] + most_bytes, "right")) - 1
         stop = max(start + 1, min(start + size, full, len(whole)))
         yield whole.slice(start, stop)
         start = stop

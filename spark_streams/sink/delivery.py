@@ -103,7 +103,7 @@ class Delivery(ABC):
         return False
 
     def open(self, chunk: Chunk, server: Server) -> None:  # noqa: B027 - not abstract on purpose
-        """Read the ledgers of the chunk's streams. Raises LedgerError, ReplyError, WrongKeyTypeError."""
+        """Read the ledgers of the chunk's streams. Raises LedgerError, ServerError."""
 
     def take_in(self, chunk: Chunk) -> Iterable[Write]:
         """Count the rows. Return those that may be written now, and hold back the others."""
@@ -141,7 +141,7 @@ class Delivery(ABC):
 
     @abstractmethod
     def compare(self, server: Server, write: Write) -> Findings:
-        """Find out which rows are missing. Raises ReplyError, LedgerError, EntryIdError."""
+        """Find out which rows are missing. Raises LedgerError, EntryIdError, ServerError."""
 
     def on_executed(self, write: Write) -> None:  # noqa: B027 - not abstract on purpose
         """The server has executed the chunk."""

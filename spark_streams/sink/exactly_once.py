@@ -28,12 +28,12 @@ from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.delivery import Delivery, Findings, Request, Rest, Verdict, Write
 from spark_streams.sink.fingerprint import Hashes, Multiset
 from spark_streams.sink.ledger import Command, expiry, pack_mark
-from spark_streams.sink.ledger_view import LedgerView, LedgerViews, Share, checked
+from spark_streams.sink.ledger_view import LedgerView, LedgerViews, Share
 from spark_streams.sink.opening import open_views
 from spark_streams.sink.rows import first_refused, id_refused, with_known_tops
 from spark_streams.sink.spill_queue import SpillQueue
 from spark_streams.wire.connection import Connection, Reply, pack
-from spark_streams.wire.multi_exec import Outcome, framed
+from spark_streams.wire.multi_exec import Outcome, transact
 from spark_streams.wire.replies import errors_among, parse_replies
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import read_stream_state
@@ -61,7 +61,7 @@ class ExactlyOnce(Delivery):
         return not all(view.opened for view in self._views.of(chunk.stream_names))
 
     def open(self, chunk: Chunk, server: Server) -> None:
-        """Read the ledgers of the chunk's streams. Raises LedgerError, ReplyError, WrongKeyTypeError."""
+        """Read the ledgers of the chunk's streams. Raises LedgerError, ServerError."""
         views = self._views.of(chunk.stream_names)
         open_views(server, self._views, views)
         self._server = self._server or server
@@ -107,8 +107,7 @@ class ExactlyOnce(Delivery):
         for view in self._views.all():
             if view.done or not view.others.size:
                 continue
-            [told] = checked(server.pipeline([batch.asks_kind]))
-            if not batch.kind(told).lossy:
+            if not batch.kind(server.execute(*batch.asks_kind)).lossy:
                 raise refusals.other_attempt(batch, view.shown, self._views.partition, view.others.size)
             view.others = Multiset()
 
@@ -181,7 +180,7 @@ class ExactlyOnce(Delivery):
     # -- rows may be written already ----------------------------------------------------------------------------
 
     def compare(self, server: Server, write: Write) -> Findings:
-        """WATCH and read the ledger: which rows are missing? Raises ReplyError, LedgerError, EntryIdError."""
+        """WATCH and read the ledger: which rows are missing? Raises LedgerError, EntryIdError, ServerError."""
         there = server.of(write.stream)
         tops = self._read(there, write)
         rest = self._rest(write)
@@ -201,11 +200,11 @@ class ExactlyOnce(Delivery):
         return the XINFO STREAM of each: ids must rise above its top."""
         explicit = write.chunk.stream_names if write.chunk.ids is not None else []
         checks = _checks(write, *explicit)
-        replies = server.pipeline([*checks, *[("XINFO", "STREAM", stream) for stream in explicit]])
-        _, *answers = checked(replies[: len(checks)])
+        _, *answers = server.execute_all(checks)
+        tops = server.pipeline([("XINFO", "STREAM", stream) for stream in explicit])
         for share, head, length in zip(write.shares, answers[0::2], answers[1::2], strict=True):
             share.view.look_again(server, head, length)
-        return dict(zip(explicit, replies[len(checks) :], strict=True))
+        return dict(zip(explicit, tops, strict=True))
 
     def _rest(self, write: Write) -> Rest:
         """Which rows are missing, by what is known of the ledger."""
@@ -237,12 +236,12 @@ class ExactlyOnce(Delivery):
         for view, written, claims in _written_and_claimed(write.rest):
             refused = is_refused[before : before + len(written)]
             before += len(written)
-            [mark] = checked(server.pipeline([("HGET", view.marks, write.mark_name)]))
+            mark = server.execute("HGET", view.marks, write.mark_name)
             if refused.any() and mark == pack_mark(written, claims):
                 corrections.append(("HSET", view.marks, write.mark_name, pack_mark(written[~refused], claims)))
                 corrections.append(("DECRBY", view.keys.part("written"), int(refused.sum())))
         if corrections:
-            checked(Outcome.read(server.pipeline(framed(corrections))).unless_given_up() or [])
+            transact(server, corrections)
 
     # -- durability ---------------------------------------------------------------------------------------------
 
@@ -252,7 +251,7 @@ class ExactlyOnce(Delivery):
         if self._server is None or server is self._server:
             return []
         views = [view for view in self._views.all() if view.mine and not view.done]
-        names = checked(server.pipeline([("HKEYS", view.marks) for view in views]))
+        names = server.execute_all([("HKEYS", view.marks) for view in views])
         known = {write.mark_name for write in kept}
         suspects = {view.stream for view in self._views.all() if not view.opened}  # the last look was interrupted
         for view, there in zip(views, names, strict=True):

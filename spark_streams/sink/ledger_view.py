@@ -17,7 +17,6 @@ from spark_streams.sink.batch import Batch
 from spark_streams.sink.chunks import Chunk
 from spark_streams.sink.fingerprint import Hashes, Multiset
 from spark_streams.sink.ledger import HEAD_FIELDS, Command, Head, Keys, Role, read_mark
-from spark_streams.wire.connection import Reply, ReplyError
 from spark_streams.wire.server import Server
 
 _PROLONG = 3600.0  # seconds; what a job leaves on the server lives 168 times as long (JOB_SECONDS)
@@ -100,7 +99,7 @@ class LedgerView:
 
     def read_claims(self, server: Server) -> None:
         """Read what this run has claimed since the last read: no other task may claim it."""
-        [claims] = checked(server.pipeline([("GETRANGE", self.keys.part("claims"), self.claims_read, -1)]))
+        claims = server.execute("GETRANGE", self.keys.part("claims"), self.claims_read, -1)
         self.earlier.remove(np.frombuffer(claims, "<u8").astype(np.uint64))
         self.claims_read += len(claims)
 
@@ -134,7 +133,7 @@ class LedgerView:
 
     def look_again(self, server: Server, head: Sequence[bytes | None], length: int) -> None:
         """Bring the view up to date with the answers to its checks. Raises LedgerError if the run must not go on,
-        ReplyError."""
+        ServerError."""
         if head != self.answered:
             role = Head.read(head).role_of(self.keys.batch, self.shown)
             if role not in (Role.JOIN, Role.DONE):
@@ -142,7 +141,7 @@ class LedgerView:
             self.learn_head(head)
             self.done = role is Role.DONE
         if length != len(self.seen):
-            self.met_marks(checked(server.pipeline([("HGETALL", self.marks)]))[0])
+            self.met_marks(server.execute("HGETALL", self.marks))
         if self.recovers:
             self.read_claims(server)
 
@@ -193,13 +192,3 @@ class LedgerViews:
             Share(view, slice(start, stop), chunk.hashes[start:stop])
             for view, (_, start, stop) in zip(self.of(chunk.stream_names), chunk.segments, strict=True)
         ]
-
-
-def checked(replies: list[Reply]) -> list[Reply]:
-    """The same. Raises the first error among the replies, as a ReplyError."""
-    for reply in replies:
-        if isinstance(reply, ReplyError):
-            raise reply
-        if isinstance(reply, list):
-            checked(reply)
-    return replies

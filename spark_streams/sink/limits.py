@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from spark_streams.errors import RowTooLargeError
-from spark_streams.sink.chunks import Chunk
+from spark_streams.sink.chunks import Chunk, cut
 from spark_streams.sink.rows import words_of
 from spark_streams.wire.address import Address
 from spark_streams.wire.limits import NAMES, SMALL, ask_limits
@@ -45,18 +45,12 @@ class Limits:
             yield chunk
             return
         argument, request = self._known
-        offsets = chunk.requests.offsets
-        for place in np.flatnonzero(np.diff(offsets) > argument).tolist():
+        for place in np.flatnonzero(np.diff(chunk.requests.offsets) > argument).tolist():
             row = chunk.slice(place, place + 1)
             if largest_value(row)[1] > argument:
                 raise self._too_large(row, f"takes {argument} ({NAMES[0]}): raise that, {_INSTEAD}")
-        start = 0
-        while start < len(chunk):
-            # The other half is for marks, and for what the server counts besides.
-            full = int(np.searchsorted(offsets, offsets[start] + request // 2, "right")) - 1
-            stop = max(start + 1, min(full, len(chunk)))
-            yield chunk.slice(start, stop)
-            start = stop
+        # The other half is for marks, and for what the server counts besides.
+        yield from cut(chunk, len(chunk), request // 2)
 
     def lost(self, chunk: Chunk) -> None:
         """Count a connection that was lost while this chunk was sent. Raises RowTooLargeError if the chunk is why."""

@@ -18,16 +18,15 @@ from spark_streams.keys import CLOSED
 from spark_streams.sink import refusals
 from spark_streams.sink.fingerprint import Multiset
 from spark_streams.sink.ledger import HEAD_FIELDS, Command, Part, Role, expiry, number_in, read_mark, rows_in
-from spark_streams.sink.ledger_view import LedgerView, LedgerViews, checked
-from spark_streams.wire.connection import Reply
-from spark_streams.wire.multi_exec import Outcome, framed
+from spark_streams.sink.ledger_view import LedgerView, LedgerViews
+from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.server import Server
 
 
 def open_views(server: Server, views: LedgerViews, wanted: Sequence[LedgerView]) -> None:
     """Enter this run in the heads of streams that it has not written to yet, and read what is written already.
 
-    May be run again after a lost connection. Raises LedgerError where it must not write, ReplyError.
+    May be run again after a lost connection. Raises LedgerError where it must not write, ServerError.
     """
     fresh = [view for view in wanted if not view.opened]
     if fresh:
@@ -45,18 +44,10 @@ class _Opening:
         self._views = views
         self._batch = views.batch
 
-    def _ask(self, commands: Sequence[Command]) -> list[Reply]:
-        return checked(self._server.pipeline(commands))
-
-    def _transact(self, commands: Sequence[Command]) -> list[Reply] | None:
-        """The replies; None where something that is watched has changed. Raises ReplyError."""
-        results = Outcome.read(self._server.pipeline(framed(commands))).unless_given_up()
-        return None if results is None else checked(results)
-
     # -- entering -----------------------------------------------------------------------------------------------
 
     def enter(self, fresh: Sequence[LedgerView]) -> bool:
-        """One attempt; False where something has changed meanwhile. Raises LedgerError, ReplyError."""
+        """One attempt; False where something has changed meanwhile. Raises LedgerError, ServerError."""
         closed, named = self._read_heads(fresh)
         roles = [self._role(view, closed, batch) for view, batch in zip(fresh, named, strict=True)]
         for view, role in zip(fresh, roles, strict=True):
@@ -71,7 +62,7 @@ class _Opening:
     def _read_heads(self, fresh: Sequence[LedgerView]) -> tuple[bytes | None, list[bytes | None]]:
         """WATCH the heads and read them; what the record says: the batch that is closed, and for each of these streams
         the last batch that wrote to it."""
-        _, _, *heads, record = self._ask([
+        _, _, *heads, record = self._server.execute_all([
             ("UNWATCH",),
             ("WATCH", *[view.keys.head for view in fresh]),
             *[("HMGET", view.keys.head, *HEAD_FIELDS) for view in fresh],
@@ -83,7 +74,7 @@ class _Opening:
 
     def _enter_heads(self, entering: Sequence[LedgerView]) -> bool:
         """Write this run into the heads; False where one was touched since it was read."""
-        results = self._transact([
+        results = transact(self._server, [
             *[command for view in entering for command in view.head.entered(view.keys)],
             *[("HMGET", view.keys.head, *HEAD_FIELDS) for view in entering],
         ])  # fmt: skip
@@ -111,9 +102,11 @@ class _Opening:
         """Write these into the record; whether still the same batch is closed."""
         record = self._batch.record
         words = [word for stream in streams for word in (stream, self._batch.number)]
-        closed_now = self._ask([("HSET", record, *words), *expiry(self._batch, record), ("HGET", record, CLOSED)])[-1]
+        closed_now = self._server.execute_all(
+            [("HSET", record, *words), *expiry(self._batch, record), ("HGET", record, CLOSED)]
+        )[-1]
         if self._batch.expires and closed_now is None:
-            self._ask([("UNLINK", record)])  # the job is over, and nobody else would remove it
+            self._server.execute_all([("UNLINK", record)])  # the job is over, and nobody else would remove it
         return bool(closed_now == closed)
 
     def _require_whole(self, view: LedgerView, closed: bytes | None, named: bytes | None) -> None:
@@ -123,10 +116,10 @@ class _Opening:
         if closed is None and head.batch is None and head.done is None and batch.follows_another:
             raise refusals.no_record(batch)
         if (earlier := head.open_before(batch.number)) is not None:
-            told, parts = self._ask([batch.asks_kind, ("SMEMBERS", view.keys.parts)])
+            told, parts = self._server.execute_all([batch.asks_kind, ("SMEMBERS", view.keys.parts)])
             if batch.kind(told).narrowed:
                 return  # a piece of that batch
-            rows = rows_in(self._ask(head.counts(view.keys, map(Part.read, parts))))
+            rows = rows_in(self._server.execute_all(head.counts(view.keys, map(Part.read, parts))))
             refusals.give_up(batch, view.shown, earlier, rows, view.keys.head)
         elif (
             (head.batch is not None or self._views.apart)
@@ -140,7 +133,7 @@ class _Opening:
 
     def read(self, views: Sequence[LedgerView]) -> None:
         """Marks, claims, and what is carried. Nobody of an earlier run or batch adds to them any more."""
-        replies = self._ask([
+        replies = self._server.execute_all([
             ("UNWATCH",),
             *[command for view in views for command in (
                 ("SMEMBERS", view.keys.parts), ("GET", view.keys.carried), ("HGETALL", view.marks),
@@ -164,7 +157,7 @@ class _Opening:
         keys = [view.keys.named(part.name) for part in stale]
         gone: list[Command] = [("UNLINK", *keys), ("SREM", view.keys.parts, *[part.name for part in stale])]
         while True:
-            told, _, carried, names, *marks = self._ask([
+            told, _, carried, names, *marks = self._server.execute_all([
                 self._batch.asks_kind,
                 ("WATCH", view.keys.carried),
                 ("GET", view.keys.carried),
@@ -173,14 +166,14 @@ class _Opening:
             ])  # fmt: skip
             carried = carried or b""
             if stale[0].name.encode() not in names:  # another task was faster
-                self._ask([("UNWATCH",)])
+                self._server.execute("UNWATCH")
                 return bytes(carried)
             if self._batch.kind(told).narrowed:
                 carried += b"".join(
                     [read_mark(mark)[0].astype("<u8").tobytes() for of_part in marks for mark in of_part]
                 )
             kept: list[Command] = [("SET", view.keys.carried, carried)] if carried else []
-            if self._transact([*kept, *gone]) is not None:
+            if transact(self._server, [*kept, *gone]) is not None:
                 return bytes(carried)
 
     def _read_earlier(self, view: LedgerView, parts: Sequence[Part]) -> None:
@@ -189,7 +182,7 @@ class _Opening:
         view.earlier, view.claims_read = Multiset(), 0
         view.earlier.add(np.frombuffer(view.carried, "<u8").astype(np.uint64))
         earlier = [part for part in parts if part.batch == batch.number and part.run != batch.run and part.has_marks]
-        replies = self._ask([("HVALS", view.keys.named(part.name)) for part in earlier])
+        replies = self._server.execute_all([("HVALS", view.keys.named(part.name)) for part in earlier])
         for part, marks in zip(earlier, replies, strict=True):
             if not marks:
                 raise refusals.marks_gone(batch, view.shown, part.name)

@@ -32,12 +32,6 @@ class Outcome:
         place, refusal = errors_among(replies)[0]
         return cls(None, refusal, max(place - 1, 0))
 
-    def unless_given_up(self) -> list[Reply] | None:
-        """The results; None where something has changed. Raises the refusal, a ReplyError."""
-        if self.refusal is not None:
-            raise self.refusal
-        return self.results
-
 
 def framed(commands: Sequence[Sequence[Argument]]) -> list[tuple[Argument, ...]]:
     """The commands between MULTI and EXEC."""
@@ -45,8 +39,17 @@ def framed(commands: Sequence[Sequence[Argument]]) -> list[tuple[Argument, ...]]
 
 
 def transact(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply] | None:
-    """Carry out commands as one transaction: their replies, errors among them as values; None where something that was
-    WATCHed has changed. Raises the named error of what the server refused."""
+    """Carry out commands as one transaction: their replies; None where something that was WATCHed has changed. Raises
+    the named error of what the server refused, before EXEC or within."""
+    replies = transact_each(server, commands)
+    for command, reply in zip(commands, replies or (), strict=False):
+        if isinstance(reply, ReplyError):
+            raise server.error_of(reply, command[:4])
+    return replies
+
+
+def transact_each(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply] | None:
+    """The same; what was refused within EXEC is a value among the replies, and the other commands stand."""
     outcome = Outcome.read(server.pipeline(framed(commands)))
     if outcome.refusal is not None:
         refused = commands[outcome.place] if outcome.place < len(commands) else ("EXEC",)
@@ -57,7 +60,7 @@ def transact(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Rep
 def execute_packed(
     server: Connection, requests: bytes | memoryview, count: int, *then: Sequence[Argument]
 ) -> list[Reply] | None:
-    """The same for packed XADDs, so many, and a few more commands behind them."""
+    """As transact_each, for packed XADDs, so many, and a few more commands behind them."""
     server.send(b"".join([pack("MULTI"), requests, *[pack(*command) for command in then], pack("EXEC")]))
     outcome = Outcome.read(server.replies(count + len(then) + 2))
     if outcome.refusal is not None:
