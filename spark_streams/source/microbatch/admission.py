@@ -24,10 +24,13 @@ class Admission:
         self.until: Mapping[str, StreamState] | None = None
 
     def end_of(self, stream: str, heads: Mapping[str, StreamState]) -> StreamState:
-        """Where this trigger, or an AvailableNow run, may go on a stream."""
-        if self.until is not None:
-            return self.until.get(stream, StreamState(MIN_ID, 0, 0, None))
-        return heads[stream]
+        """Where this trigger, or an AvailableNow run, may go on a stream. A stream that was created again since the run
+        began may end lower."""
+        now = heads[stream]
+        if self.until is None:
+            return now
+        until = self.until.get(stream, StreamState(MIN_ID, 0, 0, None))
+        return until if until.last <= now.last else now
 
     def backlog(self, heads: Mapping[str, StreamState], states: Mapping[str, GroupState]) -> dict[str, int]:
         """How many entries each group has yet to deliver, up to where it may go; streams with none are left out."""

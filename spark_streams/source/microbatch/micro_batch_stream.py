@@ -214,7 +214,7 @@ class MicroBatchStream:
         if self._is_idle:
             self._idle.batch_ran()
         # A stream that was made anew may have lower IDs: they are not of this batch.
-        end = self._run.as_moved(end)
+        end = self._run.moved.of(end)
         if self._run.acknowledged.covers(end):
             return
         try:

@@ -24,6 +24,7 @@ from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.diagnosis import diagnose
 from spark_streams.source.group.group_state import GroupState, fetch_state
 from spark_streams.source.group.older_positions import forget_older_positions, with_older_positions
+from spark_streams.source.group.repair import Moves
 from spark_streams.source.group.snapshot import Run, Snapshot
 from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.membership import Membership
@@ -47,7 +48,7 @@ class RunState:
     heads: the streams at the last trigger; stands: where the groups must stand; acknowledged: what is; ahead: what was
     reserved for the next batch; remembered: batches and pieces that killed the query; courses: what is planned of
     streams that nobody delivers (noAck); account: how many entries the streams have had; moved: where the query goes on
-    elsewhere than at its checkpoint: that position, and the one now; passed: up to where it goes on without what nobody
+    elsewhere than at its checkpoint; passed: up to where it goes on without what nobody
     was given; others_have_pending: other consumers of the groups have entries that are not acknowledged; older_at: the
     token of a checkpoint that older versions kept positions beside.
     """
@@ -60,7 +61,7 @@ class RunState:
     remembered: Remembered = field(default_factory=Remembered)
     courses: Mapping[str, Course] = field(default_factory=dict)
     account: Account = field(default_factory=Account)
-    moved: Mapping[str, tuple[StreamId, StreamId]] = field(default_factory=dict)
+    moved: Moves = field(default_factory=Moves)
     passed: Mapping[str, StreamId] = field(default_factory=dict)
     others_have_pending: bool = False
     older_at: str | None = None
@@ -77,12 +78,6 @@ class RunState:
         known = self.acknowledged
         kept = Acknowledged(marks=Marks(in_flight=known.marks.in_flight), covered=known.covered)
         return RunState(False, acknowledged=kept, account=self.account, moved=self.moved, passed=self.passed)
-
-    def as_moved(self, begin: Offset) -> Offset:
-        """The checkpoint, with the positions that the run goes on from (failOnDataLoss=false)."""
-        for stream, (was, now) in self.moved.items():
-            begin = begin.at(stream, now) if begin[stream] == was else begin
-        return begin
 
     def past_what_was_passed_over(self, begin: Offset, groups: Mapping[str, GroupState]) -> Offset:
         """The checkpoint behind what the run has accepted not to read, of streams with nothing pending for us."""
@@ -148,7 +143,7 @@ class Observer:
         look = self._admission.until is None
         streams = self._subscription.of(server, begin, look, at_once=not run.is_known)
         logged, run = self._checkpoint(server, begin, streams, run)
-        begin = run.as_moved(logged)
+        begin = run.moved.of(logged)
         heads: Mapping[str, StreamState]
         heads, found = fetch_state(server, self._subscription.member, streams, run.heads)
         groups = self._agreeing(begin, heads, found, run)

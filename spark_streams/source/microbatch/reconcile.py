@@ -266,8 +266,7 @@ class Reconciler:
 
 def _repaired(run: RunState, begin: Offset, repair: Repair) -> RunState:
     """What a run knows when this is carried out."""
-    positions, known = repair.begin.positions, run.acknowledged
-    moved = {stream: (begin[stream], now) for stream, now in positions.items() if now != begin[stream]}
+    known = run.acknowledged
     known = replace(known, marks=known.marks.without(repair.unmarked), covered=repair.covered or known.covered)
     account = run.account.forget(repair.forgotten)
-    return replace(run, acknowledged=known, account=account, moved={**run.moved, **moved})
+    return replace(run, acknowledged=known, account=account, moved=run.moved.after(begin, repair))

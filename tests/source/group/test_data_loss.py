@@ -370,3 +370,50 @@ def test_a_no_ack_query_does_not_take_a_new_stream_for_the_one_it_knows(server: 
     again.initialOffset()
     with pytest.raises(DataLossError, match="stream 's' at .* is missing, and so is its group 'g'"):
         again.latestOffset(end, ALL)
+
+
+MODES = [LENIENT, {"noAck": "true", **LENIENT}]
+
+
+@pytest.mark.parametrize("options", MODES, ids=["plain", "noAck"])
+def test_a_stream_that_is_created_again_with_the_ids_it_had_is_read_once_more(
+    server: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    """The query goes on from the first entry until an offset says so, and not each time that it comes to that id."""
+    ids = add(client, 3)
+    one = reader(server, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1, 2]
+    client.delete("s")
+    empty = one.latestOffset(end, ALL)
+    for n, entry in enumerate(ids):
+        client.xadd("s", {"n": n}, id=entry)
+    found = []
+    for _ in range(4):
+        after = one.latestOffset(empty, ALL)
+        found += read(one, empty, after) if after != empty else []
+        empty = after
+    assert found == [0, 1, 2]
+
+
+@pytest.mark.parametrize("options", MODES, ids=["plain", "noAck"])
+def test_a_stream_that_vanishes_under_an_available_now_run_does_not_keep_it_from_ending(
+    server: Server, client: redis.Redis, options: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The stream is created again, empty: it does not come to where the run was to end."""
+    add(client, 4)
+    one = reader(server, **options)
+    one.prepareForTriggerAvailableNow()
+    start = one.initialOffset()
+    at = one.latestOffset(start, ALL)
+    client.delete("s")
+    assert read(one, start, at) == []
+    for _ in range(5):
+        end = one.latestOffset(at, ALL)
+        if end == at:
+            break
+        assert read(one, at, end) == []
+        at = end
+    else:
+        pytest.fail(f"the run does not end: {caplog.text}")
