@@ -17,8 +17,8 @@ REPLY_ON, REPLY_OFF, REPLY_SKIP_NEXT, REPLY_SKIPPING = range(4)
 class Client:
     """State of one connection."""
 
-    __slots__ = ("address", "authenticated", "broken", "closing", "created", "db", "dirty", "flags", "id", "laddr",
-                 "last_command", "last_seen", "lib_name", "lib_ver", "name", "postponed", "queue",
+    __slots__ = ("address", "authenticated", "broken", "closing", "created", "db", "dirty", "id", "laddr",
+                 "last_command", "last_seen", "lib_name", "lib_ver", "name", "queue",
                  "refusals", "reply_mode", "resp", "waiter", "watching")  # fmt: skip
 
     def __init__(self, identity: int, db: Database, address: str, laddr: str, now: int) -> None:
@@ -33,7 +33,6 @@ class Client:
         self.lib_name = b""
         self.lib_ver = b""
         self.resp = 2
-        self.flags: set[str] = set()  # no-evict, no-touch
         self.reply_mode = REPLY_ON
         self.queue: list[Request] | None = None  # commands since MULTI
         self.broken = False  # a queued command was refused: EXEC aborts
@@ -42,7 +41,6 @@ class Client:
         self.waiter: Waiter | None = None  # set while blocked
         self.authenticated = True
         self.refusals = 0  # commands refused before it logged in
-        self.postponed = False  # CLIENT PAUSE holds its next command up
         self.closing = False  # close once the output is written
 
     def unwatch(self) -> None:

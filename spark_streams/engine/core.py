@@ -20,7 +20,7 @@ from spark_streams.engine.command_table import COMMANDS, Command, find, named_by
 from spark_streams.engine.journal import Journal
 from spark_streams.engine.persistence.append_only import Persistence
 from spark_streams.engine.resp.replies import QUEUED, CommandError, Reply, error
-from spark_streams.engine.resp.requests import Request, single_commands
+from spark_streams.engine.resp.requests import Request
 from spark_streams.engine.resp.xadd_batch import Aside, Shapes, XaddBatch
 from spark_streams.engine.settings.config import Config
 from spark_streams.engine.store.keyspace import Database
@@ -61,8 +61,6 @@ class Engine:
             db.expired = self._expired
         self.memory = MemoryGauge(self.databases)
         self.access = Guard(self.config, self.memory)
-        self.paused_until = 0  # CLIENT PAUSE: Unix milliseconds
-        self.paused_all = False  # reads wait, too
         self.clients: dict[int, Client] = {}
         self.next_client = 1
         self.waiters = Waiters(self._deliver)
@@ -125,9 +123,8 @@ class Engine:
         """
         client.last_seen = self.now
         self._may_be_long = False
-        end = self._split_at_pause(client, requests, start) if self.paused_until else len(requests)
         at = start
-        while at < end:
+        while at < len(requests):
             request = requests[at]
             if isinstance(request, list):
                 reply = self.execute(client, request)
@@ -136,7 +133,6 @@ class Engine:
                 reply = self._run_batch(client, request)
                 if reply is None:
                     requests[at : at + 1] = request.commands()
-                    end = len(requests)  # nothing is paused: then there would be no batches
                     continue
             at += 1
             if client.reply_mode != REPLY_ON:
@@ -156,16 +152,7 @@ class Engine:
             if (self._may_be_long or at % _FAST_RUN == 0) and time.perf_counter() > until:
                 break
         self._time(None)
-        client.postponed = at == end < len(requests)
         return at
-
-    def _split_at_pause(self, client: Client, requests: list[Request], start: int) -> int:
-        """The place of the first request that CLIENT PAUSE holds up; from `start` on all are single commands now."""
-        requests[start:] = commands = single_commands(requests[start:])
-        for at, command in enumerate(commands, start):
-            if self.must_wait(command):
-                return at
-        return len(requests)
 
     def _keep_silent(self, client: Client) -> None:
         """A command is done whose reply CLIENT REPLY keeps back: all of them (OFF), or the one behind SKIP."""
@@ -212,15 +199,6 @@ class Engine:
         self._timed, self._timed_since = spec, moment
         if spec is not None and not spec.fast:
             self._may_be_long = True
-
-    def must_wait(self, args: list[bytes]) -> bool:
-        """Whether CLIENT PAUSE holds this command up."""
-        if self.now >= self.paused_until:
-            return False
-        try:
-            return self.paused_all or bool(find(args).flags & {"write", "mayreplicate"})
-        except CommandError:
-            return False
 
     def serve_ready(self) -> None:
         """Serve the clients that wait for keys which have just changed."""

@@ -264,5 +264,5 @@ _BY_STATE: dict[str, Callable[[Journal, Database, list[bytes]], None]] = {
     "xdelex": _removed,
     "xackdel": _removed,
     **dict.fromkeys(("expire", "pexpire", "expireat", "pexpireat"), _expiry),
-    **dict.fromkeys(("set", "setex", "psetex", "setnx", "getset", "getex", "incrbyfloat"), _string),
+    "set": _string,
 }

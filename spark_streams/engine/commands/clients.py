@@ -1,4 +1,4 @@
-"""CLIENT: who is connected, what each calls itself, and letting them wait, go on or go."""
+"""CLIENT: who is connected, what each calls itself, and letting them go on or go."""
 
 from __future__ import annotations
 
@@ -62,8 +62,6 @@ def _describe(engine: Engine, client: Client) -> str:
     read, waiting = engine.describe_buffers(client)
     flags = "b" if client.waiter is not None else ""
     flags += "x" if client.queue is not None else ""
-    flags += "e" if "no-evict" in client.flags else ""
-    flags += "T" if "no-touch" in client.flags else ""
     queued = len(client.queue) if client.queue is not None else -1
     return (
         f"id={client.id} addr={client.address} laddr={client.laddr} fd=-1 name={client.name.decode()} "
@@ -118,29 +116,6 @@ def client_reply(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     else:
         raise syntax_error()
     return b""
-
-
-def _switch(client: Client, args: list[bytes], flag: str) -> Reply:
-    mode = args[2].lower()
-    if mode == b"on":
-        client.flags.add(flag)
-    elif mode == b"off":
-        client.flags.discard(flag)
-    else:
-        raise syntax_error()
-    return OK
-
-
-@command("client|no-evict", 3, "loading")
-def client_no_evict(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """CLIENT NO-EVICT ON|OFF: nothing is ever evicted here; the flag is kept for CLIENT LIST."""
-    return _switch(client, args, "no-evict")
-
-
-@command("client|no-touch", 3, "loading")
-def client_no_touch(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """CLIENT NO-TOUCH ON|OFF: there is no access time to touch; the flag is kept for CLIENT LIST."""
-    return _switch(client, args, "no-touch")
 
 
 @command("client|unblock", -3, "loading")
@@ -230,49 +205,9 @@ def _kill(engine: Engine, client: Client, target: Client) -> None:
         engine.disconnect(target)
 
 
-@command("client|pause", -3, "loading")
-def client_pause(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """CLIENT PAUSE milliseconds [WRITE|ALL]: commands wait; a longer or stricter pause is not cut short."""
-    mode = args[3].lower() if len(args) == 4 else b"all"
-    if len(args) > 4 or mode not in (b"write", b"all"):
-        raise CommandError("ERR CLIENT PAUSE mode must be WRITE or ALL")
-    wait = integer_of(args[2], "ERR timeout is not an integer or out of range")
-    if wait < 0:
-        raise CommandError("ERR timeout is negative")
-    if not engine.paused_until:
-        engine.paused_all = False
-    engine.paused_until = max(engine.paused_until, engine.now + wait)
-    engine.paused_all = engine.paused_all or mode == b"all"
-    return OK
-
-
-@command("client|unpause", 2, "loading")
-def client_unpause(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """CLIENT UNPAUSE"""
-    if engine.paused_until:
-        engine.paused_until = engine.now
-    return OK
-
-
-@command("client|getredir", 2, "loading")
-def client_getredir(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """CLIENT GETREDIR: -1, because nobody is tracked."""
-    return integer(-1)
-
-
-@command("client|tracking", -3, "loading")
-def client_tracking(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """CLIENT TRACKING OFF; ON is refused: this engine tells nobody of changed keys."""
-    if args[2].lower() == b"off" and len(args) == 3:
-        return OK
-    raise CommandError("ERR CLIENT TRACKING is not in this engine: it tells nobody of changed keys")
-
-
 _HELP = """
 GETNAME, SETNAME <name>
     What this connection calls itself.
-GETREDIR
-    Always -1: nobody is tracked.
 ID, INFO
     This connection's number, and its line of LIST.
 KILL <address>
@@ -280,10 +215,6 @@ KILL <ADDR|LADDR|ID|USER|TYPE|MAXAGE|SKIPME> <value> [...]
     Hang up on those to whom all of it applies.
 LIST [TYPE normal | ID <id> ...]
     A line for each connection.
-NO-EVICT, NO-TOUCH <ON|OFF>
-    Shown in LIST; nothing is evicted here, and no access times are kept.
-PAUSE <milliseconds> [WRITE|ALL], UNPAUSE
-    Let commands wait.
 REPLY <ON|OFF|SKIP>
     Which replies this connection gets.
 SETINFO <LIB-NAME|LIB-VER> <value>

@@ -107,5 +107,4 @@ def reset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     client.name = b""
     client.resp = 2
     client.reply_mode = REPLY_ON
-    client.flags.clear()
     return simple("RESET")

@@ -1,4 +1,4 @@
-"""COPY SWAPDB TOUCH RANDOMKEY, OBJECT and MEMORY: keys between databases, and what is known about them."""
+"""COPY SWAPDB, OBJECT ENCODING and MEMORY USAGE: keys between databases, and what is known about them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
-from spark_streams.engine.commands.arguments import help_lines, integer_of, syntax_error
+from spark_streams.engine.commands.arguments import integer_of, syntax_error
 from spark_streams.engine.commands.keys import encoding_of
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import NIL, OK, Array, CommandError, Map, Reply, Verbatim, bulk, integer, simple
+from spark_streams.engine.resp.replies import NIL, OK, CommandError, Reply, bulk, integer
 from spark_streams.engine.store.keyspace import Database, Value
-from spark_streams.engine.store.memory import peak, resident, size_of
+from spark_streams.engine.store.memory import size_of
 from spark_streams.engine.store.stream import Stream
 
 
@@ -74,58 +74,11 @@ def swapdb(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return OK
 
 
-@command("touch", -2, "readonly fast", (1, -1, 1))
-def touch(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """TOUCH key …: how many there are; access times are not kept."""
-    return integer(sum(client.db.get(key) is not None for key in args[1:]))
-
-
-@command("randomkey", 1, "readonly")
-def randomkey(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """RANDOMKEY"""
-    import random  # not at the start, for which people wait
-
-    names = list(client.db.keys())
-    return bulk(random.choice(names)) if names else NIL
-
-
 @command("object|encoding", 3, "readonly", (2, 2, 1))
 def object_encoding(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """OBJECT ENCODING key: the name that Redis would give for such a value."""
     value = client.db.get(args[2])
     return NIL if value is None else bulk(encoding_of(value))
-
-
-@command("object|refcount", 3, "readonly", (2, 2, 1))
-def object_refcount(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """OBJECT REFCOUNT key"""
-    return NIL if client.db.get(args[2]) is None else integer(1)
-
-
-@command("object|idletime", 3, "readonly", (2, 2, 1))
-def object_idletime(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """OBJECT IDLETIME key: access times are not kept, so there is no answer."""
-    if client.db.get(args[2]) is None:
-        return NIL
-    raise CommandError("ERR this engine keeps no access times: OBJECT IDLETIME has no answer")
-
-
-@command("object|freq", 3, "readonly", (2, 2, 1))
-def object_freq(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """OBJECT FREQ key: only with an LFU policy, which this engine does not have."""
-    if client.db.get(args[2]) is None:
-        return NIL
-    raise CommandError(
-        "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching "
-        "between policies at runtime LRU and LFU data will take some time to adjust."
-    )
-
-
-@command("object|help", 2, "loading")
-def object_help(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """OBJECT HELP"""
-    lines = "ENCODING <key>\n    The encoding that Redis would use.\nREFCOUNT <key>\n    Always 1."
-    return Array([simple(line) for line in help_lines("OBJECT", lines)])
 
 
 @command("memory|usage", -3, "readonly", (2, 2, 1))
@@ -138,45 +91,3 @@ def memory_usage(engine: Engine, client: Client, args: list[bytes]) -> Reply:
             raise syntax_error()
     value = client.db.get(args[2])
     return NIL if value is None else integer(sys.getsizeof(args[2]) + size_of(value))
-
-
-@command("memory|doctor", 2)
-def memory_doctor(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """MEMORY DOCTOR: the counted bytes beside those of the process, in a sentence."""
-    used, rss = engine.memory.used(), resident()
-    text = f"{used} bytes are used besides the interpreter, {rss} are resident. "
-    if rss > 2 * (engine.memory.base + used):
-        text += "What was freed has not gone back to the system yet: MEMORY PURGE may help."
-    else:
-        text += "That is as it should be."
-    return Verbatim(text.encode())
-
-
-@command("memory|stats", 2)
-def memory_stats(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """MEMORY STATS"""
-    gauge = engine.memory
-    used, keys = gauge.used(), sum(len(db.values) for db in engine.databases)
-    dataset = gauge.dataset()
-    fields = {
-        "peak.allocated": peak(),
-        "total.allocated": used,
-        "startup.allocated": 0,
-        "clients.normal": gauge.buffers(),
-        "keys.count": keys,
-        "keys.bytes-per-key": dataset // keys if keys else 0,
-        "dataset.bytes": dataset,
-        "process.resident": resident(),
-    }
-    return Map([(bulk(name.encode()), integer(value)) for name, value in fields.items()])
-
-
-@command("memory|purge", 2)
-def memory_purge(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """MEMORY PURGE: give free memory back if the C library can. Garbage is collected while the engine is idle."""
-    import ctypes  # not at the start, for which people wait
-
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-    return OK

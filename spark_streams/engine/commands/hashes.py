@@ -1,4 +1,4 @@
-"""HSET HGET HMGET HGETALL HSCAN HDEL HLEN HEXISTS HINCRBY: what ledgers and leases are kept in."""
+"""HSET HSETNX HGET HMGET HGETALL HSCAN HKEYS HVALS HDEL HLEN HEXISTS: what ledgers and leases are kept in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.commands.arguments import cursor_of, integer_of, syntax_error
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import NIL, OK, Array, CommandError, Map, Reply, bulk, bulks, integer
+from spark_streams.engine.resp.replies import NIL, Array, CommandError, Map, Reply, bulk, bulks, integer
 from spark_streams.redis_pattern import compiled
 
 
@@ -30,13 +30,6 @@ def _set(client: Client, args: list[bytes]) -> int:
 def hset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """HSET key field value …"""
     return integer(_set(client, args))
-
-
-@command("hmset", -4, "write denyoom fast", (1, 1, 1))
-def hmset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """HMSET key field value …"""
-    _set(client, args)
-    return OK
 
 
 @command("hsetnx", 4, "write denyoom fast", (1, 1, 1))
@@ -131,22 +124,3 @@ def hlen(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def hexists(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """HEXISTS key field"""
     return integer(args[2] in _hash(client, args[1]))
-
-
-@command("hincrby", 4, "write denyoom fast", (1, 1, 1))
-def hincrby(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """HINCRBY key field increment"""
-    amount = integer_of(args[3])
-    value = _hash(client, args[1])
-    total = amount + integer_of(value.get(args[2], b"0"), "ERR hash value is not an integer")
-    if not -(1 << 63) <= total < 1 << 63:
-        raise CommandError("ERR increment or decrement would overflow")
-    value[args[2]] = b"%d" % total
-    client.db.set(args[1], value, keep_ttl=True)
-    return integer(total)
-
-
-@command("hstrlen", 3, "readonly fast", (1, 1, 1))
-def hstrlen(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """HSTRLEN key field"""
-    return integer(len(_hash(client, args[1]).get(args[2], b"")))

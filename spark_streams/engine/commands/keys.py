@@ -83,11 +83,11 @@ def scan(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return Array([bulk(b"%d" % following), Array(bulks(shown))])
 
 
-def _rename(client: Client, args: list[bytes], only_new: bool) -> Reply:
+@command("rename", 3, "write", (1, 2, 1))
+def rename(engine: Engine, client: Client, args: list[bytes]) -> Reply:
+    """RENAME key new"""
     db, old, new = client.db, args[1], args[2]
     value = existing(db.get(old))
-    if only_new and db.get(new) is not None:
-        return integer(0)
     if old != new:
         due = db.expires.get(old)
         db.remove(old, changes=0)
@@ -95,19 +95,7 @@ def _rename(client: Client, args: list[bytes], only_new: bool) -> Reply:
         db.set(new, value)
         if due is not None:
             db.expires[new] = due
-    return integer(1) if only_new else OK
-
-
-@command("rename", 3, "write", (1, 2, 1))
-def rename(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """RENAME key new"""
-    return _rename(client, args, only_new=False)
-
-
-@command("renamenx", 3, "write fast", (1, 2, 1))
-def renamenx(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """RENAMENX key new"""
-    return _rename(client, args, only_new=True)
+    return OK
 
 
 def _expire(engine: Engine, client: Client, args: list[bytes], unit: int, absolute: bool) -> Reply:

@@ -1,11 +1,11 @@
-"""SADD SREM SISMEMBER SMISMEMBER SMEMBERS SCARD."""
+"""SADD SREM SISMEMBER SMEMBERS."""
 
 from __future__ import annotations
 
 from spark_streams.engine.client import Client
 from spark_streams.engine.command_table import command
 from spark_streams.engine.core import Engine
-from spark_streams.engine.resp.replies import Array, Reply, SetOf, bulks, integer
+from spark_streams.engine.resp.replies import Reply, SetOf, bulks, integer
 
 
 def _set(client: Client, key: bytes) -> set[bytes]:
@@ -46,16 +46,3 @@ def sismember(engine: Engine, client: Client, args: list[bytes]) -> Reply:
 def smembers(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """SMEMBERS key"""
     return SetOf(bulks(_set(client, args[1])))
-
-
-@command("scard", 2, "readonly fast", (1, 1, 1))
-def scard(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """SCARD key"""
-    return integer(len(_set(client, args[1])))
-
-
-@command("smismember", -3, "readonly fast", (1, 1, 1))
-def smismember(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """SMISMEMBER key member …"""
-    value = _set(client, args[1])
-    return Array([integer(member in value) for member in args[2:]])

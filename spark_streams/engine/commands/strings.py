@@ -1,4 +1,4 @@
-"""SET GET GETDEL INCR… MGET MSET STRLEN: the string commands that stream clients keep cursors and counters with."""
+"""SET GET INCR INCRBY DECRBY MGET MSET APPEND GETRANGE: what stream clients keep cursors and counters with."""
 
 from __future__ import annotations
 
@@ -55,16 +55,6 @@ def get(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     return NIL if value is None else bulk(value)
 
 
-@command("getdel", 2, "write fast", (1, 1, 1))
-def getdel(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """GETDEL key"""
-    value = client.db.get_as(args[1], bytes)
-    if value is None:
-        return NIL
-    client.db.remove(args[1])
-    return bulk(value)
-
-
 def _add(client: Client, key: bytes, amount: int) -> Reply:
     value = client.db.get_as(key, bytes)
     total = (integer_of(value, NOT_INTEGER) if value is not None else 0) + amount
@@ -78,12 +68,6 @@ def _add(client: Client, key: bytes, amount: int) -> Reply:
 def incr(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     """INCR key"""
     return _add(client, args[1], 1)
-
-
-@command("decr", 2, "write denyoom fast", (1, 1, 1))
-def decr(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """DECR key"""
-    return _add(client, args[1], -1)
 
 
 @command("incrby", 3, "write denyoom fast", (1, 1, 1))
@@ -107,84 +91,6 @@ def mset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     for key, value in zip(args[1::2], args[2::2], strict=True):
         client.db.set(key, value)
     return OK
-
-
-@command("strlen", 2, "readonly fast", (1, 1, 1))
-def strlen(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """STRLEN key"""
-    return integer(len(client.db.get_as(args[1], bytes) or b""))
-
-
-@command("setnx", 3, "write denyoom fast", (1, 1, 1))
-def setnx(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """SETNX key value"""
-    if client.db.get(args[1]) is not None:
-        return integer(0)
-    client.db.set(args[1], args[2])
-    return integer(1)
-
-
-def _set_for(engine: Engine, client: Client, args: list[bytes], unit: int) -> Reply:
-    due = _due(engine, args[2], unit, absolute=False, name=args[0])
-    client.db.set(args[1], args[3])
-    client.db.expires[args[1]] = due
-    return OK
-
-
-def _due(engine: Engine, text: bytes, unit: int, absolute: bool, name: bytes) -> int:
-    """When a time given in an argument is up, in Unix milliseconds. Raises CommandError."""
-    amount = integer_of(text)
-    due = amount * unit + (0 if absolute else engine.now)
-    if amount <= 0 or due >= 1 << 63:
-        raise CommandError(b"ERR invalid expire time in '%b' command" % name.lower())
-    return due
-
-
-@command("setex", 4, "write denyoom", (1, 1, 1))
-def setex(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """SETEX key seconds value"""
-    return _set_for(engine, client, args, 1000)
-
-
-@command("psetex", 4, "write denyoom", (1, 1, 1))
-def psetex(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """PSETEX key milliseconds value"""
-    return _set_for(engine, client, args, 1)
-
-
-@command("getset", 3, "write denyoom fast", (1, 1, 1))
-def getset(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """GETSET key value"""
-    old = client.db.get_as(args[1], bytes)
-    client.db.set(args[1], args[2])
-    return NIL if old is None else bulk(old)
-
-
-_UNITS = {b"ex": 1000, b"exat": 1000, b"px": 1, b"pxat": 1}
-
-
-@command("getex", -2, "write fast", (1, 1, 1))
-def getex(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]"""
-    option = args[2].lower() if len(args) > 2 else b""
-    wanted = 2 if not option else 3 if option == b"persist" else 4 if option in _UNITS else 0
-    if len(args) != wanted:
-        raise syntax_error()
-    db, key = client.db, args[1]
-    value = db.get_as(key, bytes)
-    if value is None:
-        return NIL
-    if option == b"persist":
-        if db.expires.pop(key, None) is not None:
-            db.touch(key)
-    elif option:
-        due = _due(engine, args[3], _UNITS[option], absolute=option.endswith(b"at"), name=args[0])
-        if due <= engine.now:
-            db.remove(key)
-        else:
-            db.expires[key] = due
-            db.touch(key)
-    return bulk(value)
 
 
 @command("append", 3, "write denyoom fast", (1, 1, 1))
@@ -216,15 +122,3 @@ def getrange(engine: Engine, client: Client, args: list[bytes]) -> Reply:
     start = max(start + len(value), 0) if start < 0 else start
     end = max(end + len(value), 0) if end < 0 else end
     return bulk(value[start : end + 1])
-
-
-@command("msetnx", -3, "write denyoom", (1, -1, 2))
-def msetnx(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """MSETNX key value …: all or none"""
-    if not len(args) % 2:
-        raise CommandError("ERR wrong number of arguments for 'msetnx' command")
-    if any(client.db.get(key) is not None for key in args[1::2]):
-        return integer(0)
-    for key, value in zip(args[1::2], args[2::2], strict=True):
-        client.db.set(key, value)
-    return integer(1)

@@ -6,7 +6,6 @@ for an unfinished request (client-query-buffer-limit); and next to nothing befor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TypeAlias
 
 from spark_streams.engine.resp.xadd_batch import XaddBatch
@@ -47,11 +46,3 @@ def may_log_in(request: Request) -> bool:
 
 
 BEFORE_AUTH = RequestLimits(bulk=16384, arguments=10, unauthenticated=True)
-
-
-def single_commands(requests: Iterable[Request]) -> list[list[bytes]]:
-    """The same requests, each XaddBatch as its commands."""
-    commands: list[list[bytes]] = []
-    for request in requests:
-        commands += request.commands() if isinstance(request, XaddBatch) else [request]
-    return commands

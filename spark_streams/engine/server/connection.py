@@ -46,7 +46,7 @@ class Turn(Protocol):
     """What a connection needs of all of them.
 
     held: their replies wait for the end of the turn; unfinished: with more to run than is run in one; turn_ends: when
-    much that comes waits for the next one (time.perf_counter); postponed: held up by CLIENT PAUSE.
+    much that comes waits for the next one (time.perf_counter).
     """
 
     engine: Engine
@@ -54,7 +54,6 @@ class Turn(Protocol):
     held: list[Connection]
     unfinished: list[Connection]
     turn_ends: float
-    postponed: list[Connection]
 
     def remove(self, connection: Connection) -> None:
         """It is about to be closed."""
@@ -102,7 +101,7 @@ class Connection:
     def may_run(self) -> bool:
         """Whether nothing holds them up."""
         client = self.client
-        return not (self.closed or client.closing or client.waiter is not None or client.postponed) and (
+        return not (self.closed or client.closing or client.waiter is not None) and (
             self.deaf or self.waiting <= PAUSE_ABOVE
         )
 
@@ -185,8 +184,6 @@ class Connection:
         if commands:
             until = time.perf_counter() + SLICE_SECONDS if len(commands) > 1 else math.inf
             ran = self.engine.run(client, commands, out, PAUSE_ABOVE, 0, until)
-            if client.postponed:
-                self.connections.postponed.append(self)
         if ran < len(commands):
             self.backlog = commands[ran:]
             self.backlog_bytes = self.backlog_bytes * len(self.backlog) // len(commands)

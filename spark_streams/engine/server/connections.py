@@ -35,7 +35,6 @@ class Connections:
         self.unfinished: list[Connection] = []  # with more to run than is run in one turn
         self.resumable: list[Connection] = []  # unblocked, with commands behind the one that blocked
         self.turn_ends = 0.0  # when much that comes waits for the next turn
-        self.postponed: list[Connection] = []  # held up by CLIENT PAUSE
         engine.send = self._send_later
         engine.disconnect = self._close_client
         engine.memory.buffers = self._buffered
@@ -94,14 +93,6 @@ class Connections:
             if time.perf_counter() > until:
                 self.unfinished = unfinished[at:] + self.unfinished
                 break
-
-    def unpause(self) -> None:
-        """CLIENT PAUSE is over."""
-        self.engine.paused_until = 0
-        held, self.postponed = self.postponed, []
-        for connection in held:
-            connection.client.postponed = False
-        self.resumable += held
 
     def look_over(self, moment: float) -> None:
         """Once a second: close who is idle, or does not read, for too long."""

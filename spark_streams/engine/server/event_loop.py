@@ -140,8 +140,6 @@ class Server:
         """End the waiting of those whose time has come, and go on with what is left from before."""
         engine, connections = self.engine, self._connections
         engine.waiters.expire(engine.now)
-        if engine.paused_until and engine.now >= engine.paused_until:
-            connections.unpause()
         if connections.unfinished:
             connections.go_on()
         if connections.resumable:
@@ -163,8 +161,6 @@ class Server:
             return 0
         wait = 1.0 if self._idle is None else min(1.0, self._idle / 4)
         deadline = self.engine.waiters.next_deadline()
-        if self.engine.paused_until and (deadline is None or self.engine.paused_until < deadline):
-            deadline = self.engine.paused_until
         if deadline is not None:
             # Rounded up: waking before the time would spin.
             wait = min(wait, max(deadline - self.engine.clock() + 1, 0) / 1000)
