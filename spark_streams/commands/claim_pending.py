@@ -11,12 +11,17 @@ from spark_streams.commands.hands import Hand, Told, entries_in, hand_options, p
 from spark_streams.commands.shared import connect
 
 
+def _refuse_again(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        raise click.UsageError("--again was removed: use rstream replay, which has a stopped query read a part again")
+
+
 @click.command(short_help="Hand pending entries to another consumer.")
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
 @click.option("--from", "source", metavar="CONSUMER", help="Whose entries.")
 @click.option("--released", is_flag=True, help="Instead of --from: entries that a consumer released (XNACK).")
 @click.option("--to", "to", metavar="CONSUMER", required=True, help="Who gets them.")
-@click.option("--again", is_flag=True, help="Instead: entries of --first-id to --last-id that nobody holds any more.")
+@click.option("--again", is_flag=True, hidden=True, expose_value=False, callback=_refuse_again)
 @choice_options
 @hand_options
 def claim(
@@ -24,7 +29,6 @@ def claim(
     source: str | None,
     released: bool,
     to: str,
-    again: bool,
     hand: Hand,
     **chosen: Unpack[Chosen],
 ) -> None:
@@ -32,9 +36,6 @@ def claim(
 
     It is a dry run unless --yes. --from must not be a query that lives. --to may be one: what it has committed beyond
     it reads with its next batch, with the checkpoint that it has; what lies above stays where it is.
-
-    With --again, --to is handed entries that the group was given and that nobody holds any more: acknowledged ones. So
-    a query reads a part of its stream a second time, with its checkpoint, and without moving its group.
 
     \b
     gone     entries that are in the stream no more; Redis 7 and later drop them from the pending list meanwhile
@@ -45,21 +46,16 @@ def claim(
       rstream groups claim orders --group etl --from bob --to spark --idle 5m
       rstream groups claim orders payments --group etl --from bob --to ann --yes
       rstream groups claim orders --group etl --released --to ann
-      rstream groups claim orders --group etl --again --first-id 1795163000000 --last-id 1795163834542 --to spark
     """
-    from spark_streams.groups.afterwards import after_handing, after_taking
-    from spark_streams.groups.claim import Claimed, claim_again
+    from spark_streams.groups.claim import Claimed
     from spark_streams.groups.claim import claim as hand_over
     from spark_streams.groups.standing import Standing, query_of
 
     has_idle = chosen["idle"] is not None
-    if released and (source is not None or again or has_idle):
-        raise click.UsageError("--released goes without --from, --again and --idle")
-    has_range = chosen["first"] is not None and chosen["last"] is not None
-    if again and (source is not None or chosen["ids"] or has_idle or not has_range):
-        raise click.UsageError("--again goes with --first-id and --last-id, and without --from, --id and --idle")
-    if not again and not released and source is None:
-        raise click.UsageError("say whose entries: --from CONSUMER (or --released, or --again)")
+    if released and (source is not None or has_idle):
+        raise click.UsageError("--released goes without --from and --idle")
+    if not released and source is None:
+        raise click.UsageError("say whose entries: --from CONSUMER (or --released)")
     if source == to:
         raise click.UsageError("--from and --to are the same consumer")
     told: Told[Claimed] = Told(hand.yes, hand.as_json)
@@ -67,17 +63,15 @@ def claim(
 
     def work(one: Standing) -> Claimed:
         left = choice.less(entries_in(told.reports))
-        return (claim_again if again else hand_over)(server, one, to, left, hand.yes)
+        return hand_over(server, one, to, left, hand.yes)
 
     with connect(hand.url) as server:
         standings = standings_of(server, names, hand.group)
         touched = None if source is None else [source]
         refused = [] if touched is None else [why for one in standings for why in one.in_use(touched, hand.even_active)]
         told.carry_out(standings, refused, work)
-    if any(to in one.marks or to in one.holders for one in standings):
-        told.then += after_handing(to)
-    if source is not None and any(query_of(source) in one.marks for one in standings):
-        told.then += after_taking([query_of(source)])
+    touched_queries = {to, *([] if source is None else [query_of(source)])}
+    told.note_queries(query for one in standings for query in one.marks if query in touched_queries)
     told.show(
         ("stream", "group", "from", "to", "entries", "gone", "stay"),
         lambda one: (one.stream, one.group, one.source or "-", one.to, one.entries, one.gone, one.above),
@@ -112,7 +106,6 @@ def ack(
       rstream groups ack 'orders:*' --group etl --all --yes
     """
     from spark_streams.groups.acknowledge import Acknowledged, acknowledge, consumers_of
-    from spark_streams.groups.afterwards import after_taking
     from spark_streams.groups.standing import Standing, query_of
 
     has_idle = chosen["idle"] is not None
@@ -133,7 +126,7 @@ def ack(
         told.carry_out(standings, refused, work)
     queries = {query for one in standings for query in one.marks}
     touched = {query_of(name) for report in told.reports for name in report.consumers}
-    told.then += after_taking(sorted(touched & queries))
+    told.note_queries(sorted(touched & queries))
     told.show(
         ("stream", "group", "entries", "of consumers"),
         lambda one: (

@@ -57,9 +57,8 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, h
 
 
 def _groups(server: Server, names: Sequence[str], hand: Hand, told: Told[Deleted]) -> None:
-    from spark_streams.groups.afterwards import after_deleting_group, what_waits
-    from spark_streams.groups.delete import delete_group, forget_kept, plan_delete_group, plan_forget
-    from spark_streams.groups.kept_keys import entries_waiting, find_kept, kept_by_stream
+    from spark_streams.groups.delete import delete_group, forget_kept, plan_delete_group, plan_forget, ways_back
+    from spark_streams.groups.kept_keys import entries_waiting, find_kept, kept_by_stream, what_waits
     from spark_streams.wire.xinfo import group_named
 
     group = hand.group
@@ -84,14 +83,13 @@ def _groups(server: Server, names: Sequence[str], hand: Hand, told: Told[Deleted
             forget_kept(server, stream, group, kept[stream]) if told.yes else plan_forget(stream, group, kept[stream])
         )
     for report in told.reports:
-        told.then += after_deleting_group(report.stream, group, report.committed)
-    told.then += [what_waits(key.decode("utf-8", "backslashreplace"), count) for key, count in waiting.items()]
+        told.then += ways_back(report.stream, group, report.committed)
+    told.then += what_waits(waiting)
 
 
 def _consumers(
     server: Server, names: Sequence[str], hand: Hand, consumer: str, forget_pending: bool, told: Told[Deleted]
 ) -> None:
-    from spark_streams.groups.afterwards import after_deleting_consumer
     from spark_streams.groups.delete import (
         consumers_of,
         consumers_with,
@@ -131,9 +129,7 @@ def _consumers(
             else plan_delete_consumer(one, consumer, kept_for(server, one.stream, group, consumer))
         ),
     )
-    for one, report in zip(standings, told.reports, strict=True):
-        if consumer in one.marks:
-            told.then += after_deleting_consumer(consumer, report.pending)
+    told.note_queries(consumer for one in standings if consumer in one.marks)
     for stream, kept in left.items():
         if kept:
             forget = forget_kept(server, stream, group, kept) if told.yes else plan_forget(stream, group, kept)

@@ -119,6 +119,14 @@ class Told(Generic[R]):
     refused: list[str] = field(default_factory=list)
     then: list[str] = field(default_factory=list)
 
+    def note_queries(self, queries: Iterable[str]) -> None:
+        """These queries have committed entries of the group, which is changed."""
+        self.then += [
+            f"query {query!r} has a checkpoint: docs/operations.md (Hands on groups) says what it does when it is "
+            "started again"
+            for query in queries
+        ]
+
     def carry_out(self, standings: Sequence[S], refused: Sequence[str], work: Callable[[S], R]) -> None:
         """The work of each stream, when none of them is refused. Raises GroupInUseError, and what the work raises: then
         what was done before is told."""

@@ -39,8 +39,8 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
       rstream groups prune --idle 1d --group 'nb-*' 'orders:*' --yes
     """
     from spark_streams.groups import prune as pruning
-    from spark_streams.groups.afterwards import after_deleting_group, what_waits
-    from spark_streams.groups.kept_keys import entries_waiting, find_kept, kept_by_stream
+    from spark_streams.groups.delete import ways_back
+    from spark_streams.groups.kept_keys import entries_waiting, find_kept, kept_by_stream, what_waits
     from spark_streams.monitor.terminal.units import duration
 
     if idle < pruning.SHORTEST_MS:
@@ -68,8 +68,8 @@ def prune(names: tuple[str, ...], idle: int, pattern: str, yes: bool, url: str, 
             ),
         )
     for report in told.reports:
-        told.then += after_deleting_group(report.stream, report.group, report.committed)
-    told.then += [what_waits(key.decode("utf-8", "backslashreplace"), count) for key, count in waiting.items()]
+        told.then += ways_back(report.stream, report.group, report.committed)
+    told.then += what_waits(waiting)
     pending = sum(one.pending for one in told.reports)
     told.show(
         ("stream", "group", "idle ", "consumers", "pending forgotten", "not yet given", "keys"),

@@ -38,7 +38,6 @@ def release(names: tuple[str, ...], consumer: str, mode: str, hand: Hand, **chos
       rstream groups release orders --group etl --consumer bob --mode silent --yes
       rstream groups release orders --group etl --consumer bob --id 1795163834542-0 --mode fatal --yes
     """
-    from spark_streams.groups.afterwards import after_releasing
     from spark_streams.groups.release import Released
     from spark_streams.groups.release import release as give_back
     from spark_streams.groups.standing import Standing, query_of
@@ -54,7 +53,11 @@ def release(names: tuple[str, ...], consumer: str, mode: str, hand: Hand, **chos
         refused = [why for one in standings for why in one.in_use([consumer], hand.even_active)]
         told.carry_out(standings, refused, work)
     if any(query_of(consumer) in one.marks for one in standings):
-        told.then += after_releasing(query_of(consumer))
+        told.then.append(
+            f"query {query_of(consumer)!r}, started again with its checkpoint, reads a batch of its log whole and the "
+            "released entries, too: entries of that batch are read twice. Release entries of a query only if it is not "
+            "to be started again"
+        )
     told.show(
         ("stream", "group", "consumer", "entries", "mode"),
         lambda one: (one.stream, one.group, one.consumer, one.entries, one.mode),

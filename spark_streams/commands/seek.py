@@ -44,8 +44,8 @@ def seek(names: tuple[str, ...], target: Target, hand: Hand) -> None:
 
     It is a dry run unless --yes, with the same numbers. The group is told how many entries lie below, so that its lag
     stays known. What is pending stays pending; where it lies above the new position, it is given again, and whoever is
-    given it takes it over. A group in which a query lives is refused; a query's checkpoint does not move along: what
-    becomes of it is printed.
+    given it takes it over. A group in which a query lives is refused; a query's checkpoint does not move along:
+    docs/operations.md says what it does then.
 
     \b
     Examples:
@@ -53,7 +53,6 @@ def seek(names: tuple[str, ...], target: Target, hand: Hand) -> None:
       rstream groups seek 'orders:*' --group etl --to latest --yes
       rstream groups seek orders --group etl --to=-1000 --yes --json
     """
-    from spark_streams.groups.afterwards import after_seek
     from spark_streams.groups.seek import plan_seek
     from spark_streams.groups.seek import seek as move
 
@@ -68,7 +67,8 @@ def seek(names: tuple[str, ...], target: Target, hand: Hand) -> None:
             lambda one: move(server, one, target, now) if hand.yes else plan_seek(server, one, target, now)[0],
         )
         for one, report in zip(standings, told.reports, strict=True):
-            told.then += after_seek(one.stream, hand.group, one.marks, report.position_before, report.position)
+            if report.position != report.position_before:
+                told.note_queries(one.marks)
     again = sum(one.read_again for one in told.reports)
     skipped = sum(one.skipped for one in told.reports)
     told.show(

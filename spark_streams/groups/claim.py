@@ -3,8 +3,8 @@
 JUSTID: nobody is given the entries by it, so it counts no delivery. Whoever gets them counts as having been given them
 just now.
 
-`again`: entries that the group was given and nobody holds any more are made pending anew (XCLAIM … FORCE), so that
-their new consumer is given them a second time. The group stays where it is.
+`again` (rstream replay): entries that the group was given and nobody holds any more are made pending anew for a query
+that does not run (XCLAIM … FORCE), so that it reads them a second time. The group stays where it is.
 
 A query that gets entries reads them with its next batch where they lie below what it has committed. What lies above
 that may be of a batch in flight, and be acknowledged with it unread: it stays where it is.
@@ -19,9 +19,9 @@ from spark_streams.errors import StreamStateError
 from spark_streams.groups.choice import Choice, pages
 from spark_streams.groups.guard import change
 from spark_streams.groups.standing import Standing, queries_among, query_of
-from spark_streams.ids import MAX_ID, MIN_ID, StreamId
+from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.retention.commit_mark import Mark, committed_key
-from spark_streams.source.group.count_entries import count_between, count_missing, ids_between
+from spark_streams.source.group.count_entries import count_missing, ids_between
 from spark_streams.wire.connection import Argument
 from spark_streams.wire.released import RELEASED_IDLE, SHOWN
 from spark_streams.wire.replies import pairs
@@ -66,39 +66,27 @@ def claim(server: Server, standing: Standing, to: str, choice: Choice, act: bool
     return found
 
 
-def claim_again(
-    server: Server, standing: Standing, to: str, choice: Choice, act: bool, stopped: bool = False
-) -> Claimed:
-    """Make a range of entries pending for the consumer, or, unless `act`, say which would be. stopped: only while it is
-    no query that runs. Raises GroupInUseError, StreamStateError, ServerError."""
-    found, ranges = _begin_again(server, standing, to, choice)
+def claim_again(server: Server, standing: Standing, query: str, choice: Choice, act: bool) -> int:
+    """Make a range of entries pending for a query, while it does not run, or, unless `act`, only count them; how many
+    they are. Raises GroupInUseError, StreamStateError, ServerError."""
+    entries = 0
     # Nothing is pending for so long: what somebody holds stays with them.
-    head: tuple[Argument, ...] = ("XCLAIM", standing.stream, standing.group, to, _ENDLESS)
-    for ids in ranges:
-        left = ids
-        while left and found.entries != choice.limit:
-            some = left if choice.limit is None else left[: choice.limit - found.entries]
-            left = left[len(some) :]
-            if not act:
-                asked = [("XPENDING", standing.stream, standing.group, one, one, 1) for one in some]
-                found.entries += server.execute_all(asked).count([])
-                continue
-            queries = [to] if stopped else []
-            commands = [(*head, *some, "FORCE", "JUSTID")]
-            [claimed] = change(server, standing.stream, standing.group, queries, commands)
-            found.entries += len(claimed)
-    return found
+    head: tuple[Argument, ...] = ("XCLAIM", standing.stream, standing.group, query, _ENDLESS)
+    for ids in _ids_again(server, standing, query, choice):
+        if act:
+            [claimed] = change(server, standing.stream, standing.group, [query], [(*head, *ids, "FORCE", "JUSTID")])
+            entries += len(claimed)
+        else:
+            asked = [("XPENDING", standing.stream, standing.group, one, one, 1) for one in ids]
+            entries += server.execute_all(asked).count([])
+    return entries
 
 
-def _begin_again(server: Server, standing: Standing, to: str, choice: Choice) -> tuple[Claimed, Iterator[list[bytes]]]:
-    found = Claimed(standing.stream, standing.group, "", to)
-    bound = _committed_by(server, standing, to)
-    last = min(choice.last, standing.position)
-    if bound is not None and last > bound:
-        below = choice.first.previous() if choice.first > MIN_ID else MIN_ID
-        found.above, last = count_between(server, standing.stream, max(bound, below), last), bound
-    pages = ids_between(server, standing.stream, choice.first, last)
-    return found, (ids[at : at + _PAGE] for ids in pages for at in range(0, len(ids), _PAGE))
+def _ids_again(server: Server, standing: Standing, query: str, choice: Choice) -> Iterator[list[bytes]]:
+    bounds = [choice.last, standing.position, _committed_by(server, standing, query)]
+    last = min(bound for bound in bounds if bound is not None)
+    for ids in ids_between(server, standing.stream, choice.first, last):
+        yield from (ids[at : at + _PAGE] for at in range(0, len(ids), _PAGE))
 
 
 def _begin(server: Server, standing: Standing, to: str, choice: Choice) -> tuple[Claimed, Choice]:

@@ -6,7 +6,7 @@ that: whoever is killed between the two finds the group still there, and deletes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_streams.errors import StreamStateError
@@ -14,6 +14,7 @@ from spark_streams.groups.guard import change
 from spark_streams.groups.kept_keys import Kept
 from spark_streams.groups.standing import DEFAULT_QUERY, Standing, queries_among, query_of
 from spark_streams.keys import keys_of_consumer
+from spark_streams.operator_commands import create_command
 from spark_streams.wire.connection import Argument, ReplyError
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import consumers_in, group_named
@@ -101,6 +102,15 @@ def forget_kept(server: Server, stream: str, group: str, kept: Sequence[Kept]) -
 def plan_forget(stream: str, group: str, kept: Sequence[Kept]) -> Deleted:
     """What that would delete."""
     return Deleted(stream, group, {}, 0, 0, [_shown(one.key) for one in kept], "-")
+
+
+def ways_back(stream: str, group: str, committed: Mapping[str, str]) -> list[str]:
+    """How each query goes on with its checkpoint when its group was deleted. committed: up to where it had. Pure."""
+    return [
+        f"query {query!r}, started with its checkpoint, goes on as if nothing had happened after: "
+        f"{create_command(stream, group, up_to)}"
+        for query, up_to in committed.items()
+    ]
 
 
 def plan_delete_consumer(standing: Standing, consumer: str, there: Collection[bytes]) -> Deleted:

@@ -77,3 +77,12 @@ def entries_waiting(server: Server, kept: Iterable[Kept]) -> dict[bytes, int]:
     streams = [one.key for one in kept if one.kind in ("retry", "returned")]
     lengths = zip(streams, server.execute_all([("XLEN", key) for key in streams]), strict=True)
     return {key: length for key, length in lengths if length}
+
+
+def what_waits(waiting: Mapping[bytes, int]) -> list[str]:
+    """A group is gone, and these streams hold entries of it that wait for another try, or have come back. Pure."""
+    return [
+        f"{entries:,} entries of the group in {stream!r}, which wait for another try, stay there: a query with "
+        f"retryDelay of a group of that name reads them; rstream dead list {stream} shows them"
+        for stream, entries in ((key.decode("utf-8", "backslashreplace"), count) for key, count in waiting.items())
+    ]

@@ -96,7 +96,7 @@ def replay(server: Server, standing: Standing, query: str, span: Span, act: bool
     """Hand the entries over, a page a transaction, while the query does not run; or, unless `act`, say which would be.
     Raises GroupInUseError, StreamStateError, ServerError: what was handed over before stays so."""
     choice = span.choice(server, standing, query)
-    entries = claim_again(server, standing, query, choice, act, stopped=True).entries
+    entries = claim_again(server, standing, query, choice, act)
     after = choice.first.previous() if choice.first > MIN_ID else MIN_ID
     there = count_between(server, standing.stream, after, choice.last) if after < choice.last else 0
     return Replayed(standing.stream, standing.group, query, str(after), str(choice.last), entries, there - entries)

@@ -118,17 +118,11 @@ def test_claim_of_nobody_s_entries(client: redis.Redis, orders: list[str], rstre
     assert (made.exit_code, "hand them to 'spark'" in made.stderr) == (1, True)
 
 
-def test_entries_again_are_those_that_nobody_holds(client: redis.Redis, orders: list[str], said: Said) -> None:
-    client.xack("orders", "g", *orders[2:8], *orders[20:23])
-    client.xdel("orders", orders[3])
-    words = ("claim", "orders", *G, "--again", "--first-id", "1000", "--last-id", "1029-1", "--to", "eve")
-    [one] = twice(said, *words)
-    assert (one["entries"], held(client, "eve")) == (8, [orders[2], *orders[4:8], *orders[20:23]])
-    assert (len(held(client, "ann")), len(held(client, "bob"))) == (4, 12)
-    assert client.xinfo_groups("orders")[0]["last-delivered-id"] == orders[24]
-    client.xack("orders", "g", *held(client, "eve"))
-    assert said("groups", *words, "--limit", "3", "--yes")["streams"][0]["entries"] == 3
-    assert held(client, "eve") == [orders[2], *orders[4:6]]
+def test_claim_again_is_refused_with_what_replaces_it(rstream: Rstream) -> None:
+    ran = rstream(
+        "groups", "claim", "orders", *G, "--again", "--first-id", "1000", "--last-id", "1029-1", "--to", "eve"
+    )
+    assert (ran.exit_code, "--again was removed: use rstream replay" in ran.stderr) == (2, True)
 
 
 # -- delete ------------------------------------------------------------------------------------------------------------
