@@ -3,8 +3,8 @@ exporter. Names, labels and help are those of the table in docs/operations.md.""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_streams.deadletter.waiting import WaitingEntries
 from spark_streams.monitor.lag_survey import GroupStanding
@@ -15,53 +15,72 @@ if TYPE_CHECKING:
 OF_GROUPS = ("stream", "group")
 
 
-def group_metrics(groups: Iterable[GroupStanding]) -> Iterable[Metric]:
-    """How these groups stand."""
-    from prometheus_client.core import GaugeMetricFamily
+class Family(NamedTuple):
+    """A metric. counts: it is a counter, else a gauge."""
 
-    lag = GaugeMetricFamily("rstream_lag_entries", "Entries that the group has yet to be given.", labels=OF_GROUPS)
-    age = GaugeMetricFamily(
-        "rstream_lag_seconds", "Age of the oldest entry that the group has not acknowledged.", labels=OF_GROUPS
-    )
-    pending = GaugeMetricFamily(
-        "rstream_pending_entries", "Entries given to consumers and not acknowledged.", labels=OF_GROUPS
-    )
-    oldest = GaugeMetricFamily(
-        "rstream_oldest_pending_seconds", "How long the oldest of these has waited.", labels=OF_GROUPS
-    )
-    released = GaugeMetricFamily(
+    name: str
+    help: str
+    counts: bool = False
+
+
+Sample = tuple[
+    Sequence[str], Sequence[float | None]
+]  # values of the labels; of each family its value, None: it has none
+
+
+def metrics(families: Sequence[Family], labels: Sequence[str], samples: Iterable[Sample]) -> Iterator[Metric]:
+    """These families with the same labels."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    made = [
+        (CounterMetricFamily if family.counts else GaugeMetricFamily)(family.name, family.help, labels=labels)
+        for family in families
+    ]
+    for of, values in samples:
+        for metric, value in zip(made, values, strict=True):
+            if value is not None:
+                metric.add_metric(of, value)
+    yield from made
+
+
+_GROUP = (
+    Family("rstream_lag_entries", "Entries that the group has yet to be given."),
+    Family("rstream_lag_seconds", "Age of the oldest entry that the group has not acknowledged."),
+    Family("rstream_pending_entries", "Entries given to consumers and not acknowledged."),
+    Family("rstream_oldest_pending_seconds", "How long the oldest of these has waited."),
+    Family(
         "rstream_released_entries",
         "Of the pending entries those that a consumer released (XNACK) and nobody has taken.",
-        labels=OF_GROUPS,
-    )
-    for one in groups:
-        key = one.stream, one.group
-        released.add_metric(key, one.released)
-        lag.add_metric(key, one.lag)
-        pending.add_metric(key, one.pending)
-        oldest.add_metric(key, (one.oldest_idle_ms or 0) / 1000)
-        if one.lag_ms is not None:
-            age.add_metric(key, one.lag_ms / 1000)
-    yield from (lag, age, pending, oldest, released)
+    ),
+)
+_WAITING = (
+    Family("rstream_waiting_entries", "Entries that wait for another try."),
+    Family("rstream_waiting_seconds", "How long the first of these has yet to wait."),
+)
+_SERVER = (Family("rstream_server_up", "Whether the stream server answers."),)
+
+
+def group_metrics(groups: Iterable[GroupStanding]) -> Iterable[Metric]:
+    """How these groups stand."""
+    return metrics(_GROUP, OF_GROUPS, map(_of_group, groups))
+
+
+def _of_group(one: GroupStanding) -> Sample:
+    age = None if one.lag_ms is None else one.lag_ms / 1000
+    return (one.stream, one.group), (one.lag, age, one.pending, (one.oldest_idle_ms or 0) / 1000, one.released)
 
 
 def waiting_metrics(entries: Iterable[WaitingEntries]) -> Iterable[Metric]:
     """What waits for another try, and what has come back for it (attempt `returned`)."""
-    from prometheus_client.core import GaugeMetricFamily
-
-    labels = (*OF_GROUPS, "attempt")
-    waiting = GaugeMetricFamily("rstream_waiting_entries", "Entries that wait for another try.", labels=labels)
-    due = GaugeMetricFamily("rstream_waiting_seconds", "How long the first of these has yet to wait.", labels=labels)
-    for one in entries:
-        key = one.stream, one.group, "returned" if one.attempt is None else str(one.attempt)
-        waiting.add_metric(key, one.entries)
-        if one.attempt is not None:
-            due.add_metric(key, (one.due_in or 0) / 1000)
-    yield from (waiting, due)
+    return metrics(_WAITING, (*OF_GROUPS, "attempt"), map(_of_waiting, entries))
 
 
-def server_up(answers: bool) -> Metric:
+def _of_waiting(one: WaitingEntries) -> Sample:
+    if one.attempt is None:
+        return (one.stream, one.group, "returned"), (one.entries, None)
+    return (one.stream, one.group, str(one.attempt)), (one.entries, (one.due_in or 0) / 1000)
+
+
+def server_up(answers: bool) -> Iterable[Metric]:
     """Whether it does."""
-    from prometheus_client.core import GaugeMetricFamily
-
-    return GaugeMetricFamily("rstream_server_up", "Whether the stream server answers.", value=float(answers))
+    return metrics(_SERVER, (), [((), (float(answers),))])

@@ -6,7 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from spark_streams.monitor.group_metrics import OF_GROUPS, group_metrics, server_up, waiting_metrics
+from spark_streams.monitor.group_metrics import (
+    OF_GROUPS,
+    Family,
+    Sample,
+    group_metrics,
+    metrics,
+    server_up,
+    waiting_metrics,
+)
 from spark_streams.monitor.watch.lag_cache import Standings
 from spark_streams.monitor.watch.queries import Query
 
@@ -14,6 +22,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 _OF_QUERIES = ("query",)
+_OF_STREAMS = (*_OF_QUERIES, *OF_GROUPS)
 
 
 class Collector:
@@ -34,42 +43,33 @@ class Collector:
         found = self._standings.of(keys)
         yield from group_metrics(found[key] for key in sorted(found))
         yield from waiting_metrics(self._standings.waiting(keys))
-        yield server_up(self._standings.answers)
+        yield from server_up(self._standings.answers)
+
+
+_QUERY = (
+    Family("rstream_query_running", "1 while the query runs."),
+    Family("rstream_query_failures", "Runs of the query that failed.", counts=True),
+    Family("rstream_batches", "Micro-batches of the query.", counts=True),
+    Family("rstream_rows", "Rows read by the query.", counts=True),
+    Family("rstream_rows_per_second", "Rows/s of the last micro-batch."),
+    Family("rstream_batch_seconds", "How long the last micro-batch took."),
+)
+_ENTRIES = (
+    Family("rstream_claimed_entries", "Entries taken over from consumers that had left them.", counts=True),
+    Family("rstream_dead_letters", "Entries moved to the dead-letter stream.", counts=True),
+    Family("rstream_lost_entries", "Entries that were gone before they were read.", counts=True),
+)
+_VALUES = (Family("rstream_bad_values", "Values that did not fit their column's type.", counts=True),)
 
 
 def _queries(queries: list[Query]) -> Iterable[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    streams = [((query.name, *key), counts) for query in queries for key, counts in sorted(query.totals.items())]
+    bad = [((*key, column), (n,)) for key, counts in streams for column, n in sorted(counts.bad.items())]
+    yield from metrics(_QUERY, _OF_QUERIES, map(_of_query, queries))
+    yield from metrics(_ENTRIES, _OF_STREAMS, ((key, (one.claimed, one.dead, one.lost)) for key, one in streams))
+    yield from metrics(_VALUES, (*_OF_STREAMS, "column"), bad)
 
-    of_streams = (*_OF_QUERIES, *OF_GROUPS)
-    claimed = CounterMetricFamily(
-        "rstream_claimed_entries", "Entries taken over from consumers that had left them.", labels=of_streams
-    )
-    dead = CounterMetricFamily("rstream_dead_letters", "Entries moved to the dead-letter stream.", labels=of_streams)
-    lost = CounterMetricFamily(
-        "rstream_lost_entries", "Entries that were gone before they were read.", labels=of_streams
-    )
-    bad = CounterMetricFamily(
-        "rstream_bad_values", "Values that did not fit their column's type.", labels=(*of_streams, "column")
-    )
-    rows = CounterMetricFamily("rstream_rows", "Rows read by the query.", labels=_OF_QUERIES)
-    batches = CounterMetricFamily("rstream_batches", "Micro-batches of the query.", labels=_OF_QUERIES)
-    failures = CounterMetricFamily("rstream_query_failures", "Runs of the query that failed.", labels=_OF_QUERIES)
-    running = GaugeMetricFamily("rstream_query_running", "1 while the query runs.", labels=_OF_QUERIES)
-    speed = GaugeMetricFamily("rstream_rows_per_second", "Rows/s of the last micro-batch.", labels=_OF_QUERIES)
-    took = GaugeMetricFamily("rstream_batch_seconds", "How long the last micro-batch took.", labels=_OF_QUERIES)
-    for query in queries:
-        name = (query.name,)
-        running.add_metric(name, float(query.running))
-        failures.add_metric(name, query.failures)
-        rows.add_metric(name, query.rows)
-        batches.add_metric(name, query.batches)
-        if query.last is not None:
-            speed.add_metric(name, query.last.rows_per_second)
-            took.add_metric(name, query.last.batch_ms / 1000)
-        for key, counts in sorted(query.totals.items()):
-            claimed.add_metric((*name, *key), counts.claimed)
-            dead.add_metric((*name, *key), counts.dead)
-            lost.add_metric((*name, *key), counts.lost)
-            for column, count in sorted(counts.bad.items()):
-                bad.add_metric((*name, *key, column), count)
-    yield from (running, failures, batches, rows, speed, took, claimed, dead, lost, bad)
+
+def _of_query(one: Query) -> Sample:
+    last = (None, None) if one.last is None else (one.last.rows_per_second, one.last.batch_ms / 1000)
+    return (one.name,), (float(one.running), one.failures, one.batches, one.rows, *last)
