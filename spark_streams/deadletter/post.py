@@ -151,7 +151,9 @@ class _Portion:
                 f"were refused by stream {self.to!r} at {self.server.address}, and their entries are pending as "
                 f"before: {there.error_of(refused[0][1], ('XADD', self.to)).message}"
             )
-        _raise_errors(there, then, replies[len(fresh) :])
+        for command, reply in zip(then, replies[len(fresh) :], strict=True):
+            if isinstance(reply, ReplyError):
+                raise there.error_of(reply, command[:4])
         return True
 
     def _settle(self, home: Connection, due: Sequence[FailedEntry]) -> None:
@@ -167,12 +169,6 @@ class _Portion:
         done = [one for one, left in zip(asked, pending, strict=True) if not left]
         if done:
             there.execute("HDEL", outbox, *done)
-
-
-def _raise_errors(server: Connection, commands: Sequence[Command], replies: Sequence[Reply]) -> None:
-    for command, reply in zip(commands, replies, strict=True):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command[:4])
 
 
 def _transaction(

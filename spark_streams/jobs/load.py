@@ -20,8 +20,8 @@ from spark_streams.jobs.schema.columns import FOREIGN, Columns
 from spark_streams.monitor.groups import view_streams
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.running.ending import cut
+from spark_streams.sink.batch_commit import rows_written
 from spark_streams.sink.fields import WAYS_TO_USE, check_writable
-from spark_streams.sink.written import rows_written
 from spark_streams.spark.arrow_schema import arrow_schema
 from spark_streams.wire.connect import connect
 from spark_streams.wire.server import Server

@@ -20,7 +20,7 @@ from spark_streams.keys import CLOSED
 from spark_streams.sink import refusals
 from spark_streams.sink.balance import Balance, InLedger, Total
 from spark_streams.sink.batch import Batch, Kind
-from spark_streams.sink.ledger import NONE_CLOSED, Command, Keys, Record
+from spark_streams.sink.ledger import HEAD_FIELDS, NONE_CLOSED, Command, Head, Keys, Part, Record, rows_in
 from spark_streams.sink.replicas import wait_for_replicas
 from spark_streams.sink.witness import leave_word, place_of, require_all_there
 from spark_streams.wire.address import Address
@@ -50,6 +50,20 @@ def close_batch(
 def pass_over(address: Address, batch: Batch) -> None:
     """The batch is complete, and was written without the ledger: what that says of it, where there is one, is void."""
     _until_sealed(address, _BatchCommit(batch, {}, True))
+
+
+def rows_written(server: Server, stream: str, query: str, number: int) -> int:
+    """Rows of this micro-batch that all its runs have written to the stream so far, for whoever shows progress. Raises
+    LedgerError, ServerError."""
+    keys = Keys.of(stream.encode(), Batch.of_query(query, number, ""))
+    fields, names = server.execute_all([("HMGET", keys.head, *HEAD_FIELDS), ("SMEMBERS", keys.parts)])
+    head = Head.read(fields)
+    if head.done == number:
+        return head.rows
+    if head.batch != number:
+        return 0
+    parts = [Part.read(name) for name in names]
+    return rows_in(server.execute_all(head.counts(keys, parts)))
 
 
 def _until_sealed(address: Address, commit: _BatchCommit) -> None:

@@ -62,12 +62,8 @@ class ExactlyOnce(Delivery):
 
     def open(self, chunk: Chunk, server: Server) -> None:
         """Read the ledgers of the chunk's streams. Raises LedgerError, ServerError."""
-        views = self._views.of(chunk.stream_names)
-        open_views(server, self._views, views)
+        open_views(server, self._views, self._views.of(chunk.stream_names))
         self._server = self._server or server
-        for view in views:
-            if view.kind not in (b"none", b"stream"):
-                raise server.not_a_stream(view.stream, "XADD")
 
     def take_in(self, chunk: Chunk) -> Iterable[Write]:
         """Count the rows. A retry holds back its rows until it has met all that the attempts before it have written."""
@@ -151,7 +147,7 @@ class ExactlyOnce(Delivery):
             if len(claims):
                 names.append(view.keys.part("claims"))
                 commands.append(("APPEND", names[-1], claims.astype("<u8").tobytes()))
-            if not view.marked or len(claims):
+            if not view.mine or len(claims):
                 commands.append(("SADD", view.keys.parts, *[name[len(view.keys.head) + 1 :] for name in names]))
                 names.append(view.keys.parts)
             if self._views.batch.expires:

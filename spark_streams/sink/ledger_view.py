@@ -47,9 +47,7 @@ class LedgerView:
     claims_read: int = field(default=0, init=False)  # bytes
     rows: int = field(default=0, init=False)  # received for the stream, whoever wrote them
     total: int = field(default=0, init=False)  # the sum of their fingerprints, mod 2^64
-    marked: bool = field(default=False, init=False)  # this attempt has made a mark
     opened: bool = field(default=False, init=False)
-    kind: bytes = field(default=b"none", init=False)  # what the server says that the stream's key holds
     prolonged: float = field(default_factory=time.monotonic, init=False)  # when the expiry was renewed
 
     @property
@@ -121,7 +119,6 @@ class LedgerView:
         """This attempt has written a mark. claims: the rows of earlier runs that it claims."""
         self.seen.add(name)
         self.mine.add(name)
-        self.marked = True
         if len(claims):
             self.earlier.remove(claims)
             self.claims_read += 8 * len(claims)  # the key was WATCHed, so no other claims are between
@@ -148,7 +145,7 @@ class LedgerView:
     def begin_afresh(self) -> None:
         """Forget what was read: the server may be another one. The rows that were received stay counted."""
         self.seen, self.mine, self.recovered, self.others, self.earlier = set(), set(), {}, Multiset(), Multiset()
-        self.opened = self.marked = self.done = False
+        self.opened = self.done = False
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,8 @@ class _Opening:
             )],
         ])[1:]  # fmt: skip
         for view, names, carried, marks, kind in zip(views, *[replies[nth::4] for nth in range(4)], strict=True):
-            view.kind = kind
+            if kind not in (b"none", b"stream"):
+                raise self._server.not_a_stream(view.stream, "XADD")
             parts = [Part.read(name) for name in names]
             stale = [part for part in parts if part.batch < self._batch.number]
             view.carried = self._without(view, stale) if stale else carried or b""

@@ -90,23 +90,17 @@ class Trimming:
 
 
 class Trimmer:
-    """Trims the streams of one task. The server's clock is asked once, then ours is followed. ttl: streamTtl,
-    milliseconds."""
+    """Trims the streams of one task. The server's clock is asked once, then ours is followed."""
 
-    def __init__(self, session: Session, trimming: Trimming, ttl: int | None = None) -> None:
+    def __init__(self, session: Session, options: SinkOptions) -> None:
         self._session = session
-        self._trimming = trimming
-        self._ttl = ttl
+        self._trimming = Trimming.of(options)
+        self._ttl = options.stream_ttl  # milliseconds
         # A connection of its own: the task's may have replies on their way. There are chunks, so the address is right.
         self._trim_session = Session(session.address, is_known=True)
         self._acked: AckedTrimmer | None = None
-        self._sizes = None if trimming.kept.max_bytes is None else EntrySizes(trimming.kept.max_bytes)
+        self._sizes = None if options.retention_bytes is None else EntrySizes(options.retention_bytes)
         self._ahead: int | None = None  # the server's clock minus our monotonic one, milliseconds
-
-    @classmethod
-    def of(cls, session: Session, options: SinkOptions) -> Trimmer:
-        """From the options of a sink."""
-        return cls(session, Trimming.of(options), options.stream_ttl)
 
     def commands(self, chunk: Chunk) -> list[bytes]:
         """The XTRIMs, and PEXPIREs, that go along with a chunk, packed."""

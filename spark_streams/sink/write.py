@@ -52,7 +52,7 @@ def append(batches: Iterable[pa.RecordBatch], options: SinkOptions, task: Task |
     """
     address = options.address
     with Session(address, is_known=True) as session, SpillQueue() as held:
-        trimmer, limits = Trimmer.of(session, options), Limits(address)
+        trimmer, limits = Trimmer(session, options), Limits(address)
         turns = Pace(address, pace, options.rows_per_second)
         try:
             to = Destination.of(options)

@@ -16,9 +16,8 @@ from spark_streams.groups import prune, standing
 from spark_streams.jobs.earlier_counts import require_uncounted
 from spark_streams.keys import retry_stream
 from spark_streams.sink.batch import Batch
-from spark_streams.sink.batch_commit import pass_over
+from spark_streams.sink.batch_commit import pass_over, rows_written
 from spark_streams.sink.runs import begin_job, begin_run
-from spark_streams.sink.written import rows_written
 from spark_streams.source.group.commit_marks import committed_key
 from spark_streams.wire.connect import connect
 from tests.identity.documented_rights import as_user, besides, documented, rights

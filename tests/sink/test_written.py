@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_streams.sink.written import rows_written
+from spark_streams.sink.batch_commit import rows_written
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
