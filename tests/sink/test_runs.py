@@ -11,14 +11,15 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.types import LongType, StructType
 
-from spark_streams.errors import LedgerError, UnsupportedError
+from spark_streams.errors import LedgerError, NotPermittedError, UnsupportedError
 from spark_streams.keys import RUNS
 from spark_streams.sink.batch import Batch
 from spark_streams.sink.batch_writer import BatchWriter
 from spark_streams.sink.runs import begin_job, begin_run
 from spark_streams.wire.address import Address
+from spark_streams.wire.connection import Connection, pack
 from tests.servers import Server
-from tests.sink.writing import KilledError, close, dying, frame, numbers, options, write
+from tests.sink.writing import KilledError, batch_of, close, dying, frame, numbers, options, write
 
 ROWS = list(range(100))
 ONCE = Counter(ROWS)
@@ -143,3 +144,38 @@ def test_a_user_who_may_not_ask_for_the_policy_goes_on(unasked: Server) -> None:
     batch = begin_job(address)
     close(options(unasked.url), batch, write([frame(ROWS)], options(unasked.url), batch))
     assert numbers(unasked) == ONCE
+
+
+def test_a_right_that_is_taken_away_within_the_transaction_that_closes_a_batch_is_an_error(
+    redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server puts NOPERM among the replies to EXEC (FACTS R40)."""
+    end, honest, batch = pack("EXEC"), Connection.send, batch_of(0)
+    with redis_server.client() as admin:
+        admin.flushall()
+        admin.execute_command("ACL", "SETUSER", "plain", "reset", "on", ">pw", "~*", "+@all")
+
+        def send(self: Connection, data: bytes | memoryview) -> None:
+            request = bytes(data)
+            if not request.startswith(pack("MULTI")) or batch.record.encode() + b"\r\n" not in request:
+                honest(self, data)
+                return
+            honest(self, request.removesuffix(end))
+            deadline = time.monotonic() + 30
+            while not any(int(one["multi"]) > 0 for one in admin.client_list()):
+                assert time.monotonic() < deadline
+            admin.execute_command("ACL", "SETUSER", "plain", "-hset")
+            honest(self, end)
+
+        checked = options(redis_server.url.replace("://", "://plain:pw@"))
+        result = write([frame(ROWS)], checked, batch)
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "send", send)
+            with pytest.raises(NotPermittedError, match="^.RSTREAM_NOT_PERMITTED. HSET rstream:sink:q"):
+                close(checked, batch, result)
+        assert admin.hget(batch.record, "") is None
+        admin.execute_command("ACL", "SETUSER", "plain", "+hset")
+        close(checked, batch, result)
+        assert admin.hget(batch.record, "") == b"0"
+        admin.acl_deluser("plain")
+    assert numbers(redis_server) == ONCE
