@@ -40,13 +40,16 @@ class Acknowledged:
     """What a run knows to be acknowledged. up_to: the last offset that was, or is being; floors: up to where, per
     stream, by this run; marks: the query's commit marks; bookmarks: where the groups stand that are (noAck), None: not
     known; covered: streams of which the tasks' notes on the last batch count no more, because what they say is counted
-    already."""
+    already; removes: committed entries leave some stream; knows_fields: a batch of this run has been looked at for
+    columns that no entry has a field for."""
 
     up_to: Offset | None = None
     floors: Mapping[str, StreamId] = field(default_factory=dict)
     marks: Marks = field(default_factory=Marks)
     bookmarks: Bookmarks | None = None
     covered: frozenset[str] = frozenset()
+    removes: bool = False
+    knows_fields: bool = False
 
     def covers(self, offset: Offset) -> bool:
         """Whether this offset has been acknowledged, or is being; streams that vanished under it do not count."""
@@ -73,7 +76,6 @@ class Acknowledging:
 
     counters: where what tasks have noted is counted. Notes on columns there may always be, others where entries may be
     lost or become dead letters. known, in what follows: what the run knows to be acknowledged.
-    knows_fields: a batch of this run has been looked at for columns that no entry has a field for.
     """
 
     def __init__(
@@ -93,10 +95,9 @@ class Acknowledging:
         self._noted = losses.allowed or options.mode == "DEADLETTER"
         self._retries = len(options.retry_delay or ())
         self.marks = CommitMarks(member, options.no_ack, options.delivery == "at-most-once")
-        self._removes = options.on_commit != "keep" or self._retries > 0  # committed entries leave some stream
+        self._removes = options.on_commit != "keep" or self._retries > 0
         self._counters = counters
         self._column_warnings = ColumnWarnings(STREAM_MODES, self._retries > 0)
-        self.knows_fields = False
 
     def now(self, server: Server, up_to: Offset, known: Acknowledged) -> Acknowledged:
         """What tasks noted becomes letters, then our entries up to `up_to` are acknowledged, and its claims; then
@@ -119,7 +120,7 @@ class Acknowledging:
         if up_to.claimed:
             acknowledge(server, self._member, claimed_ranges(up_to.claimed), self._limits)
             delete_claim_consumers(server, self._member, up_to.claimed)
-        ranges, due = known.pending(up_to), self._due(up_to, known)
+        ranges, (removes, due) = known.pending(up_to), self._due(up_to, known)
         if up_to.token:
             marks = self.marks.committed(known.marks, up_to.positions, up_to.token)
         else:
@@ -132,11 +133,14 @@ class Acknowledging:
         jobs: list[Job] = [settle]
         if due:
             jobs.append(lambda there: self._removing.sweep(there, up_to, due))
-        return Acknowledged(up_to, {**known.floors, **up_to.positions}, marks, known.bookmarks), jobs
+        floors = {**known.floors, **up_to.positions}
+        knows_fields = known.knows_fields or (known.up_to is not None and bool(up_to.taken_from))
+        acknowledged = Acknowledged(up_to, floors, marks, known.bookmarks, removes=removes, knows_fields=knows_fields)
+        return acknowledged, jobs
 
-    def idle(self, server: Server, up_to: Offset) -> None:
+    def idle(self, server: Server, up_to: Offset, known: Acknowledged) -> None:
         """There is nothing to read, and what is acknowledged already ends here."""
-        if self._removes:
+        if known.removes:
             self._removing.sweep(server, up_to, self._removing.due_later())
 
     def hold(self, server: Server, streams: Sequence[str], known: Acknowledged) -> Acknowledged:
@@ -170,15 +174,12 @@ class Acknowledging:
         acknowledge(server, self._member, [*shares, *claimed_ranges(end.claimed)], self._limits)
         return replace(known, marks=marks), kept
 
-    def _due(self, up_to: Offset, known: Acknowledged) -> set[str]:
-        """The streams that entries leave with this batch."""
+    def _due(self, up_to: Offset, known: Acknowledged) -> tuple[bool, set[str]]:
+        """Whether entries leave any streams, and those that they leave with this batch."""
         is_first = known.up_to is None or not known.up_to.token
-        self._removes |= any(map(is_returned, up_to.streams))
-        if not (is_first or self._removes):
-            return set()
-        due = self._removing.due(up_to, is_first)
-        self._removes |= bool(due)
-        return due
+        removes = self._removes or known.removes or any(map(is_returned, up_to.streams))
+        due = self._removing.due(up_to, is_first) if is_first or removes else set()
+        return removes or bool(due), due
 
     def take_notes(self, server: Server, up_to: Offset, known: Acknowledged) -> None:
         """What the tasks of the batch that ends here have noted: dead letters, losses, bad values."""
@@ -207,7 +208,6 @@ class Acknowledging:
         self._counters.retried.update(notes.retried)
         if notes.columns:
             self._take_columns(notes.columns, up_to)
-        self.knows_fields = self.knows_fields or not is_first
 
     def _report_noted(self, lost: Mapping[str, int], up_to: Offset) -> None:
         """Entries that tasks of the batch have found missing."""

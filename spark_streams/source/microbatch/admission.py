@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from spark_streams.ids import MIN_ID
 from spark_streams.options.source_options import SourceOptions
@@ -13,15 +14,25 @@ from spark_streams.wire.xinfo import StreamState
 ENDLESS = 1 << 62  # a backlog that the server cannot count
 
 
+@dataclass(frozen=True)
 class Admission:
-    """now: seconds that only go up; until: where an AvailableNow run ends, per stream."""
+    """entries_per_partition, min_partitions, min_entries, max_delay (milliseconds): options. until: where an
+    AvailableNow run ends, per stream. waiting_since: when fewer entries than min_entries were met; times are seconds
+    that only go up. at_once: the next trigger waits for no more."""
 
-    def __init__(self, options: SourceOptions, now: Callable[[], float], first_at_once: bool = False) -> None:
-        self._options = options
-        self._now = now
-        self._waiting_since: float | None = None  # fewer than minEntriesPerTrigger are there
-        self._at_once = first_at_once
-        self.until: Mapping[str, StreamState] | None = None
+    entries_per_partition: int = 1
+    min_partitions: int | None = None
+    min_entries: int | None = None
+    max_delay: int = 0
+    until: Mapping[str, StreamState] | None = None
+    waiting_since: float | None = None
+    at_once: bool = False
+
+    @classmethod
+    def of_options(cls, options: SourceOptions, at_once: bool) -> Admission:
+        """That of a query that begins."""
+        waits = options.min_entries_per_trigger, options.max_trigger_delay
+        return cls(options.entries_per_partition, options.min_partitions, *waits, at_once=at_once)
 
     def end_of(self, stream: str, heads: Mapping[str, StreamState]) -> StreamState:
         """Where this trigger, or an AvailableNow run, may go on a stream. A stream that was created again since the run
@@ -37,39 +48,29 @@ class Admission:
         found = {stream: _backlog(self.end_of(stream, heads), state) for stream, state in states.items()}
         return {stream: entries for stream, entries in found.items() if entries > 0}
 
-    def should_wait(self, backlog: int) -> bool:
-        """minEntriesPerTrigger: whether the entries that are there are held back for more to come."""
+    def held_back(self, backlog: int, now: float) -> tuple[bool, Admission]:
+        """Whether the entries that are there are held back for more to come (minEntriesPerTrigger)."""
         if not self.is_too_little(backlog):
-            return False
-        if self._waiting_since is None:
-            self._waiting_since = self._now()
-        delay = self._options.max_trigger_delay
-        return (self._now() - self._waiting_since) * 1000 < delay
+            return False, self
+        since = now if self.waiting_since is None else self.waiting_since
+        return (now - since) * 1000 < self.max_delay, replace(self, waiting_since=since)
 
-    def seconds_until_due(self) -> float:
+    def seconds_until_due(self, now: float) -> float:
         """How long entries may still be held back for more to come; inf if none are."""
-        if self._waiting_since is None:
-            return math.inf
-        delay = self._options.max_trigger_delay
-        return self._waiting_since + delay / 1000 - self._now()
+        return math.inf if self.waiting_since is None else self.waiting_since + self.max_delay / 1000 - now
 
     def is_too_little(self, backlog: int) -> bool:
-        """Whether there are fewer than minEntriesPerTrigger."""
-        least = self._options.min_entries_per_trigger
-        return least is not None and backlog < least and self.until is None and not self._at_once
+        """Whether there are fewer than min_entries."""
+        least = self.min_entries
+        return least is not None and backlog < least and self.until is None and not self.at_once
 
-    def looked(self) -> None:
-        """A trigger is over."""
-        self._at_once = False
-
-    def made(self) -> None:
-        """A batch was made: the next wait begins anew."""
-        self._waiting_since = None
+    def looked(self, is_made: bool) -> Admission:
+        """A trigger is over. If a batch was made, the next wait begins anew."""
+        return replace(self, at_once=False, waiting_since=None if is_made else self.waiting_since)
 
     def size(self, counts: Sequence[int]) -> int:
         """How many entries a task reads: entriesPerPartition, less where minPartitions asks for more tasks."""
-        size = self._options.entries_per_partition
-        least = self._options.min_partitions
+        size, least = self.entries_per_partition, self.min_partitions
         known = sum(count for count in counts if count < ENDLESS)
         return size if least is None or known == 0 else max(1, min(size, -(-known // least)))
 

@@ -21,6 +21,8 @@ from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.finding import Finding
+from spark_streams.source.limits import Limits
+from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.next_ranges import NextRanges
 from spark_streams.source.microbatch.prefetch import Ahead, Prefetch
 from spark_streams.source.microbatch.query_state import QueryState, RunState
@@ -52,11 +54,12 @@ class BatchContents:
 @dataclass(frozen=True)
 class Wish:
     """token: names the batch; room: what it may still hold; turn: counts triggers, and decides who comes first where
-    not all streams have room."""
+    not all streams have room; now: seconds that only go up."""
 
     token: str
     room: Room
     turn: int
+    now: float
 
 
 class Source(Protocol):
@@ -153,8 +156,11 @@ class New:
         waiting = sum(backlog.values())
         if not backlog or room.is_full:
             return found, room
-        if not found and self.part_of is None and admission.should_wait(waiting):
-            return found, room
+        if not found and self.part_of is None:
+            is_held_back, admission = admission.held_back(waiting, wish.now)
+            found = replace(found, run=replace(found.run, admission=admission))
+            if is_held_back:
+                return found, room
         if self.part_of is not None:
             room = room.at_most(self.part_of(waiting, room.entries))
         how: Reserving | NextRanges = self.how
@@ -187,13 +193,15 @@ class ContentsChooser:
         losses: DataLoss,
         poison: PoisonBatch,
         claims: Claims,
-        reserving: Reserving,
+        member: Membership,
+        limits: Limits,
     ) -> None:
         self._options = options
         self._losses = losses
         self._poison = poison
         self._claims = claims
-        self._reserving = reserving
+        self._member = member
+        self._limits = limits
 
     def choose(self, server: Server, state: QueryState, wish: Wish) -> BatchContents:
         """What there is room for; empty where there is nothing to read. Raises as the sources do."""
@@ -214,28 +222,31 @@ class ContentsChooser:
         if has_others or state.run.remembered.may_hold:
             found.append(Pieces(self._poison, state))
         if has_others:
-            found.append(Others(self._claims, state, self._reserving.member.consumer))
+            found.append(Others(self._claims, state, self._member.consumer))
         if state.run.ahead is not None:
             found.append(ReservedAhead(state.run.ahead))
         elif left := _left_by_a_crash(state):
-            found.append(LeftByACrash(self._reserving, left, state.begin))
+            found.append(LeftByACrash(self._how(state), left, state.begin))
         return found
 
     def _new(self, state: QueryState, run: RunState) -> New:
         """While pieces wait for others to be committed, a batch has a part of what is new."""
         holds_pieces = run.remembered.may_hold and run.remembered.holds_some
         part_of = self._poison.share_of if holds_pieces else None
-        return New(self._reserving, self._losses, state, self._options, part_of)
+        return New(self._how(state), self._losses, state, self._options, part_of)
 
-    def claimed_ranges(self, server: Server, claimed: Mapping[str, Sequence[Claimed]]) -> list[EntryRange]:
-        """The ranges of what these consumers hold. Raises DataLossError where they hold less by now."""
-        size = self._reserving.admission.size([one.count for some in claimed.values() for one in some])
-        return self._claims.ranges(server, claimed, size)
+    def _how(self, state: QueryState) -> Reserving:
+        return Reserving(self._member, state.run.admission, self._limits)
+
+    def claimed_ranges(self, server: Server, contents: BatchContents) -> list[EntryRange]:
+        """The ranges of what consumers hold for a batch. Raises DataLossError where they hold less by now."""
+        size = contents.run.admission.size([one.count for some in contents.claimed.values() for one in some])
+        return self._claims.ranges(server, contents.claimed, size)
 
     def ahead(self, state: QueryState, contents: BatchContents, wish: Wish) -> Prefetch | None:
         """What follows the batch, if that is much (Limits.worth_ahead). Not if others are in the groups: they could
         read it meanwhile. Not if entries were released: the next batch begins with them. wish: for the next batch."""
-        options, how = self._options, self._reserving
+        options, how = self._options, self._how(state)
         if options.no_ack or options.delivery == "at-most-once" or options.claim_idle is not None:
             return None
         if contents.new is None or contents.claimed:

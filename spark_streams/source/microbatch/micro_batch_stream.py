@@ -44,7 +44,6 @@ from spark_streams.source.microbatch.query_state import Observer, RunState
 from spark_streams.source.microbatch.reconcile import Reconciler
 from spark_streams.source.microbatch.remove import Removing
 from spark_streams.source.microbatch.replay import Replay
-from spark_streams.source.microbatch.reserve import Reserving
 from spark_streams.source.microbatch.trigger import Trigger
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Plan, tasks
@@ -103,17 +102,16 @@ class MicroBatchStream:
         poison = self._poison = PoisonBatch(options.max_deliveries, self.member, self._dead_letter, losses, limits)
         removing = self._removing = Removing(options, subscription.retries, now, limits)
         acks = self._acknowledging = Acknowledging(options, self.member, losses, self.counters, removing, limits)
-        admission = self._admission = Admission(options, now, first_at_once)
         claims = Claims(options, subscription, losses, self.counters, self._dead_letter, limits)
-        reserving = Reserving(self.member, admission, limits)
-        contents = ContentsChooser(options, losses, poison, claims, reserving)
+        contents = ContentsChooser(options, losses, poison, claims, self.member, limits)
         reconciler = self._reconciler = Reconciler(options, subscription, losses, acks, limits)
-        observer = Observer(options, subscription, reconciler, losses, acks, admission)
-        self._trigger = Trigger(options, observer, contents, acks, losses)
+        observer = Observer(options, subscription, reconciler, losses, acks)
+        self._trigger = Trigger(options, observer, contents, acks, losses, now)
         self._idle = Idle(options.address, now, limits)
         self._is_idle = False
         self._current: CurrentBatch | None = None
-        self._run = RunState.unknown()
+        self._now = now
+        self._run = RunState(is_known=False, admission=Admission.of_options(options, first_at_once))
         self._ahead: Future[object] | None = None  # what is being reserved for the next trigger
         self._heads: Mapping[str, StreamState] = {}  # at the last trigger, for reports
 
@@ -128,15 +126,9 @@ class MicroBatchStream:
         return self._subscription.member
 
     @property
-    def reserved_ahead(self) -> int:
-        """How many entries are reserved for the batch after the current one, once that is done."""
-        ahead = None if self._ahead is None else self._ahead.result()
-        return sum(ahead.pending().values()) if isinstance(ahead, Ahead) else 0
-
-    @property
     def knows_fields(self) -> bool:
         """Whether it is known which declared columns are fields of no entry: then tasks need not look for that."""
-        return self._acknowledging.knows_fields
+        return self._run.acknowledged.knows_fields
 
     # -- what Spark asks -----------------------------------------------------------------------------------------
 
@@ -150,7 +142,7 @@ class MicroBatchStream:
 
     def until_now(self) -> None:
         """The run ends at what the streams hold now (AvailableNow)."""
-        self._ask(self._until_now)
+        self._step(self._until_now)
 
     def next(self, begin: Offset, most: int | None) -> Offset | None:
         """Acknowledge up to `begin`, reserve the next batch of at most `most` entries, and return its end; None where
@@ -163,7 +155,6 @@ class MicroBatchStream:
             return None
         has_settled = self._run.acknowledged.covers(begin)
         batch = self._again_where_something_vanishes(lambda server, run: self._triggered(server, begin, most, run))
-        self._admission.looked()
         if batch is None:
             if not was_idle:
                 self._idle.batch_ran()
@@ -172,8 +163,6 @@ class MicroBatchStream:
                 self._idle.begin(begin, last, self._seconds_until_due())
                 self._is_idle = True
             return None
-        if batch.end.held:
-            self._admission.made()
         self._current = batch
         return batch.end
 
@@ -200,7 +189,7 @@ class MicroBatchStream:
         if end.notes and not batch.is_opened:  # once a run: it would hide that they were deleted
             self._ask(lambda server: open_notes(server, self.member, end.taken_from, end.token))
             self._current = replace(batch, is_opened=True)
-        size = self._admission.size([entries.count for entries in ranges])
+        size = self._run.admission.size([entries.count for entries in ranges])
         # What earlier runs wrote, and a batch that was not cut does not have, belongs to others: as long as pieces are
         # held, they are still to come.
         remembered = self._run.remembered
@@ -241,11 +230,11 @@ class MicroBatchStream:
     def _seconds_until_due(self) -> float:
         """How long an idle query need not ask the server if no stream gets an entry; 0: it asks each time."""
         limits = self._limits
-        if self._admission.until is not None or not limits.idle_look:
+        if self._run.admission.until is not None or not limits.idle_look:
             return 0.0
         due = [
             max(limits.idle_look, limits.idle_look_each * len(self._heads)),
-            self._admission.seconds_until_due(),
+            self._run.admission.seconds_until_due(self._now()),
             self._subscription.retries.seconds_until_due(),
             self._removing.seconds_until_due(),
         ]
@@ -312,9 +301,10 @@ class MicroBatchStream:
         first = Offset(self.member.group, self.member.consumer, positions)
         return with_older_positions(server, self.member, first, [])
 
-    def _until_now(self, server: Server) -> None:
+    def _until_now(self, server: Server, run: RunState) -> tuple[None, RunState]:
         self._subscription.join(server)  # Spark asks for this before it asks where the query begins
-        self._admission.until = stream_states(server, self._subscription.until_now(server))
+        until = stream_states(server, self._subscription.until_now(server))
+        return None, replace(run, admission=replace(run.admission, until=until))
 
     def _commit(self, server: Server, end: Offset, run: RunState) -> tuple[None, RunState]:
         run = self._settled(run)
@@ -356,7 +346,7 @@ class MicroBatchStream:
         end = batch.end
         self._subscription.hold(server, end.streams)
         void(server, self.member, end.streams)
-        replay = Replay(server, self.member, self._losses, self._admission.size, self._limits, batch.is_cut)
+        replay = Replay(server, self.member, self._losses, self._run.admission.size, self._limits, batch.is_cut)
         return replay.ranges(end)
 
     def _dead_letter(self, entries: DeadEntries) -> None:

@@ -42,15 +42,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run knows between two triggers. Each trigger replaces it; whatever goes wrong replaces it by
-    `RunState.unknown()`: then the server is asked, as after a restart.
+    """What a run knows between two triggers. Each trigger replaces it; whatever goes wrong replaces it by what is left
+    of it when it is `forgotten`: then the server is asked, as after a restart.
 
     heads: the streams at the last trigger; stands: where the groups must stand; acknowledged: what is; ahead: what was
     reserved for the next batch; remembered: batches and pieces that killed the query; courses: what is planned of
-    streams that nobody delivers (noAck); account: how many entries the streams have had; moved: where the query goes on
-    elsewhere than at its checkpoint; passed: up to where it goes on without what nobody
-    was given; others_have_pending: other consumers of the groups have entries that are not acknowledged; older_at: the
-    token of a checkpoint that older versions kept positions beside.
+    streams that nobody delivers (noAck); admission: how much a trigger takes; turn: how many triggers there were;
+    account: how many entries the streams have had; moved: where the query goes on elsewhere than at its checkpoint;
+    passed: up to where it goes on without what nobody was given; others_have_pending: other consumers of the groups
+    have entries that are not acknowledged; older_at: the token of a checkpoint that older versions kept positions
+    beside.
     """
 
     is_known: bool = True
@@ -60,16 +61,13 @@ class RunState:
     ahead: Ahead | None = None
     remembered: Remembered = field(default_factory=Remembered)
     courses: Mapping[str, Course] = field(default_factory=dict)
+    admission: Admission = field(default_factory=Admission)
+    turn: int = 0
     account: Account = field(default_factory=Account)
     moved: Moves = field(default_factory=Moves)
     passed: Mapping[str, StreamId] = field(default_factory=dict)
     others_have_pending: bool = False
     older_at: str | None = None
-
-    @classmethod
-    def unknown(cls) -> RunState:
-        """Nothing is known."""
-        return cls(is_known=False)
 
     def forgotten(self) -> RunState:
         """Nothing is known of the server any more, but what depends on no server: the batch that tasks of this run may
@@ -77,7 +75,15 @@ class RunState:
         once more."""
         known = self.acknowledged
         kept = Acknowledged(marks=Marks(in_flight=known.marks.in_flight), covered=known.covered)
-        return RunState(False, acknowledged=kept, account=self.account, moved=self.moved, passed=self.passed)
+        return RunState(
+            False,
+            acknowledged=kept,
+            admission=self.admission,
+            turn=self.turn,
+            account=self.account,
+            moved=self.moved,
+            passed=self.passed,
+        )
 
     def past_what_was_passed_over(self, begin: Offset, groups: Mapping[str, GroupState]) -> Offset:
         """The checkpoint behind what the run has accepted not to read, of streams with nothing pending for us."""
@@ -127,7 +133,6 @@ class Observer:
         reconciler: Reconciler,
         losses: DataLoss,
         acknowledging: Acknowledging,
-        admission: Admission,
     ) -> None:
         self._no_ack = options.no_ack
         self._is_at_most_once = options.delivery == "at-most-once"
@@ -135,15 +140,14 @@ class Observer:
         self._reconciler = reconciler
         self._losses = losses
         self._acknowledging = acknowledging
-        self._admission = admission
 
     def state_at(self, server: Server, begin: Offset, run: RunState, keep: Callable[[RunState], None]) -> QueryState:
         """The query at a trigger that begins with this checkpoint. run: what is known of it; keep: see Trigger.next.
         Raises StreamStateError and ServerError, each with what to do."""
-        look = self._admission.until is None
+        look = run.admission.until is None
         streams = self._subscription.of(server, begin, look, at_once=not run.is_known)
         logged, run = self._checkpoint(server, begin, streams, run)
-        begin = run.moved.of(logged)
+        begin = run.moved.of(logged) if run.moved.positions else logged
         heads: Mapping[str, StreamState]
         heads, found = fetch_state(server, self._subscription.member, streams, run.heads)
         groups = self._agreeing(begin, heads, found, run)

@@ -35,7 +35,7 @@ class Triggered:
 
 
 class Trigger:
-    """The triggers of one query, one after the other."""
+    """The triggers of one query, one after the other. now: seconds that only go up."""
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class Trigger:
         contents: ContentsChooser,
         acknowledging: Acknowledging,
         losses: DataLoss,
+        now: Callable[[], float],
     ) -> None:
         self._options = options
         self._observer = observer
@@ -51,7 +52,7 @@ class Trigger:
         self._acknowledging = acknowledging
         self._losses = losses
         self._room = Room.of_options(options)
-        self._turn = 0
+        self._now = now
 
     def next(
         self, server: Server, begin: Offset, most: int | None, run: RunState, keep: Callable[[RunState], None]
@@ -66,26 +67,25 @@ class Trigger:
         known = state.run.acknowledged
         if self._is_at_most_once:
             known = self._acknowledging.hold(server, [s for s in state.groups if s not in begin.positions], known)
-        self._turn += 1
-        wish = Wish(secrets.token_hex(6), self._room.at_most(most), self._turn)
+        wish = Wish(secrets.token_hex(6), self._room.at_most(most), run.turn + 1, self._now())
         contents = self._contents.choose(server, state, wish)
         keep(contents.run)
         if not contents:
             if not known.covers(state.begin):
                 known = self._acknowledging.now(server, state.begin, known)
             else:
-                self._acknowledging.idle(server, state.begin)
+                self._acknowledging.idle(server, state.begin, known)
             losses = self._batch_of_losses(state, contents, wish.token)
             return Triggered(losses, self._remembered(state, contents, known))
         end, ranges = self._end(state, contents, wish.token), contents.ranges
         if contents.claimed:
-            ranges = self._contents.claimed_ranges(server, contents.claimed) + ranges
+            ranges = self._contents.claimed_ranges(server, contents) + ranges
         if self._is_at_most_once:
             known, ranges = self._acknowledging.before_it_is_read(server, end, ranges, known)
         jobs: list[Job] = []
         if not known.covers(state.begin):
             known, jobs = self._acknowledging.begin(server, state.begin, known)
-        ahead = self._contents.ahead(state, contents, replace(wish, turn=self._turn + 1))
+        ahead = self._contents.ahead(state, contents, replace(wish, turn=wish.turn + 1))
         if self._losses.unlogged:  # also what was found missing since the batch was chosen
             end = end.with_lost(self._losses.logged())
         return Triggered(end, self._remembered(state, contents, known), ranges, jobs, ahead)
@@ -119,6 +119,8 @@ class Trigger:
             stands=stands | {entries.stream: entries.last for entries in contents.new or ()},
             acknowledged=known,
             ahead=None,
+            admission=contents.run.admission.looked(bool(contents)),
+            turn=contents.run.turn + 1,
             account=contents.run.account.logged(),
             others_have_pending=any(other.pending for group in groups.values() for other in group.others),
         )

@@ -36,7 +36,7 @@ def test_nothing_is_known_before_the_first_trigger_and_the_groups_after_it(serve
     ids = add(client, 10)
     one = reader(server, limits=NEVER_AHEAD)
     start = one.initialOffset()
-    assert known(one) == RunState.unknown()
+    assert not known(one).is_known
     one.latestOffset(start, ALL)
     assert known(one).is_known
     assert known(one).stands == {"s": StreamId.parse(ids[-1])}
@@ -124,7 +124,7 @@ def test_a_commit_by_a_run_that_knows_nothing_leaves_what_was_handed_over(
     at, end = end, one.latestOffset(end, ALL)
     found += read(one, at, end)
     client.xclaim("s", "g", "spark", 0, [entry for entry, _ in bobs])
-    monkeypatch.setattr(one.batches, "_run", RunState.unknown())
+    monkeypatch.setattr(one.batches, "_run", known(one).forgotten())
     one.commit(end)
     found += [n for batch in drain(one, at=end) for n in batch]
     assert sorted(found) == list(range(10))
