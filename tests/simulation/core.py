@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.retention.commit_mark import Mark
-from spark_streams.source.group.account import Asks, Balance, Books, Known, balance
+from spark_streams.source.group.account import Books, Known, balance
 from spark_streams.source.group.diagnosis import diagnose, explain
 from spark_streams.source.group.finding import Finding, Kind
 from spark_streams.source.group.group_state import GroupState, OtherConsumer
@@ -391,6 +391,7 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
     books = Books(
         head,
         state,
+        lambda: server.added - sum(at(one) > state.last_delivered for one in server.there),
         Known(count),
         count,
         outcome.begin["s"],
@@ -399,10 +400,6 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
         is_shared=is_shared,
     )
     found = balance(books)
-    if found is Asks.UP_TO:
-        above = sum(at(one) > state.last_delivered for one in server.there)
-        found = balance(books, server.added - above)
-    assert isinstance(found, Balance)
     if _is_beyond_counting(world):
         return
     logged = _number(outcome.begin["s"])

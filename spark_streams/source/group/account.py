@@ -1,4 +1,5 @@
-"""How many entries the streams have ever had, up to where the query stands: what is missing of the rest is lost. Pure.
+"""How many entries the streams have ever had, up to where the query stands: what is missing of the rest is lost. Pure,
+but for one question that may have to be asked.
 
 For each stream
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
+from functools import cached_property, partial
 
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.source.entry_range import EntryRange
@@ -30,14 +31,8 @@ from spark_streams.source.membership import Membership
 from spark_streams.source.offset import Count, Offset
 from spark_streams.wire.xinfo import StreamState
 
-# How many entries a stream has ever had up to a position; None: nobody can tell.
+# Asks the server how many entries a stream has ever had up to a position; None: nobody can tell.
 CountUpTo = Callable[[str, StreamState, StreamId], int | None]
-
-
-class Asks(Enum):
-    """What the account lacks."""
-
-    UP_TO = auto()  # how many entries the stream has ever had up to the group's position
 
 
 @dataclass(frozen=True)
@@ -62,11 +57,12 @@ class Books:
     state: its group. run: what this run knows. logged: what the checkpoint knows, at `logged_at`. reserved: how many
     entries above the checkpoint are reserved for the query; None: what this run knows holds. has_token: there is a
     checkpoint. is_shared: others read from the group. made_amid: this run has made the group, at an entry that the
-    stream had.
+    stream had. ask: the server, how many entries the stream has ever had up to the position; None: nobody can tell.
     """
 
     head: StreamState
     state: GroupState
+    ask: Callable[[], int | None]
     run: Known = NOTHING
     logged: Count | None = None
     logged_at: StreamId = MIN_ID
@@ -84,6 +80,11 @@ class Books:
     def held(self) -> int | None:
         """How many entries the stream holds above the position; None: that cannot be told."""
         return held_above(self.head, self.position)
+
+    @cached_property
+    def up_to(self) -> int | None:
+        """How many entries the stream has ever had up to the position; None: nobody can tell."""
+        return self.ask() if self.held is None or self.head.added is None else self.head.added - self.held
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,7 @@ class Account:
             books = Books(
                 head,
                 state,
+                partial(count_up_to, stream, head, state.last_delivered),
                 found.get(stream, NOTHING),
                 begin.counts.get(stream),
                 begin[stream],
@@ -137,9 +139,6 @@ class Account:
                 start is not None and start.position == state.last_delivered and start.amid,
             )
             drawn = balance(books)
-            if isinstance(drawn, Asks):
-                drawn = balance(books, count_up_to(stream, head, state.last_delivered))
-            assert isinstance(drawn, Balance)  # it asks once
             at = None if drawn.count is None else state.last_delivered
             found[stream] = Known(drawn.count, at, drawn.jumps_at, books.run.unlogged + drawn.lost)
             if drawn.lost:
@@ -246,22 +245,20 @@ def held_above(head: StreamState, position: StreamId) -> int | None:
     return head.length if head.first is not None and head.first > position else None
 
 
-def balance(books: Books, counted: int | Asks | None = Asks.UP_TO) -> Balance | Asks:
-    """Draw up the account of one stream. counted: how many entries it has ever had up to the group's position, if that
-    was asked; None: nobody can tell."""
+def balance(books: Books) -> Balance:
+    """Draw up the account of one stream."""
     head, added = books.head, books.head.added
     if added is None:
         return Balance(None)
     jumped = books.run.jumps_at is not None and books.position > books.run.jumps_at
     known = _known(books, added, jumped)
-    count = _shared(books, added, known, counted) if books.is_shared else _own(books, added, known, counted)
-    if count is None or isinstance(count, Asks):
-        return Balance(None) if count is None else count
-    if count.ahead or books.position > head.last:
-        read = _read_above_all(books, added, counted)
-        if isinstance(read, Asks):
-            return read
-        count = count if read is None else count._replace(read=read)
+    count = _shared(books, added, known) if books.is_shared else _own(books, added, known)
+    if count is None:
+        return Balance(None)
+    if books.position > head.last or (count.ahead and books.held is None):
+        # The group stands above all that its stream has had so far: what is added below it is none of ours. If that is
+        # trimmed before it was seen, it counts as lost: nobody can tell it from what lay above.
+        count = count if books.up_to is None else count._replace(read=books.up_to)
     jumps_at = None if jumped else books.run.jumps_at
     return _balanced(books, added, count, _missing(books, added, count), jumps_at)
 
@@ -290,12 +287,7 @@ def _known(books: Books, added: int, jumped: bool) -> Count | None:
     return None if known is None or added < known.added else known
 
 
-def _up_to(books: Books, added: int, counted: int | Asks | None) -> int | Asks | None:
-    """How many entries the stream has ever had up to the group's position."""
-    return counted if books.held is None else added - books.held
-
-
-def _shared(books: Books, added: int, known: Count | None, counted: int | Asks | None) -> Count | Asks | None:
+def _shared(books: Books, added: int, known: Count | None) -> Count | None:
     """Only the server can tell what others have read; but what was read up to a position does not change."""
     told = books.state.entries_read
     if told is None or not books.state.counted:  # an estimate takes what was trimmed for read
@@ -305,10 +297,9 @@ def _shared(books: Books, added: int, known: Count | None, counted: int | Asks |
     read = told + (0 if known is None else known.missed)
     if books.run.count is not None and read < books.run.count.read:
         # A replica of Redis 7.0 became the master: it was not told what groups have read (FACTS R90).
-        found = _up_to(books, added, counted)
-        if found is None or isinstance(found, Asks):
-            return found
-        read = found
+        if books.up_to is None:
+            return None
+        read = books.up_to
     return Count(read, added, read - told, shared=True)
 
 
@@ -321,10 +312,10 @@ def _at_this_position(books: Books, known: Count | None) -> int | None:
     return None if books.head.added is None or books.head.added < logged.added else logged.read + books.run.unlogged
 
 
-def _own(books: Books, added: int, known: Count | None, counted: int | Asks | None) -> Count | Asks | None:
+def _own(books: Books, added: int, known: Count | None) -> Count | None:
     """Nobody else reads from the group."""
     if known is None or known.shared or known.before:
-        return _first(books, added, 0 if known is None else known.missed, counted)
+        return _first(books, added, 0 if known is None else known.missed)
     if books.reserved is None:
         return known
     logged = books.logged or known
@@ -333,27 +324,16 @@ def _own(books: Books, added: int, known: Count | None, counted: int | Asks | No
     return logged._replace(read=logged.read + books.reserved + books.run.unlogged)
 
 
-def _first(books: Books, added: int, missed: int, counted: int | Asks | None) -> Count | Asks | None:
+def _first(books: Books, added: int, missed: int) -> Count | None:
     """What the server says, if this run and the checkpoint know nothing."""
     head, told = books.head, books.state.entries_read
     read = None if told is None else told + missed
     if read is None or (head.length and books.position >= head.last):
         # The group has read all there is, or its past is not known: what it has missed was before our time.
-        found = _up_to(books, added, counted)
-        return found if found is None or isinstance(found, Asks) else Count(found, added, missed)
-    if not books.has_token and books.held is None and not books.made_amid:
-        # An earlier run has made it, ahead of the stream maybe: then what was added below it since is not in its
-        # count. It was amid the stream if all that lies below it was there when it was made.
-        if isinstance(counted, Asks):
-            return counted
-        if counted is not None and counted - (added - head.length) != read:
-            read = counted
+        return None if books.up_to is None else Count(books.up_to, added, missed)
+    # An earlier run may have made it, ahead of the stream: then what was added below it since is not in its count. It
+    # was amid the stream if all that lies below it was there when it was made.
+    may_be_ahead = not books.has_token and books.held is None and not books.made_amid
+    if may_be_ahead and books.up_to is not None and books.up_to - (added - head.length) != read:
+        read = books.up_to
     return Count(read, added, missed)
-
-
-def _read_above_all(books: Books, added: int, counted: int | Asks | None) -> int | Asks | None:
-    """A group that stands above all that its stream has had so far: what is added below it is none of ours. If that is
-    trimmed before it was seen, it counts as lost: nobody can tell it from what lay above."""
-    if books.position > books.head.last or books.held is None:
-        return _up_to(books, added, counted)
-    return None
