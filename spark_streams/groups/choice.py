@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from spark_streams.groups.standing import Standing
 from spark_streams.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.wire.connection import Argument, ReplyError
+from spark_streams.wire.connection import Argument
 from spark_streams.wire.released import RELEASED_IDLE, SHOWN
 from spark_streams.wire.server import Server
 
@@ -101,8 +101,4 @@ def _named(
     ids = sorted({one for one in choice.ids if choice.first <= one <= choice.last})
     for at in range(0, len(ids), size):
         commands = [(*head, bytes(one), bytes(one), 1, *of) for one in ids[at : at + size]]
-        replies = server.pipeline(commands)
-        for command, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, ReplyError):
-                raise server.error_of(reply, command[:3])
-        yield [entry[0] for reply in replies for entry in reply]
+        yield [entry[0] for reply in server.execute_all(commands) for entry in reply]

@@ -22,7 +22,6 @@ from spark_streams.ids import MAX_ID, StreamId
 from spark_streams.monitor.lag_survey import age_ms
 from spark_streams.monitor.terminal.units import duration
 from spark_streams.redis_pattern import matches
-from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import groups_in
 
@@ -117,10 +116,5 @@ def _pruned(standing: Standing, deleted: Deleted) -> Pruned:
 
 
 def _groups_of(server: Server, streams: Sequence[str]) -> list[tuple[str, bytes]]:
-    replies = server.pipeline([("XINFO", "GROUPS", stream) for stream in streams])
-    found = []
-    for stream, reply in zip(streams, replies, strict=True):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, ("XINFO", "GROUPS", stream))
-        found += [(stream, one.name) for one in groups_in(reply)]
-    return found
+    replies = server.execute_all([("XINFO", "GROUPS", stream) for stream in streams])
+    return [(stream, one.name) for stream, reply in zip(streams, replies, strict=True) for one in groups_in(reply)]

@@ -30,9 +30,7 @@ def positions_of(server: Server, streams: Sequence[Name], group: str) -> dict[Na
     """Where the group stands on these streams. Raises StreamStateError where one does not have it."""
     found: dict[Name, StreamId] = {}
     commands = [("XINFO", "GROUPS", stream) for stream in streams]
-    for command, reply in zip(commands, server.pipeline(commands), strict=True):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command)
+    for command, reply in zip(commands, server.execute_all(commands), strict=True):
         info = group_named(group, reply)
         if info is None:
             raise StreamStateError(

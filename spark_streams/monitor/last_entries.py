@@ -68,9 +68,7 @@ class Follower:
             ("XREAD", "COUNT", most, *block, "STREAMS", *some, *[bytes(self.positions[one]) for one in some])
             for some in groups
         ]
-        for command, reply in zip(commands, server.pipeline(commands), strict=True):
-            if isinstance(reply, ReplyError):
-                raise server.error_of(reply, command[:1])
+        for reply in server.execute_all(commands):
             for name, entries in reply or ():
                 some = list(_entries(self._known(name), entries))
                 found += some

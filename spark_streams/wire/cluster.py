@@ -8,16 +8,15 @@ slot has moved between WATCH and EXEC, the transaction is answered as one before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
-from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError, WrongKeyTypeError
+from spark_streams.errors import ServerUnreachableError, UnsupportedError
 from spark_streams.keys import slot_of
 from spark_streams.wire.address import Address
 from spark_streams.wire.cluster_watch import watch
-from spark_streams.wire.connection import Argument, Connection, Reply, ReplyError, pack
-from spark_streams.wire.named_errors import error_behind, not_a_stream
+from spark_streams.wire.connection import Argument, Commands, Connection, Reply, ReplyError, pack
 from spark_streams.wire.server_url import Node
 from spark_streams.wire.topology import connect_to_node, topology_of
 
@@ -63,7 +62,7 @@ class _Leg:
     commands: list[Command] = field(default_factory=list)
 
 
-class Cluster:
+class Cluster(Commands):
     """All nodes of the cluster at `address` (wire.server). follows: slots that have moved are followed. Raises what
     Topology raises."""
 
@@ -145,14 +144,6 @@ class Cluster:
             raise self.error_of(reply, arguments)
         return reply
 
-    def execute_all(self, commands: Sequence[Command]) -> list[Reply]:
-        """The same for many, where none may fail. Raises the named error of the first reply that is one."""
-        replies = self.pipeline(commands)
-        for command, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, ReplyError):
-                raise self.error_of(reply, command)
-        return replies
-
     def each(self, commands: Sequence[Command]) -> Iterator[Reply]:
         """The replies in order, some of them held at a time."""
         for start in range(0, len(commands), _TOGETHER):
@@ -175,16 +166,6 @@ class Cluster:
                 replies[start:stop] = self._outside(commands[start:stop])
             start = stop
         return replies
-
-    def error_of(self, reply: ReplyError, arguments: Iterable[Argument]) -> RStreamError:
-        """The named error for an error reply to a command."""
-        words = [a.decode("utf-8", "replace") if isinstance(a, bytes) else str(a) for a in arguments]
-        return error_behind(self.address, reply.code, str(reply), words)
-
-    def not_a_stream(self, key: str | bytes, command: str) -> WrongKeyTypeError:
-        """The error for a key that holds something else."""
-        name = key if isinstance(key, str) else key.decode("utf-8", "replace")
-        return not_a_stream(self.address, name, command)
 
     # -- outside of transactions ------------------------------------------------------------------------------------
 

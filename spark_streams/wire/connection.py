@@ -12,6 +12,7 @@ import logging
 import secrets
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeVar, cast
 
@@ -57,7 +58,35 @@ def pack(*arguments: Argument) -> bytes:
     return _pack(arguments)
 
 
-class Connection:
+class Commands(ABC):
+    """Commands and the named errors of their replies, for one server and for a cluster (wire.server)."""
+
+    address: Address
+
+    @abstractmethod
+    def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
+        """The replies of all commands in order; error replies stay values."""
+
+    def execute_all(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
+        """The same if none may fail. Raises the named error of the first reply that is one."""
+        replies = self.pipeline(commands)
+        for command, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, ReplyError):
+                raise self.error_of(reply, command)
+        return replies
+
+    def error_of(self, reply: ReplyError, arguments: Iterable[Argument]) -> RStreamError:
+        """The named error for an error reply to a command."""
+        words = [a.decode("utf-8", "replace") if isinstance(a, bytes) else str(a) for a in arguments]
+        return error_behind(self.address, reply.code, str(reply), words)
+
+    def not_a_stream(self, key: str | bytes, command: str) -> WrongKeyTypeError:
+        """The error for a key that holds something else; command: that was, or would be, refused for it."""
+        name = key if isinstance(key, str) else key.decode("utf-8", "replace")
+        return not_a_stream(self.address, name, command)
+
+
+class Connection(Commands):
     """One socket to the server at `address`. Not for use by two threads at once. Closes as a context manager.
 
     one: which of the servers behind the address, where there are several (wire.connect chooses). Raises
@@ -228,14 +257,6 @@ class Connection:
         if sent > read:
             yield sent - read
 
-    def execute_all(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-        """The same where none may fail. Raises the named error of the first reply that is one."""
-        replies = self.pipeline(commands)
-        for command, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, ReplyError):
-                raise self.error_of(reply, command)
-        return replies
-
     def request(self, *commands: bytes, most: int | None = None) -> None:
         """Send packed commands whose replies `receive` will hand over as one run of bytes.
 
@@ -280,16 +301,6 @@ class Connection:
             if most is not None and filled > most:
                 self.close()
                 raise ReplyTooLargeError
-
-    def error_of(self, reply: ReplyError, arguments: Iterable[Argument]) -> RStreamError:
-        """The named error for an error reply to a command."""
-        words = [a.decode("utf-8", "replace") if isinstance(a, bytes) else str(a) for a in arguments]
-        return error_behind(self.address, reply.code, str(reply), words)
-
-    def not_a_stream(self, key: str | bytes, command: str) -> WrongKeyTypeError:
-        """The error for a key that holds something else; command: that was, or would be, refused for it."""
-        name = key if isinstance(key, str) else key.decode("utf-8", "replace")
-        return not_a_stream(self.address, name, command)
 
     def fileno(self) -> int:
         """The file descriptor of the socket, for select and poll."""
