@@ -87,7 +87,7 @@ def test_sending_takes_replies_in(stubborn: socket.socket) -> None:
 def test_marked_requests_of_any_size_may_be_under_way_together(connection: Connection) -> None:
     pipe = Pipe(connection)
     for n in range(6):
-        pipe.send(pack("ECHO", b"%d" % n * MB) * 4, pipe.mark)
+        pipe.send(pack("ECHO", b"%d" % n * MB) * 4, pipe.end_marker)
     for n in range(6):
         assert pipe.take() == (b"$1048576\r\n%b\r\n" % (b"%d" % n * MB)) * 4
 
