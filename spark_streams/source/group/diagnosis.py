@@ -1,14 +1,19 @@
-"""Hold a snapshot of the streams and groups against the checkpoint. Pure: what only the server can tell is asked for.
+"""Compare a snapshot of the streams and groups with the checkpoint. Pure: what only the server can tell is asked for.
 
-    diagnose(snapshot, checkpoint, run) ─▶ findings, and questions if the snapshot does not decide
-    the caller asks the server          ─▶ evidence
-    diagnose(…, evidence)               ─▶ findings
+    1. diagnose(snapshot, checkpoint, run)             ─▶ findings, and questions if the snapshot does not decide
+    2. the reconciler asks the server                  ─▶ evidence
+    3. diagnose(snapshot, checkpoint, run, evidence)   ─▶ findings
 
-What becomes of a finding stands in the table `remedies.REMEDIES`. A healthy query has no finding and no question.
+The reconciler calls `diagnose` at each trigger that finds something changed, and `explain` when a run begins, before it
+acknowledges anything. The table `remedies.REMEDIES` says what the query does about a finding. A healthy query has no
+finding and no question.
 
-An entry that a stream holds was added after all entries below it, and nothing is added below it. So if the server may
-have come back from an older state, the entry at the checkpoint's position is asked for first: if it is there, no entry
-up to it is lost, but those that were trimmed.
+Two facts decide most cases:
+
+- The commit mark. It is written after the entries up to it were delivered and acknowledged. So no replica and no backup
+  holds a mark above its group: if the mark is above the group, a client has moved the group.
+- The entry at the checkpoint's position. Streams grow at the end only. So if the entry is there, the server has lost no
+  entry up to it, except those that were trimmed or deleted.
 """
 
 from __future__ import annotations
@@ -46,10 +51,11 @@ def explain(
 ) -> Diagnosis:
     """Return why groups stand above the checkpoint, if nothing that this run has reserved explains it.
 
-    The entries between are pending for us, or were acknowledged before they were read (at-most-once), or were read by a
-    consumer that has left since (the server counts them as read), or the group was set forward, or the checkpoint is an
-    older copy whose commit mark is lost. To be called before anything up to the checkpoint is acknowledged: that writes
-    a mark that was lost. If the mark is there, it is not above the checkpoint, so the checkpoint is no older copy.
+    The entries in between may be pending for us; or acknowledged before they were read (at-most-once); or read by a
+    consumer that has left since; or delivered to no consumer (the group was set forward); or the checkpoint is an older
+    copy whose commit mark is missing. Call this before anything up to the checkpoint is acknowledged: that writes a new
+    mark in place of a missing one. If the mark is there, it is not above the checkpoint, so the checkpoint is no older
+    copy.
     """
     return _diagnosis(snapshot, checkpoint, run, evidence, lambda one: one.explained())
 
@@ -73,8 +79,8 @@ def _diagnosis(
 
 
 def is_another(head: StreamState, position: StreamId, known: Count | None) -> bool:
-    """Whether a stream whose group is gone, or does not know the query, is another one under its name, or none, or
-    emptied. position: where the query stood in it."""
+    """Whether a stream whose group is missing, or lacks our consumer, is not the one that the query has read: it does
+    not exist, is empty, or was created again. position: where the query was in it; known: what it knew of it there."""
     if not head.exists or head.added is None:
         return True
     if known is None or (head.length and head.first is not None and head.first <= position <= head.last):
@@ -82,8 +88,8 @@ def is_another(head: StreamState, position: StreamId, known: Count | None) -> bo
     if head.added < known.added:
         return True
     if head.last < position:
-        return not known.ahead  # else the query stood above all entries before, too
-    return known.read > 0 and head.added == head.length
+        return not known.ahead  # else the query was above all entries before, too
+    return known.read > 0 and head.added == head.length  # nothing was ever removed, but what we have read is not there
 
 
 @dataclass(frozen=True)
@@ -106,19 +112,19 @@ class _One:
         return self.checkpoint[self.stream]
 
     @property
-    def logged_count(self) -> Count | None:
+    def checkpoint_count(self) -> Count | None:
         """What the checkpoint knows at its position."""
         return self.checkpoint.counts.get(self.stream)
 
     @property
-    def known(self) -> Count | None:
+    def run_count(self) -> Count | None:
         """What the run knows at the group's position."""
         return self.run.counts.get(self.stream)
 
     @property
     def unread(self) -> int:
         """Entries that the stream was known to have, and the group had not read."""
-        return 0 if self.known is None else max(0, self.known.added - self.known.read)
+        return 0 if self.run_count is None else max(0, self.run_count.added - self.run_count.read)
 
     @property
     def ownership(self) -> Ownership:
@@ -131,7 +137,7 @@ class _One:
     @property
     def at_checkpoint(self) -> Start:
         """The checkpoint's position, for the group."""
-        return Start(self.logged, None if self.logged_count is None else self.logged_count.read)
+        return Start(self.logged, None if self.checkpoint_count is None else self.checkpoint_count.read)
 
     @property
     def was_set_back_for_this_checkpoint(self) -> bool:
@@ -189,8 +195,8 @@ class _One:
         return self._above(self.state) if self.state.last_delivered > self.logged else None
 
     def explained(self) -> list[Finding | Question]:
-        """Return why the group stands above the checkpoint, if entries are passed over or others have read them."""
-        state, known = self.state, self.logged_count
+        """Return why the group is above the checkpoint, if entries are skipped or others have read them."""
+        state, known = self.state, self.checkpoint_count
         is_ours = bool(self.checkpoint.token) and known is not None and not known.shared
         if state is None or known is None or not is_ours or self.ownership is not Ownership.EXCLUSIVE:
             return []
@@ -198,13 +204,17 @@ class _One:
             return []
         if self.evidence is None:
             return [Question(self.stream, Ask.PENDING, self.logged)]
+        # Up to `reached`, entries are pending, or this query has acknowledged them unread (at-most-once).
         given = MIN_ID if self.mark is None or self.mark.given is None else self.mark.given
         reached = max(self.logged, self.evidence.last_pending, given)
         is_short = reached < state.last_delivered
         if self.mark is not None and state.counted:
+            # The checkpoint is no older copy, and XGROUP SETID by hand drops the server's count (unless it is given one):
+            # another consumer has read what is neither pending nor given up.
             return [self.finding(Kind.OTHERS_LEFT)] if is_short else []
         unknown = state.entries_read - known.read if state.counted and state.entries_read is not None else 0
         if unknown > self.evidence.pending:
+            # The group has read more than the checkpoint knows and is pending.
             lost, kind = unknown - self.evidence.pending, Kind.CHECKPOINT_OLDER_UNMARKED
         elif is_short:
             lost, kind = 0, Kind.GROUP_AHEAD
@@ -214,7 +224,7 @@ class _One:
         return [replace(found, above=reached if is_short else self.logged)]
 
     def _without_group(self) -> Finding:
-        if not is_another(self.head, self.logged, self.known):
+        if not is_another(self.head, self.logged, self.run_count):
             return self.finding(Kind.GROUP_GONE)
         kind = Kind.STREAM_REPLACED if self.head.exists else Kind.STREAM_GONE
         is_above = self.head.exists and self.head.last >= self.logged
@@ -222,7 +232,7 @@ class _One:
 
     def _replaced(self, state: GroupState) -> Finding | None:
         """The stream and its group, if both were made anew."""
-        if state.known or not is_another(self.head, self.logged, self.known):
+        if state.known or not is_another(self.head, self.logged, self.run_count):
             return None
         goes_on = self.head.last >= self.logged and self.ownership is not Ownership.SHARED
         return self.finding(Kind.STREAM_REPLACED, Start(self.logged if goes_on else state.last_delivered), self.unread)
@@ -230,30 +240,30 @@ class _One:
     def _elsewhere(self) -> Finding | Question | None:
         """A bookmark that this run has not set there. A crash, a person or an earlier version may have: the next commit
         sets it. Only if the server came back from an older state, entries may be lost."""
-        there = self._still_there()
+        there = self._entries_up_to_checkpoint()
         return there if isinstance(there, Question) else self._restored(there)
 
     def _below(self, state: GroupState) -> Finding | Question:
         """The group was made anew or set back, or the server came back from an older state."""
         if self.ownership is Ownership.SHARED:  # one remedy, whichever it is
             return self.finding(Kind.GROUP_BEHIND)
-        there = self._still_there()
+        there = self._entries_up_to_checkpoint()
         if isinstance(there, Question):
             return there
         restored = self._restored(there)
         if restored is not None:
             return restored
-        is_known = self.logged_count is not None and there is not None
+        is_known = self.checkpoint_count is not None and there is not None
         return self.finding(Kind.DELIVERIES_LOST if is_known and self._is_as_it_was(state) else Kind.GROUP_BEHIND)
 
-    def _still_there(self) -> int | Question | None:
-        """How many entries the stream has ever had up to the checkpoint's position, of those that the query has read;
-        fewer if the server has lost some. None: nobody can tell."""
-        known, head = self.logged_count, self.head
+    def _entries_up_to_checkpoint(self) -> int | Question | None:
+        """How many entries the stream has ever had up to the checkpoint's position, as the server says: fewer than the
+        query has read if the server has lost some. None: the server cannot tell."""
+        known, head = self.checkpoint_count, self.head
         if known is None or head.added is None:
             return None
         if head.last < self.logged:
-            # Unless it stood ahead of the stream, the entry that the query read last is not there.
+            # Unless the query was ahead of the stream, the entry that it read last is missing.
             return head.added if known.ahead else min(head.added, max(0, known.read - 1))
         held = held_above(head, self.logged)
         if held is not None:
@@ -265,7 +275,7 @@ class _One:
     def _restored(self, there: int | None) -> Finding | None:
         """The server has lost its last entries, among them such as the query has read; others may have come since.
         there: how many entries the stream has had up to the checkpoint's position."""
-        logged = self.logged_count
+        logged = self.checkpoint_count
         if logged is None or there is None or there >= logged.read:
             return None
         if self.head.last < self.logged:
@@ -274,7 +284,7 @@ class _One:
             to = Start(self.logged, None if logged.before else there)
         if logged.before:  # how many the last batch has read is in notes, which are gone, too
             return self.finding(Kind.SERVER_RESTORED, to, None, None)
-        added = max((self.known or logged).added, logged.added)
+        added = max((self.run_count or logged).added, logged.added)
         return self.finding(Kind.SERVER_RESTORED, to, added - there, logged.read - there)
 
     def _is_as_it_was(self, state: GroupState) -> bool:

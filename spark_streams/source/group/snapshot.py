@@ -1,4 +1,4 @@
-"""What the driver knows when it holds streams and groups against the checkpoint. Values only."""
+"""What the driver knows when it compares streams and groups with the checkpoint. Values only."""
 
 from __future__ import annotations
 
@@ -26,18 +26,13 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Run:
-    """What the run of the query knows beside that.
-
-    counts: the entries of each stream at its group's position; at first those of the checkpoint. reserved: streams with
-    entries that are reserved above the checkpoint. bookmarks: where this run has left the groups; None: they deliver.
-    by_pattern: the query reads the streams that match a pattern.
-    """
+    """What the run of the query knows beside the snapshot."""
 
     member: Membership
-    counts: Mapping[str, Count]
-    reserved: Collection[str] = ()
-    bookmarks: Mapping[str, StreamId] | None = None
-    by_pattern: bool = False
+    counts: Mapping[str, Count]  # of each stream, at its group's position; at first those of the checkpoint
+    reserved: Collection[str] = ()  # streams with entries that are reserved above the checkpoint
+    bookmarks: Mapping[str, StreamId] | None = None  # with noAck, where this run has left the groups; else None
+    by_pattern: bool = False  # the query reads the streams that match a pattern
 
 
 class Ask(Enum):
@@ -56,11 +51,9 @@ class Question(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """An answer. has_entry: the stream holds the entry at the position. up_to: how many entries it has ever had up to
-    there; None: nobody can tell, or it need not be counted because that entry is there. pending, last_pending: entries
-    that are pending for anybody, and the last of them."""
+    """An answer: the first two fields to ENTRIES_UP_TO, the others to PENDING."""
 
-    has_entry: bool = False
-    up_to: int | None = None
-    pending: int = 0
-    last_pending: StreamId = MIN_ID
+    has_entry: bool = False  # the stream holds the entry at the position: then `up_to` is not counted
+    up_to: int | None = None  # entries that the stream has ever had up to the position; None: the server cannot tell
+    pending: int = 0  # entries of the group that are pending for any consumer
+    last_pending: StreamId = MIN_ID  # the last one of them
