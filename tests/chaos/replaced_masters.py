@@ -127,7 +127,10 @@ def struck(scene: Scene, servers: Several, blow: Callable[..., None]) -> Outcome
 
     query = under_blows(scene, streams, strike)
     servers.healthy()
-    return scene.outcome(query, gone=_never_replicated(scene, streams))
+    outcome = scene.outcome(query, gone=_never_replicated(scene, streams))
+    # A replica may lack what its group was given. The query sets the group then, and acknowledges nothing.
+    outcome.report.forgive("unseen")
+    return outcome
 
 
 def _never_replicated(scene: Scene, streams: list[str]) -> Iterator[Place]:
