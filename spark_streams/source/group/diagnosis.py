@@ -209,8 +209,8 @@ class _One:
         reached = max(self.logged, self.evidence.last_pending, given)
         is_short = reached < state.last_delivered
         if self.mark is not None and state.counted:
-            # The checkpoint is no older copy, and XGROUP SETID by hand drops the server's count (unless it is given one):
-            # another consumer has read what is neither pending nor given up.
+            # The checkpoint is no older copy, and XGROUP SETID by hand drops the server's count (unless it is given
+            # one): another consumer has read what is neither pending nor given up.
             return [self.finding(Kind.OTHERS_LEFT)] if is_short else []
         unknown = state.entries_read - known.read if state.counted and state.entries_read is not None else 0
         if unknown > self.evidence.pending:
