@@ -92,7 +92,6 @@ class MicroBatchStream:
     ) -> None:
         self._options = options
         self._limits = limits
-        self._no_ack = options.no_ack
         self._server = Session(options.address, f"group {options.group!r}", greet=self._greet)
         self.worker = worker or BackgroundWorker(options.address)
         self.counters = RunCounters()
@@ -203,7 +202,7 @@ class MicroBatchStream:
         if self._is_idle:
             self._idle.batch_ran()
         # A stream that was made anew may have lower IDs: they are not of this batch.
-        end = self._run.moved.of(end)
+        end = self._run.as_moved(end)
         if self._run.acknowledged.covers(end):
             return
         try:
@@ -297,7 +296,7 @@ class MicroBatchStream:
 
     def _first(self, server: Server) -> Offset:
         self._subscription.join(server)
-        positions = first_positions(server, self.member, self._subscription.late, self._no_ack)
+        positions = first_positions(server, self.member, self._subscription.late, self._options.no_ack)
         first = Offset(self.member.group, self.member.consumer, positions)
         return with_older_positions(server, self.member, first, [])
 

@@ -85,6 +85,10 @@ class RunState:
             passed=self.passed,
         )
 
+    def as_moved(self, begin: Offset) -> Offset:
+        """The checkpoint, with the positions that the run goes on from."""
+        return self.moved.of(begin) if self.moved.positions else begin
+
     def past_what_was_passed_over(self, begin: Offset, groups: Mapping[str, GroupState]) -> Offset:
         """The checkpoint behind what the run has accepted not to read, of streams with nothing pending for us."""
         for stream, position in self.passed.items():
@@ -147,7 +151,7 @@ class Observer:
         look = run.admission.until is None
         streams = self._subscription.of(server, begin, look, at_once=not run.is_known)
         logged, run = self._checkpoint(server, begin, streams, run)
-        begin = run.moved.of(logged) if run.moved.positions else logged
+        begin = run.as_moved(logged)
         heads: Mapping[str, StreamState]
         heads, found = fetch_state(server, self._subscription.member, streams, run.heads)
         groups = self._agreeing(begin, heads, found, run)
