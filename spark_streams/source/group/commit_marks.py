@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from spark_streams.ids import MIN_ID, StreamId
 from spark_streams.retention.commit_mark import Mark, committed_key
 from spark_streams.source.membership import Membership
+from spark_streams.source.offset import Offset
 from spark_streams.wire.server import Server
 
 
@@ -108,6 +109,19 @@ class CommitMarks:
         """A checkpoint that was set back says less than the mark does, of streams that it reads no more."""
         is_exact = mark.holds or mark.no_ack
         return known is None or (mark != known if is_exact or known.holds or known.no_ack else mark.up_to > known.up_to)
+
+    def run_again(self, server: Server, end: Offset) -> None:
+        """The batch that ends here is run again, because the commit log has lost it: it is not committed. So what its
+        tasks note counts, and what is pending for us within it is of the batch. A mark that is above it stays: it shows
+        that the checkpoint is an older copy. With noAck the checkpoint counts, whichever it is."""
+        lowered: dict[str, Mark] = {}
+        for stream, mark in self._get(server, list(end.shares)).items():
+            share = end.shares[stream]
+            if mark is None or mark.holds or mark.up_to < end[stream]:
+                continue
+            if mark.up_to == end[stream] or self._no_ack:
+                lowered[stream] = replace(mark, up_to=share.begun or share.after)
+        self._set(server, lowered)
 
     # -- on the server -----------------------------------------------------------------------------------------------
 

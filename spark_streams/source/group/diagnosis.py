@@ -121,6 +121,15 @@ class _One:
         """What the run knows at the group's position."""
         return self.run.counts.get(self.stream)
 
+    def _may_be_another(self, there: int | None) -> bool:
+        """Whether another stream under this name may have the same numbers. there: how many entries the stream has had
+        up to the checkpoint. The query had read all entries, none of them is there, and as many have left the stream:
+        those, or others."""
+        head, known = self.head, self.checkpoint_count
+        if known is None or known.read == 0 or known.read < known.added or there != known.read:
+            return False
+        return head.last != self.logged and (head.first is None or head.first > self.logged)
+
     @property
     def unread(self) -> int:
         """Entries that the stream was known to have, and the group had not read."""
@@ -223,9 +232,13 @@ class _One:
         found = self.finding(kind, Start(state.last_delivered), lost)
         return [replace(found, above=reached if is_short else self.logged)]
 
-    def _without_group(self) -> Finding:
+    def _without_group(self) -> Finding | Question:
         if not is_another(self.head, self.logged, self.run_count):
-            return self.finding(Kind.GROUP_GONE)
+            there = self._entries_up_to_checkpoint()
+            if isinstance(there, Question):
+                return there
+            lost = None if self._may_be_another(there) else 0
+            return self._restored(there) or self.finding(Kind.GROUP_GONE, lost=lost)
         kind = Kind.STREAM_REPLACED if self.head.exists else Kind.STREAM_GONE
         is_above = self.head.exists and self.head.last >= self.logged
         return self.finding(kind, Start(self.logged if is_above else MIN_ID, 0), self.unread)  # nothing of it was read

@@ -125,7 +125,10 @@ SECTIONS: Mapping[str, Sequence[Row]] = {
             Kind.GROUP_GONE,
             _ANY,
             _stop(GroupMissingError, messages.CREATE_GROUP),
-            _go_on("creates the group at the checkpoint: nothing is lost", Act.PUT_GROUP, Act.DROP_MARK),
+            _go_on(
+                "creates the group at the checkpoint, and counts a loss if the stream may be another one",
+                *(Act.COUNT, Act.PUT_GROUP, Act.DROP_MARK),
+            ),
         ),
     ],
     "The group is below the checkpoint, or the server came back from an older state": [

@@ -9,7 +9,7 @@ somebody hands to our consumer below that was read by no batch (source.recovery.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_streams.ids import MIN_ID, StreamId
@@ -57,8 +57,10 @@ class Acknowledged:
 
     def pending(self, up_to: Offset) -> list[PendingRange]:
         """What is pending for us of the batches up to this offset, claims apart."""
-        if up_to.no_ack or not up_to.token:  # its batch was not pending; or the query begins: nothing is committed
+        if not up_to.token:  # the query begins: nothing is committed
             return []
+        if up_to.no_ack:  # the batch was not pending, and has read all that the stream held there
+            return [PendingRange(stream, up_to[stream], share.after) for stream, share in up_to.shares.items()]
         ranges = [PendingRange(stream, at, self._begin_of(stream, up_to)) for stream, at in up_to.positions.items()]
         return [one for one in ranges if one.after < one.last]
 
@@ -105,38 +107,50 @@ class Acknowledging:
 
         Raises GroupMissingError, ServerError.
         """
-        acknowledged, jobs = self.begin(server, up_to, known)
+        return self.now_counted(server, up_to, known)[0]
+
+    def now_counted(self, server: Server, up_to: Offset, known: Acknowledged) -> tuple[Acknowledged, int]:
+        """The same, and how many entries of our own consumer were acknowledged."""
+        acknowledged, settle, jobs = self._steps(server, up_to, known)
+        entries = settle(server)
         for job in jobs:
             job(server)
-        return acknowledged
+        return acknowledged, entries
 
     def begin(self, server: Server, up_to: Offset, known: Acknowledged) -> tuple[Acknowledged, list[Job]]:
         """The same, but for what can be done beside the tasks of the next batch: that is left to these jobs. Claims are
         closed at once: the next offset does not name them, and after a crash they would be taken for some that no
         offset names."""
+        acknowledged, settle, jobs = self._steps(server, up_to, known)
+        return acknowledged, [settle, *jobs]
+
+    def _steps(
+        self, server: Server, up_to: Offset, known: Acknowledged
+    ) -> tuple[Acknowledged, Callable[[Server], int], list[Job]]:
+        """What is acknowledged then; the XACK of our own entries, and what follows it."""
         if self._options.no_ack:  # before notes are taken: of some batches they tell how many entries were read
             known = replace(known, bookmarks=set_bookmarks(server, self._member, up_to, known.bookmarks))
         self.take_notes(server, up_to, known)
         if up_to.claimed:
             acknowledge(server, self._member, claimed_ranges(up_to.claimed), self._limits)
             delete_claim_consumers(server, self._member, up_to.claimed)
-        ranges, (removes, due) = known.pending(up_to), self._due(up_to, known)
+        is_listed = not (up_to.no_ack and self._options.no_ack)
+        ranges, (removes, due) = known.pending(up_to) if is_listed else [], self._due(up_to, known)
         if up_to.token:
             marks = self.marks.committed(known.marks, up_to.positions, up_to.token)
         else:
             marks = self.marks.begun(known.marks, up_to.positions)
 
-        def settle(there: Server) -> None:
-            acknowledge(there, self._member, ranges, self._limits)
+        def settle(there: Server) -> int:
+            entries = acknowledge(there, self._member, ranges, self._limits)
             self.marks.write(there, known.marks, marks)
+            return entries
 
-        jobs: list[Job] = [settle]
-        if due:
-            jobs.append(lambda there: self._removing.sweep(there, up_to, due))
+        jobs: list[Job] = [lambda there: self._removing.sweep(there, up_to, due)] if due else []
         floors = {**known.floors, **up_to.positions}
         knows_fields = known.knows_fields or (known.up_to is not None and bool(up_to.taken_from))
         acknowledged = Acknowledged(up_to, floors, marks, known.bookmarks, removes=removes, knows_fields=knows_fields)
-        return acknowledged, jobs
+        return acknowledged, settle, jobs
 
     def idle(self, server: Server, up_to: Offset, known: Acknowledged) -> None:
         """There is nothing to read, and what is acknowledged already ends here."""

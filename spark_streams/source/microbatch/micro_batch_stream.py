@@ -344,6 +344,7 @@ class MicroBatchStream:
     def _read_again(self, server: Server, batch: CurrentBatch) -> list[EntryRange]:
         end = batch.end
         self._subscription.hold(server, end.streams)
+        self._acknowledging.marks.run_again(server, end)
         void(server, self.member, end.streams)
         replay = Replay(server, self.member, self._losses, self._run.admission.size, self._limits, batch.is_cut)
         return replay.ranges(end)

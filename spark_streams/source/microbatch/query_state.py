@@ -89,10 +89,14 @@ class RunState:
         """The checkpoint, with the positions that the run goes on from."""
         return self.moved.of(begin) if self.moved.positions else begin
 
-    def past_what_was_passed_over(self, begin: Offset, groups: Mapping[str, GroupState]) -> Offset:
-        """The checkpoint behind what the run has accepted not to read, of streams with nothing pending for us."""
+    def past_what_was_passed_over(
+        self, begin: Offset, groups: Mapping[str, GroupState], acknowledged: Mapping[str, int]
+    ) -> Offset:
+        """The checkpoint behind what the run has accepted not to read, of streams with nothing pending for us.
+        acknowledged: how many entries are pending in `groups`, and are not any more."""
         for stream, position in self.passed.items():
-            if stream in groups and not groups[stream].ours and begin[stream] < position:
+            is_read = stream in groups and groups[stream].ours <= acknowledged.get(stream, 0)
+            if is_read and begin[stream] < position:
                 begin = begin.at(stream, position)
         return begin
 
@@ -174,8 +178,12 @@ class Observer:
             run = replace(run, account=run.account.took(run.ahead.ranges))
         member, made, ask = self._subscription.member, self._subscription.made, partial(count_read, server)
         account, lost = run.account.held(begin, Snapshot(heads, groups), above, member, made, ask)
-        if lost:
+        if lost:  # what is planned of these streams may name entries that are counted now
             self._losses.report(*lost)
+            losing = {one.stream for one in lost}
+            run = replace(
+                run, courses={stream: course for stream, course in run.courses.items() if stream not in losing}
+            )
         run, groups = replace(run, account=account), account.told(groups)
         return QueryState(logged, begin, heads, groups, unacknowledged, above, run)
 

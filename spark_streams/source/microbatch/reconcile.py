@@ -91,6 +91,10 @@ class Reconciler:
             bookmarks = {} if afresh else known.bookmarks or {}
         seen = run.seen_by(self._member, self._subscription.by_pattern, bookmarks)
         findings = self._diagnose(server, Snapshot(heads, groups, known.marks.of), begin, seen).findings
+        if findings and not afresh and not self._no_ack:  # a bookmark has no pending entries
+            # What the run knows of marks and pending entries may be of a server that came back from before.
+            fresh = self.with_marks(server, run.forgotten(), [*{*groups, *begin.positions}])
+            return self.reconciled(server, begin, heads, groups, fresh)
         if findings:
             self._losses.report(*findings)
             repair = repair_of(findings, begin, self._losses.allowed)

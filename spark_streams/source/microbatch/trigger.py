@@ -72,7 +72,10 @@ class Trigger:
         keep(contents.run)
         if not contents:
             if not known.covers(state.begin):
-                known = self._acknowledging.now(server, state.begin, known)
+                known, entries = self._acknowledging.now_counted(server, state.begin, known)
+                if state.above is None and entries < sum(group.ours for group in state.groups.values()):
+                    # Others have handed us entries since the batch was made: an AvailableNow run would end here.
+                    return self.next(server, begin, most, contents.run.forgotten(), keep)
             else:
                 self._acknowledging.idle(server, state.begin, known)
             losses = self._batch_of_losses(state, contents, wish.token)
@@ -98,7 +101,7 @@ class Trigger:
         """The end of a batch of no entries, if the checkpoint is to remember what was passed over
         (failOnDataLoss=false): without it each start of the query would find the same losses. The trigger after it has
         none: it makes no other one."""
-        begin = contents.run.past_what_was_passed_over(state.begin, state.groups)
+        begin = contents.run.past_what_was_passed_over(state.begin, state.groups, state.unacknowledged)
         if not self._losses.unlogged and (begin.positions == state.logged.positions or not self._losses.allowed):
             return None
         nothing = BatchContents({}, run=contents.run)

@@ -1,0 +1,210 @@
+"""What the simulation has found of runs with failOnDataLoss=false: the shortest way there, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.key_copies import copies, make_again
+from tests.servers import Server
+from tests.simulation.test_found import LENIENT, at_rest, lost
+from tests.source.driving import ALL, NEVER_AHEAD, add, begin, drain, forget_all, pending_count, read, reader
+
+pytestmark = pytest.mark.chaos
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[redis.Redis]:
+    yield server.client(decode_responses=True)
+    forget_all()
+
+
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=["group", "bookmark"])
+def test_a_stream_made_again_with_ids_around_the_checkpoint_is_not_the_old_one(
+    server: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    for n in range(6):
+        client.xadd("s", {"n": n}, id=f"5-{n}")
+    one = reader(server, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [*range(6)]
+    client.delete("s")
+    client.xadd("s", {"n": 6}, id="1-0")
+    client.xadd("s", {"n": 7}, id="9-0")
+    again = reader(server, **options, **LENIENT)
+    assert drain(again, at=end) == [[7]]
+    assert lost(again)["s"] >= 1
+
+
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=["group", "bookmark"])
+def test_a_stream_that_may_have_been_made_again_counts_as_a_loss(
+    server: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    """Three entries were read, and are trimmed; or three entries that nobody has read."""
+    add(client, 3)
+    one = reader(server, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1, 2]
+    client.delete("s")
+    add(client, 4, first=3)
+    client.xtrim("s", maxlen=1, approximate=False)
+    again = reader(server, **options, **LENIENT)
+    assert drain(again, at=end) == [[6]]
+    assert lost(again) == {"s": 1}
+    assert lost(reader(server, **options, **LENIENT)) == {}
+
+
+def test_a_server_that_comes_back_before_an_acknowledgement_leaves_nothing_pending(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 2)
+    one = reader(server, limits=NEVER_AHEAD)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1]
+    add(client, 2, first=2)
+    raw = server.client()
+    before = copies(raw, raw.scan_iter())
+    more = one.latestOffset(end, ALL)
+    assert read(one, end, more) == [2, 3]
+    one.batches.worker.wait()
+    client.flushall()
+    make_again(raw, before)
+    assert one.latestOffset(more, ALL) == more
+    assert pending_count(client) == 0
+
+
+def test_what_a_batch_finds_missing_that_is_run_again_is_counted(server: Server, client: redis.Redis) -> None:
+    """The commit log has lost its last file. Another run takes the tasks' notes."""
+    ids = add(client, 2)
+    one = reader(server)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1]
+    assert one.latestOffset(end, ALL) == end
+    client.xdel("s", ids[0])
+    again = reader(server, **LENIENT)
+    again.initialOffset()
+    assert read(again, start, end) == [1]
+    last = reader(server, **LENIENT)
+    assert at_rest(last, end)["losses"] == {"s": 1}
+    assert lost(last) == {"s": 1}
+
+
+def test_entries_that_an_older_checkpoint_was_given_are_not_read_after_a_batch_with_no_ack_has_read_them(
+    server: Server, client: redis.Redis
+) -> None:
+    add(client, 2)
+    one = reader(server)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1]
+    add(client, 3, first=2)
+    one = reader(server, noAck="true")
+    newest = one.latestOffset(end, ALL)
+    assert read(one, end, newest) == [2, 3, 4]
+    one = reader(server, limits=NEVER_AHEAD, maxEntriesPerTrigger="1")
+    one.latestOffset(end, one.getDefaultReadLimit())
+    assert pending_count(client) == 1
+    assert drain(reader(server), at=newest) == []
+    assert pending_count(client) == 0
+
+
+def test_entries_that_were_handed_over_while_a_batch_was_acknowledged_are_read(
+    server: Server, client: redis.Redis
+) -> None:
+    """An AvailableNow run has no trigger after that."""
+    add(client, 3)
+    one = reader(server, limits=NEVER_AHEAD)
+    start = begin(one)
+    client.xgroup_createconsumer("s", "g", "bob")
+    end = one.latestOffset(start, one.getDefaultReadLimit())
+    assert read(one, start, end) == [0, 1, 2]
+    client.xack("s", "g", *[found["message_id"] for found in client.xpending_range("s", "g", "-", "+", 2)])
+    add(client, 1, first=3)
+    client.xreadgroup("g", "bob", {"s": ">"})
+    client.xclaim("s", "g", "spark", 0, [client.xpending_range("s", "g", "-", "+", 9, "bob")[0]["message_id"]])
+    assert drain(one, at=end) == [[3]]
+    assert pending_count(client) == 0
+
+
+def test_a_planned_batch_is_planned_again_if_entries_were_trimmed(server: Server, client: redis.Redis) -> None:
+    """What is lost is counted once, though the plan has named it."""
+    add(client, 6)
+    options = {"noAck": "true", "maxEntriesPerTrigger": "1", **LENIENT}
+    one = reader(server, **options)
+    start = one.initialOffset()
+    limit = one.getDefaultReadLimit()
+    end = one.latestOffset(start, limit)
+    assert read(one, start, end) == [0]
+    client.xtrim("s", maxlen=2, approximate=False)
+    assert drain(one, 1, at=end) == [[4], [5]]
+    assert lost(one) == {"s": 3}
+
+
+def test_a_group_that_was_set_forward_is_counted_once_beside_pending_entries(
+    server: Server, client: redis.Redis
+) -> None:
+    """The checkpoint then stands where the group stands, after one run."""
+    ids = add(client, 5)
+    one = reader(server, limits=NEVER_AHEAD, maxEntriesPerTrigger="1")
+    start = one.initialOffset()
+    end = one.latestOffset(start, one.getDefaultReadLimit())
+    assert read(one, start, end) == [0]
+    one.latestOffset(end, one.getDefaultReadLimit())
+    client.xgroup_setid("s", "g", ids[4])
+    again = reader(server, **LENIENT)
+    more = again.latestOffset(end, ALL)
+    assert read(again, end, more) == [1]
+    last = again.latestOffset(more, ALL)
+    assert last["streams"] == {"s": ids[4]}
+    assert read(again, more, last) == []
+    assert again.latestOffset(last, ALL) == last
+    assert reader(server).latestOffset(last, ALL) == last
+
+
+def test_a_server_that_comes_back_under_a_run_that_has_set_its_group_makes_it_read_nothing_again(
+    server: Server, client: redis.Redis
+) -> None:
+    """What the run knows to be committed is above what the server knows: it would look as if others had handed it."""
+    add(client, 2)
+    one = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1]
+    add(client, 2, first=2)
+    raw = server.client()
+    before = copies(raw, raw.scan_iter())
+    more = one.latestOffset(end, ALL)
+    assert read(one, end, more) == [2, 3]
+    assert one.latestOffset(more, ALL) == more
+    client.flushall()
+    make_again(raw, before)
+    assert one.latestOffset(more, ALL) == more
+    assert pending_count(client) == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}], ids=["group", "bookmark"])
+def test_what_an_older_batch_finds_missing_that_is_run_again_is_counted(
+    server: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    ids = add(client, 2)
+    one = reader(server, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1]
+    add(client, 1, first=2)
+    more = one.latestOffset(end, ALL)
+    assert read(one, end, more) == [2]
+    assert one.latestOffset(more, ALL) == more
+    client.xdel("s", ids[0])
+    again = reader(server, **options, **LENIENT)
+    again.initialOffset()
+    assert read(again, start, end) == [1]
+    last = reader(server, **options, **LENIENT)
+    assert drain(last, at=end) == [[2]]
+    assert lost(last) == {"s": 1}
