@@ -46,6 +46,8 @@ class Births:
         if name not in self._world.query.reads():
             self._world.model.stream(name).born = self._world.see(name).position is not None
             self._world.model.excuse(self._world.model.of(name), "its group changed while it was not read")
+            for one in self._world.model.of(name):
+                one.again.add("its group changed while it was not read")
         elif not self._world.query.offsets:
             self._world.model.stream(name).born = False
             self._world.model.stream(name).moved_at_first |= by_hand

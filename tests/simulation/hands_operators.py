@@ -100,5 +100,5 @@ def expel(world: World, step: Step) -> None:
         pending = [one for one, owner in world.see(name).pending.items() if is_ours(owner)]
         world.client.xgroup_delconsumer(name, GROUP, pick(ours, step.how))
         world.model.stream(name).suffers("our consumer deleted")
-        if not world.query.offsets:  # only the pending list knew of them
+        if not any(name in offset["streams"] for offset in world.query.offsets):  # only the pending list knew of them
             world.model.excuse(world.model.of(name, pending), "deleted with our consumer before a checkpoint")

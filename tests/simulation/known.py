@@ -8,10 +8,13 @@ import re
 KNOWN: dict[str, str] = {
     r"before its late group": "what says where a pattern's streams begin was taken away before there was a checkpoint",
     r"^twice .*server set back": "a lenient query takes a server from before its group was made for one made anew",
-    r"^twice \| passed over .*group (made anew|set back)": "the group is moved while the query takes a batch",
-    r"^(silent|pending) \| pending .*entries taken from us": "entries are claimed from a query while it takes a batch",
-    r"^silent \| passed over .*group (set forward|made anew).*others read": "others read from a group that was moved",
-    r"^silent \| trimmed \| .*others read.*trimmed": "a shared group is trimmed while the query takes a batch",
+    r"^twice \| (passed over|vanished) .*group (made anew|set back)": "a group is moved while a batch is taken",
+    r"^(silent|uncounted) \| (deleted\+)?passed over .*group (set forward|made anew).*others read": (
+        "others read from a group that was moved"
+    ),
+    r"^(silent|uncounted) \| trimmed \| .*others read.*trimmed": "a shared group is trimmed while a batch is taken",
+    r"^uncounted \| .*(evicted notes|checkpoint set back.*server set back)": "what tasks have noted is gone",
+    r"^uncounted \| passed over .*group made anew .*once noAck": "a group is made anew while noAck is given up",
     r"^silent \| trimmed \| .*entries taken from us.*trimmed": "a shared group is set by hand, its stream trimmed",
     r"^(early|silent) .*entries given to us.*evicted committed": "entries are handed over, the commit mark is gone",
     r"^reordered .*(checkpoint set back|server set back)": "batches are made anew after a set-back",

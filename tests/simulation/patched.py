@@ -65,6 +65,8 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
         if b"XACK" in bytes(data):
             for stream, group, ids in acknowledged_in(bytes(data)):
                 world.acknowledged(stream, group, ids)
+        if b"XREADGROUP" in bytes(data):  # from here on a group does not stand any more where it was made
+            world.births.look()
         honest_send(self, data)
         world.tick(self)
 

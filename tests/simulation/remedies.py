@@ -126,8 +126,11 @@ class Operator:
     def _stay_with(self, key: str, batch: str) -> None:
         """What was written of the batch stays, and the rows that it has now are not written."""
         self._world.client.hset(key, "lossy", batch)
+        written, begun = {row.value[1] for row in self._world.sink.rows()}, self._world.query.begin_of(int(batch))
         for one in self._world.model.entries.values():
             one.excuses.add("the operator stays with what was written")
+            if one.n in written and one.key > id_key(begun.get(one.stream, "0-0")):  # a later batch may have it now
+                one.again.add("the operator stays with what was written")
 
     def _write_anew(self) -> None:
         world = self._world

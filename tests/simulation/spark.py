@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -91,6 +92,11 @@ class Query:
     def logged(self, stream: str) -> str:
         """Where its offset log stands on a stream."""
         return str(self.offsets[-1]["streams"].get(stream, "0-0")) if self.offsets else "0-0"
+
+    def begin_of(self, number: int) -> Mapping[str, str]:
+        """Where a batch of its offset log begins, per stream."""
+        found: Mapping[str, str] = self.offsets[number - 1]["streams"] if 0 < number <= len(self.offsets) else {}
+        return found
 
     def lost(self, stream: str) -> int:
         """How many entries of a stream its checkpoint counts as lost."""
