@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import hiredis
 
+from spark_streams.source.microbatch.next_ranges import NextRanges
 from spark_streams.wire.connection import Connection
 from tests.chaos.query import Query
 from tests.chaos.strike import stand_still
@@ -14,17 +16,25 @@ from tests.chaos.strike import stand_still
 def listen(query: Query) -> None:
     """From now on note every XACK that this process sends, with the last batch that is committed before it.
 
-    The query stands still at stage `looked` before the first XREADGROUP once the batch before its fault's is logged,
-    and at `acknowledging` behind the first XACK.
+    The query stands still at stage `looked` before the first XREADGROUP (noAck: before it chooses what to read) once
+    the batch before its fault's is logged, and at `acknowledging` behind the first XACK.
     """
-    send = Connection.send
+    send, choose = Connection.send, NextRanges.new_entries
     file = query.path / "acks.jsonl"
+
+    def stand_still_before_it_reserves() -> None:
+        if query.fault is not None and query.logged() + 1 >= query.fault.batch:
+            # What is reserved ahead may be for a batch or two after the last one that is logged.
+            stand_still(query, "looked", query.fault.batch)
+
+    def choosing(self: NextRanges, *given: Any) -> Any:
+        stand_still_before_it_reserves()
+        return choose(self, *given)
 
     def recording(self: Connection, data: bytes | memoryview) -> None:
         sent = bytes(data)
-        if b"XREADGROUP" in sent and query.fault is not None and query.logged() + 1 >= query.fault.batch:
-            # What is reserved ahead may be for a batch or two after the last one that is logged.
-            stand_still(query, "looked", query.fault.batch)
+        if b"XREADGROUP" in sent:
+            stand_still_before_it_reserves()
         found = acknowledged_in(sent) if b"XACK" in sent else []
         if found:
             committed = query.committed()
@@ -37,6 +47,7 @@ def listen(query: Query) -> None:
             stand_still(query, "acknowledging", query.committed())
 
     Connection.send = recording  # type: ignore[method-assign]
+    NextRanges.new_entries = choosing  # type: ignore[method-assign]
 
 
 def acknowledged_in(requests: bytes) -> list[tuple[str, str, list[str]]]:
