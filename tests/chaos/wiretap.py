@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import hiredis
@@ -47,16 +48,22 @@ def listen(query: Query) -> None:
             stand_still(query, "acknowledging", query.committed())
 
     Connection.send = recording  # type: ignore[method-assign]
-    NextRanges.new_entries = choosing  # type: ignore[method-assign]
+    NextRanges.new_entries = choosing  # type: ignore[method-assign, assignment]
 
 
 def acknowledged_in(requests: bytes) -> list[tuple[str, str, list[str]]]:
     """(stream, group, ids) of every XACK in a run of whole requests."""
-    reader = hiredis.Reader()
-    reader.feed(requests)
     found = []
-    while (words := reader.gets()) is not False:
-        if isinstance(words, list) and words and words[0] in (b"XACK", b"XACKDEL"):
+    for words in _commands_in(requests):
+        if words[0] in (b"XACK", b"XACKDEL"):
             ids = words[3:] if words[0] == b"XACK" else words[words.index(b"IDS") + 2 :]
             found.append((words[1].decode(), words[2].decode(), [one.decode() for one in ids]))
     return found
+
+
+def _commands_in(requests: bytes) -> Iterator[list[bytes]]:
+    reader = hiredis.Reader()
+    reader.feed(requests)
+    while (words := reader.gets()) is not False:
+        if isinstance(words, list) and words:
+            yield words

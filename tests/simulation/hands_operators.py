@@ -34,6 +34,7 @@ def grab(world: World, step: Step) -> None:
         chosen = ours[: part(len(ours), step.much)]
         world.client.xclaim(name, GROUP, consumer, 0, chosen)
         world.model.hand(world.model.of(name, chosen), consumer)
+        world.model.is_shared(name)
         world.model.stream(name).suffers("entries taken from us")
 
 
@@ -63,10 +64,11 @@ def setid(world: World, step: Step) -> None:
     if now != was:
         forward = id_key(now) > id_key(was)
         world.model.stream(name).suffers("group set forward" if forward else "group set back")
-        # In a shared group another consumer may have read it.
-        if forward and any(not is_ours(one) for one in seen.consumers):
-            skipped = [one for one in world.model.alive(name) if id_key(was) < one.key <= id_key(now)]
-            world.model.excuse(skipped, "skipped, and nobody can tell")
+        if forward:
+            passed = [one for one in world.model.alive(name) if id_key(was) < one.key <= id_key(now)]
+            world.model.stream(name).skipped |= {one.n for one in passed}
+            if any(not is_ours(one) for one in seen.consumers):
+                world.model.is_shared(name)
         world.births.changed(name, by_hand=True)
 
 
@@ -100,5 +102,10 @@ def expel(world: World, step: Step) -> None:
         pending = [one for one, owner in world.see(name).pending.items() if is_ours(owner)]
         world.client.xgroup_delconsumer(name, GROUP, pick(ours, step.how))
         world.model.stream(name).suffers("our consumer deleted")
+        # Documented: nobody can tell what others were given from what was given to us.
+        if world.query.takes_a_batch and any(not is_ours(one) for one in world.see(name).consumers):
+            logged = id_key(world.query.logged(name))
+            some = [one for one in world.model.of(name, pending) if one.key > logged]
+            world.model.excuse(some, "deleted with our consumer while the query takes a batch")
         if not any(name in offset["streams"] for offset in world.query.offsets):  # only the pending list knew of them
             world.model.excuse(world.model.of(name, pending), "deleted with our consumer before a checkpoint")

@@ -16,6 +16,7 @@ def read(world: World, step: Step) -> None:
         return
     found = world.client.xreadgroup(GROUP, consumer, {name: ">"}, count=1 + int(step.much * 6))
     world.model.stream(name).suffers("others read")
+    world.model.is_shared(name)
     for _, entries in found:
         world.model.hand(world.model.of(name, [str(one) for one, _ in entries]), consumer)
 

@@ -16,7 +16,9 @@ KNOWN: dict[str, str] = {
     r"^uncounted \| .*(evicted notes|checkpoint set back.*server set back)": "what tasks have noted is gone",
     r"^uncounted \| passed over .*group made anew .*once noAck": "a group is made anew while noAck is given up",
     r"^silent \| trimmed \| .*entries taken from us.*trimmed": "a shared group is set by hand, its stream trimmed",
+    r"^silent \| trimmed \| .*checkpoint set back.*trimmed.* noAck$": "an older copy lacks how much its last batch had",
     r"^(early|silent) .*entries given to us.*evicted committed": "entries are handed over, the commit mark is gone",
+    r"^reordered .*entries taken from us": "entries are claimed while it takes a batch: it reads others later",
     r"^reordered .*(checkpoint set back|server set back)": "batches are made anew after a set-back",
 }
 

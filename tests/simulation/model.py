@@ -55,7 +55,8 @@ class Stream:
     since it was last seen to be at peace; ever: all of these; counted: entries that the log has said to be lost,
     and nobody has held against the model yet (a run that is killed may say them again); remembered: how many the
     checkpoint had counted when the query was last at peace; moved_at_first: an operator has moved its group before
-    there was a checkpoint, and nobody knows what it has had by then.
+    there was a checkpoint, and nobody knows what it has had by then; skipped: numbers of entries over which the group
+    was set forward since the query was last at peace, while nobody else read from it.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Stream:
     counted: int = 0
     remembered: int = 0
     moved_at_first: bool = False
+    skipped: set[int] = field(default_factory=set)
 
     def suffers(self, cause: str) -> None:
         """Something has happened to it."""
@@ -141,6 +143,13 @@ class Model:
             one.theirs, one.shuffled = consumer, True
             one.excuses.add("theirs")
             one.again.add("theirs")
+
+    def is_shared(self, name: str) -> None:
+        """Another consumer is in the group. Documented: over what the group was set forward before the query looks
+        again, the other one may have read."""
+        stream = self.stream(name)
+        self.excuse([self.entries[n] for n in stream.skipped], "skipped, and nobody can tell")
+        stream.skipped.clear()
 
     def give_back(self, some: Iterable[Entry]) -> None:
         """These are ours again."""

@@ -35,7 +35,7 @@ SMALL = replace(LIMITS, first_page=2, pending_page=7, reserve_step=3, reserve_ro
 class Query:
     """offsets: the offset log; committed: the last batch of the commit log; epoch: how many checkpoints there were
     before this one; options: of the next start; lenient: after an error it is run with failOnDataLoss=false, until it
-    is idle (strict_again) or is changed."""
+    is idle (strict_again) or is changed; takes_a_batch: a trigger of it has begun, and no offset is logged yet."""
 
     def __init__(self, world: World, options: dict[str, str]) -> None:
         self.world = world
@@ -46,6 +46,7 @@ class Query:
         self.epoch = 0
         self.lenient = self.strict_again = False
         self.was_no_ack = False  # an earlier run was
+        self.had_a_list = False  # an earlier run was without noAck
         self.was_lenient = False  # a run was, since the query was last at peace
         self.was_limited = False  # an earlier run had maxDeliveries: batches may have been cut
         self.given_up: list[Entry] = []  # acknowledged before they are in the sink (at-most-once)
@@ -53,6 +54,7 @@ class Query:
         self.until: int | None = None  # an AvailableNow run takes entries up to this number
         self.listed = set[str]()  # streams that it was told to read once
         self.tasks = Tasks(world, self)
+        self.takes_a_batch = False
         self._reader: StreamReader | None = None
         self._limit: ReadLimit = ReadAllAvailable()
         self.always_ordered = options.get("ordered") == "true"
@@ -164,6 +166,7 @@ class Query:
         self.was_limited |= "maxDeliveries" in self.options
         self.was_lenient |= self.is_lenient
         self.was_no_ack |= self.options.get("noAck") == "true"
+        self.had_a_list |= self.options.get("noAck") != "true"
         self.world.tell(f"   start: {given}{' AvailableNow' if available_now else ''}")
         checked = SourceOptions.parse(given).with_patience(PATIENCE)
         columns = Columns(SCHEMA, True, checked.mode, checked.column_name_of_corrupt_record)
@@ -202,7 +205,11 @@ class Query:
             self.world.births.look(begun=True)
         self.world.tick()
         self.world.tell(f"   latestOffset({_shown(start)})")
-        end = _through_json(self._reader.latestOffset(start, self._limit))
+        self.takes_a_batch = True
+        try:
+            end = _through_json(self._reader.latestOffset(start, self._limit))
+        finally:
+            self.takes_a_batch = False
         self._reader.reportLatestOffset()
         self.world.births.look()
         self.world.tick()

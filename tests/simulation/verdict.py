@@ -41,7 +41,9 @@ def at_peace(world: World) -> None:
         if name in model.streams:
             if query.is_lenient:
                 model.streams[name].forgiven |= model.streams[name].causes
-            model.streams[name].causes.clear()
+            if model.streams[name].known:  # else it may find only later what has happened
+                model.streams[name].causes.clear()
+            model.streams[name].skipped.clear()
             model.streams[name].counted = 0
             model.streams[name].remembered = query.lost(name)
     query.was_lenient = query.is_lenient
