@@ -1,6 +1,7 @@
 """Commit mark: the value of the key `rstream:committed:{stream}:<group>:<consumer>`.
 
 5-0                            at-least-once: batches up to 5-0 are committed and acknowledged
+5-0 begun                      the query begins above 5-0, and nothing is committed yet; so with the words below
 5-0 noAck                      noAck: batches up to 5-0 are committed, and nothing is ever pending
 5-0 holds                      at-most-once: entries above 5-0 must not be trimmed
 5-0 holds noAck                noAck of older versions, whose group stands above what is read: the same
@@ -15,19 +16,21 @@ from dataclasses import dataclass
 from spark_streams.ids import InvalidStreamId, StreamId
 from spark_streams.keys import key_beside
 
-_HOLDS, _NO_ACK, _ABOVE, _GIVEN = "holds", "noAck", "above=", "given="
+_BEGUN, _HOLDS, _NO_ACK, _ABOVE, _GIVEN = "begun", "holds", "noAck", "above=", "given="
 
 
 @dataclass(frozen=True)
 class Mark:
     """up_to: all entries up to this one are committed. held_above: entries above this one are needed, whatever the
     group says; None: the group's position and pending list say what is needed. given: last entry of the batch in
-    flight, if that was acknowledged before it was read. no_ack: the query reads without a pending list."""
+    flight, if that was acknowledged before it was read. no_ack: the query reads without a pending list. begun: it has
+    committed nothing, and begins above `up_to`."""
 
     up_to: StreamId
     held_above: StreamId | None = None
     given: StreamId | None = None
     no_ack: bool = False
+    begun: bool = False
 
     @classmethod
     def parse(cls, value: bytes | None) -> Mark | None:
@@ -36,11 +39,12 @@ class Mark:
             return None
         first, *words = value.decode("utf-8", "replace").split(" ")
         try:
-            up_to = StreamId.parse(first)
+            up_to, begun = StreamId.parse(first), words[:1] == [_BEGUN]
+            words = words[1:] if begun else words
             if not words:
-                return cls(up_to)
+                return cls(up_to, begun=begun)
             if words == [_NO_ACK]:
-                return cls(up_to, no_ack=True)
+                return cls(up_to, no_ack=True, begun=begun)
             above, given, no_ack = up_to, None, False
             for word in words[1:]:
                 if word.startswith(_ABOVE):
@@ -53,10 +57,11 @@ class Mark:
                     return None
         except InvalidStreamId:
             return None
-        return cls(up_to, above, given, no_ack) if words[0] == _HOLDS else None
+        return cls(up_to, above, given, no_ack, begun) if words[0] == _HOLDS else None
 
     def __str__(self) -> str:
-        words = [str(self.up_to), _HOLDS if self.holds else "", _NO_ACK if self.no_ack else ""]
+        said = {_BEGUN: self.begun, _HOLDS: self.holds, _NO_ACK: self.no_ack}
+        words = [str(self.up_to), *[word for word, is_so in said.items() if is_so]]
         if self.holds:
             words += [f"{_ABOVE}{self.held_above}" if self.held_above != self.up_to else ""]
             words += [f"{_GIVEN}{self.given}" if self.given is not None else ""]

@@ -10,6 +10,9 @@ from spark_streams.retention.commit_mark import Mark
 FIVE, TWO, NINE = StreamId(5, 0), StreamId(2, 1), StreamId(9, 0)
 VALUES = {
     "5-0": Mark(FIVE),
+    "5-0 begun": Mark(FIVE, begun=True),
+    "5-0 begun noAck": Mark(FIVE, no_ack=True, begun=True),
+    "5-0 begun holds": Mark(FIVE, FIVE, begun=True),
     "5-0 holds": Mark(FIVE, FIVE),
     "5-0 holds noAck": Mark(FIVE, FIVE, no_ack=True),
     "5-0 holds given=9-0": Mark(FIVE, FIVE, NINE),
@@ -26,7 +29,7 @@ def test_a_mark_is_written_as_it_is_read(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"", b"holds", b"soon holds", b"5-0 held", b"5-0 holds until=9-0", b"\xff-0",
-                                   b"5-0 holds given=x", b"5-0  holds", b"5-0 holds "])  # fmt: skip
+                                   b"5-0 holds given=x", b"5-0  holds", b"5-0 holds ", b"5-0 holds begun"])  # fmt: skip
 def test_a_value_that_this_version_does_not_know_is_none(value: bytes | None) -> None:
     """Whoever trims refuses such a key by name (retention.readers)."""
     assert Mark.parse(value) is None

@@ -202,8 +202,9 @@ class Account:
         return Account({stream: replace(known, unlogged=0) for stream, known in self.of.items()})
 
     def know(self, counts: Mapping[str, Count]) -> Account:
-        """What the checkpoint knows, of streams that this run knows nothing of."""
-        return self._with({**counts, **self.counts})
+        """What the checkpoint knows, of streams of which this run does not know more."""
+        better = {stream: one for stream, one in self.counts.items() if not one.before or stream not in counts}
+        return self._with({**counts, **better})
 
     def share(self, streams: Collection[str]) -> Account:
         """Others have read from their groups, too."""

@@ -9,10 +9,9 @@ The mark says what neither checkpoint nor group does:
   `trim=acked` leave them alone;
 - with `noAck` the query has no pending list: nothing can be handed to it.
 
-A query that has no checkpoint yet leaves none, unless it `holds`: where it begins, this run knows. It lowers one that
-an earlier checkpoint has left above that.
-
-It is written after what it speaks of is acknowledged, so it may be too low after a crash, and never too high.
+A query that has no checkpoint yet leaves one where it begins, before its first offset is logged. It replaces one that
+an earlier checkpoint has left. Later ones are written after what they speak of is acknowledged, so a mark may be too
+low after a crash, and never too high.
 """
 
 from __future__ import annotations
@@ -46,11 +45,9 @@ class InFlight:
 
 @dataclass(frozen=True)
 class Marks:
-    """What a run knows of its marks. of: per stream, as the server has them; begun: where the query begins, while there
-    is no checkpoint; in_flight: the batch that they hold."""
+    """What a run knows of its marks. of: per stream, as the server has them; in_flight: the batch that they hold."""
 
     of: Mapping[str, Mark] = field(default_factory=dict)
-    begun: Mapping[str, StreamId] = field(default_factory=dict)
     in_flight: InFlight = InFlight()
 
     def given(self, stream: str) -> StreamId:
@@ -60,8 +57,8 @@ class Marks:
 
     def floor(self, stream: str) -> StreamId:
         """Up to where entries that are pending for us were handed over by another client."""
-        mark, begun = self.of.get(stream), self.begun.get(stream, MIN_ID)
-        return begun if mark is None else max(mark.up_to, begun)
+        mark = self.of.get(stream)
+        return MIN_ID if mark is None else mark.up_to
 
     def without(self, streams: Sequence[str]) -> Marks:
         """The same, with the marks of these streams deleted."""
@@ -78,9 +75,8 @@ class CommitMarks:
 
     def begun(self, marks: Marks, positions: Mapping[str, StreamId]) -> Marks:
         """The query begins here, and nothing is committed yet."""
-        if self._holds or self._no_ack:
-            return self.committed(marks, positions)
-        return replace(marks, begun={**marks.begun, **positions})
+        begun = {stream: replace(self._mark(position), begun=True) for stream, position in positions.items()}
+        return replace(marks, of={**marks.of, **{s: marks.in_flight.hold(s, mark) for s, mark in begun.items()}})
 
     def held(self, marks: Marks, streams: Sequence[str]) -> Marks:
         """Nothing of these streams is committed, which the checkpoint does not name. Where this query holds entries
@@ -137,16 +133,6 @@ class CommitMarks:
     def write(self, server: Server, before: Marks, after: Marks) -> None:
         """Write what has changed."""
         self._set(server, {stream: mark for stream, mark in after.of.items() if mark != before.of.get(stream)})
-        begun = {stream: at for stream, at in after.begun.items() if at != before.begun.get(stream)}
-        if begun:
-            self._lower(server, begun)
-
-    def _lower(self, server: Server, positions: Mapping[str, StreamId]) -> None:
-        """Somebody has set these groups back for a new checkpoint: what an earlier one had committed above where it
-        begins would make it look like an older copy."""
-        marks = self._get(server, list(positions))
-        above = [stream for stream, mark in marks.items() if mark is not None and mark.up_to > positions[stream]]
-        self._set(server, {stream: Mark(positions[stream]) for stream in above})
 
     def _get(self, server: Server, streams: Sequence[str]) -> dict[str, Mark | None]:
         replies = server.execute_all([("GET", self._key(stream)) for stream in streams])

@@ -303,10 +303,13 @@ class _One:
     def _is_as_it_was(self, state: GroupState) -> bool:
         """Whether the group may have stood here once. A mark is written when what it speaks of is delivered and
         acknowledged: on no replica, and in no file, it stands above the group, unless somebody has moved that."""
-        return self.mark is None or (state.known and self.mark.up_to <= state.last_delivered)
+        is_known = state.known or (self.mark is not None and self.mark.begun)
+        return self.mark is None or (is_known and self.mark.up_to <= state.last_delivered)
 
     def _above(self, state: GroupState) -> Finding | None:
         mark, is_shared = self.mark, self.ownership is Ownership.SHARED
+        if mark is not None and mark.begun and self.stream not in self.checkpoint.positions:
+            mark = None  # the query was to read the stream before its first batch, and then was not
         if mark is not None and self.checkpoint.token and mark.up_to > self.logged:
             if is_shared:  # the query has read a part of it, under the newer checkpoint: nobody can tell which
                 return self.finding(Kind.CHECKPOINT_OLDER, Start(mark.up_to), lost=None)

@@ -71,8 +71,11 @@ class RowsRead:
 
 
 def _sum(read: int, offset: Offset, stream: str, found: Mapping[tuple[StreamId, StreamId], int]) -> int | None:
-    """read: before the batch; found: how many entries were read of ranges. None if these are not the whole batch."""
-    at = offset.shares[stream].after if stream in offset.shares else offset[stream]
+    """read: before the batch; found: how many entries were read of ranges. None if these are not the whole batch, or
+    the batch has none of the stream: then `read` is of where an earlier one began."""
+    if stream not in offset.shares:
+        return None
+    at = offset.shares[stream].after
     for (after, last), count in sorted(found.items()):
         if after != at:
             return None

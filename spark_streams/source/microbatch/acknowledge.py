@@ -59,15 +59,27 @@ class Acknowledged:
         """What is pending for us of the batches up to this offset, claims apart."""
         if not up_to.token:  # the query begins: nothing is committed
             return []
+        ranges = [
+            PendingRange(stream, at, self._begin_of(stream, up_to))
+            for stream, at in up_to.positions.items()
+            if not up_to.no_ack or self._had_a_list(stream)
+        ]
         if up_to.no_ack:  # the batch was not pending, and has read all that the stream held there
-            return [PendingRange(stream, up_to[stream], share.after) for stream, share in up_to.shares.items()]
-        ranges = [PendingRange(stream, at, self._begin_of(stream, up_to)) for stream, at in up_to.positions.items()]
+            ranges += [PendingRange(stream, up_to[stream], share.after) for stream, share in up_to.shares.items()]
         return [one for one in ranges if one.after < one.last]
+
+    def _had_a_list(self, stream: str) -> bool:
+        """Whether a run with a pending list has committed last, although the batch was read without one: it has gone on
+        from an older copy of the checkpoint."""
+        mark = self.marks.of.get(stream)
+        return mark is not None and not mark.no_ack
 
     def _begin_of(self, stream: str, up_to: Offset) -> StreamId:
         """Above which entry what is pending for us was given to a batch that is not acknowledged yet: after a restart
-        that may be the one before, too."""
+        that may be the one before, too. A group that was set back has given entries again."""
         held, floor = up_to.shares.get(stream), self.floors.get(stream, self.marks.floor(stream))
+        if held is not None and stream in self.floors and held.after < floor:
+            return held.after
         if held is None or floor < (held.begun or held.after):
             return floor
         return max(floor, held.after)

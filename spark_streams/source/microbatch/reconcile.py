@@ -81,6 +81,7 @@ class Reconciler:
         if any(count.before for count in begin.counts.values()):
             read = RowsRead(server, self._member, self._losses, {} if afresh else run.account.counts)
             begin = read.counted(begin, heads, groups)
+            run = replace(run, account=run.account.know(begin.counts))  # also of streams that it does not read now
         was_no_ack = begin.no_ack and afresh and not self._no_ack
         if self._no_ack:
             self._require_alone(groups)
@@ -108,7 +109,15 @@ class Reconciler:
             states = self._bookmarks(states, begin.positions)
         elif was_no_ack:
             states = self._delivering(server, begin, states)
+            run = self._drop_marks_above(server, begin, run)
         return begin, heads, states, run
+
+    def _drop_marks_above(self, server: Server, begin: Offset, run: RunState) -> RunState:
+        """An older copy of a checkpoint with noAck goes on from where it stands: what lies above is given again."""
+        known = run.acknowledged
+        above = [s for s, mark in known.marks.of.items() if mark.up_to > begin.positions.get(s, MAX_ID)]
+        delete_marks(server, self._member, above)
+        return replace(run, acknowledged=replace(known, marks=known.marks.without(above)))
 
     @staticmethod
     def _diagnose(server: Server, snapshot: Snapshot, begin: Offset, run: Run) -> Diagnosis:
@@ -218,6 +227,12 @@ class Reconciler:
         heads, found = self._now(server, streams, heads)
         # What is pending above a group that was set back will be delivered again: it must not be pending twice.
         again = [PendingRange(s, MAX_ID, one.last_delivered) for s, one in found.items() if one.ours]
+        again += [
+            PendingRange(stream, MAX_ID, one.last_delivered, other.name)
+            for stream, one in found.items()
+            for other in one.others
+            if other.pending and self._member.made(other.name)
+        ]
         has_changed = acknowledge(server, member, again, self._limits) > 0
         if not self._no_ack:
             floors = {stream: acknowledged.marks.floor(stream) for stream in streams}

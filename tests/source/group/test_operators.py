@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from spark_streams.errors import DataLossError, StreamStateError
+from spark_streams.source.microbatch.acknowledge import Acknowledging
 from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection import Connection
@@ -472,6 +473,119 @@ def test_what_is_handed_to_a_query_that_has_just_begun_is_read(server: Server, c
     at = one.initialOffset()
     client.xclaim("s", "g", "spark", 0, [entry for entry, _ in entries[:3]])
     assert sorted(n for batch in drain(one, at=at) for n in batch) == [0, 1, 2, 5, 6, 7]
+    assert pending_count(client) == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"noAck": "true"}, ONCE], ids=str)
+def test_a_stream_that_was_left_out_before_the_first_batch_is_taken_in_again(
+    server: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    """Its commit mark says where the query was to begin, and is no sign of a newer checkpoint."""
+    add(client, 3)
+    latest = {"startingOffsets": "latest", **options}
+    begin(reader(server, streams="s,t", **latest))
+    add(client, 2, "t", first=10)
+    one = reader(server, streams="t", **latest)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [10, 11]
+    add(client, 2, first=3)
+    assert drain(reader(server, streams="s,t", **latest), at=end) == [[3, 4]]
+
+
+@pytest.mark.parametrize("then", [{}, {"noAck": "true"}], ids=str)
+def test_what_an_older_copy_of_a_checkpoint_with_no_ack_has_reserved_is_not_read_under_the_newer_one(
+    server: Server, client: redis.Redis, then: dict[str, str]
+) -> None:
+    """The older copy was used by mistake, without noAck, and the newer one is put back."""
+    add(client, 40)
+    log = batches(reader(server, noAck="true"), 2)
+    newer = batches(reader(server, limits=NEVER_AHEAD, **then), 2, log[2])
+    older = reader(server, limits=NEVER_AHEAD)
+    assert older.latestOffset(log[1], TEN) != log[1]
+    assert drain(reader(server), at=newer[2]) == []
+    assert pending_count(client) == 0
+
+
+def test_what_a_group_gives_again_is_acknowledged_with_its_batch(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is set back in the moment in which the query takes a batch."""
+    ids = add(client, 3)
+    one = reader(server, limits=NEVER_AHEAD)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1, 2]
+    add(client, 1, first=3)
+    honest = Acknowledging.now
+
+    def then_set_back(*arguments: Any) -> Any:
+        known = honest(*arguments)
+        client.xgroup_setid("s", "g", ids[0])
+        return known
+
+    one = reader(server, limits=NEVER_AHEAD)
+    with monkeypatch.context() as patch:
+        patch.setattr(Acknowledging, "now", then_set_back)
+        again = one.latestOffset(end, ALL)
+    assert read(one, end, again) == [1, 2, 3]
+    assert one.latestOffset(again, ALL) == again
+    assert pending_count(client) == 0
+
+
+def test_claimed_entries_above_a_group_that_is_set_back_are_read_once(server: Server, client: redis.Redis) -> None:
+    """The group gives them again, so they must not stay claimed."""
+    ids = add(client, 10)
+    claiming = {"claimIdle": "1ms"}
+    one = reader(server, limits=NEVER_AHEAD, **claiming)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(5))
+    assert read(one, start, end) == [0, 1, 2, 3, 4]
+    assert one.latestOffset(end, ReadMaxRows(0)) == end
+    client.xreadgroup("g", "bob", {"s": ">"})
+    time.sleep(0.01)
+    again = reader(server, limits=NEVER_AHEAD, **claiming)
+    assert sum(one["count"] for one in again.latestOffset(end, ALL)["claimed"]["s"]) == 5  # killed here
+    client.xgroup_delconsumer("s", "g", "bob")
+    client.xgroup_setid("s", "g", ids[4])
+    last = reader(server, limits=NEVER_AHEAD, **claiming)
+    assert [n for batch in drain(last, at=end) for n in batch] == [5, 6, 7, 8, 9]
+    assert pending_count(client) == 0
+
+
+def test_what_a_lenient_run_passes_over_behind_what_a_crash_left_is_in_its_checkpoint(
+    server: Server, client: redis.Redis
+) -> None:
+    """The run reads first what is pending. When it ends, its checkpoint stands where the group was set."""
+    add(client, 4)
+    one = reader(server, **LENIENT)
+    start, limit = one.initialOffset(), ReadMaxRows(1)
+    end = one.latestOffset(start, limit)
+    assert read(one, start, end) == [0]
+    assert one.batches.reserved_ahead == 1
+    client.xgroup_setid("s", "g", id="$")
+    again = reader(server, **LENIENT)
+    again.prepareForTriggerAvailableNow()
+    at, found = end, []
+    while (end := again.latestOffset(at, limit)) != at:
+        found, at = [*found, *read(again, at, end)], end
+    assert found == [1]
+    assert reader(server).latestOffset(at, limit) == at
+
+
+def test_what_is_handed_to_a_query_that_was_killed_in_its_first_batch_is_read(
+    server: Server, client: redis.Redis
+) -> None:
+    """The commit mark says where the query begins, so entries below that are no part of the batch."""
+    add(client, 8)
+    client.xgroup_create("s", "g", id="0")
+    [(_, entries)] = client.xreadgroup("g", "bob", {"s": ">"}, count=5)
+    one = reader(server)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [5, 6, 7]
+    client.xclaim("s", "g", "spark", 0, [entry for entry, _ in entries[:3]])
+    assert drain(reader(server), at=end) == [[0, 1, 2]]
     assert pending_count(client) == 2
 
 

@@ -313,3 +313,38 @@ def test_what_comes_after_the_end_of_an_available_now_run_is_not_lost(server: Se
     assert at["losses"] == {"s": 4}
     assert one.latestOffset(at, ALL) == at  # the run ends
     assert drain(reader(server, **NO_ACK), None, at) == [[7, 8]]
+
+
+def test_a_stream_that_is_read_no_more_keeps_the_number_that_its_last_tasks_told(
+    server: Server, client: redis.Redis
+) -> None:
+    """The notes of its tasks are taken once; the offsets of batches without it say how much it had."""
+    ids = spread(client, 200)
+    one = estimating(server, streams="s,t")
+    start = one.initialOffset()
+    end = one.latestOffset(start, FIFTY)
+    had = read(one, start, end)
+    assert end["counts"]["s"]["before"]
+    assert estimating(server, streams="t").latestOffset(end, FIFTY) == end  # takes the notes, and is killed
+    client.xadd("t", {"n": 1000}, id=ids[-1])
+    other = estimating(server, streams="t")
+    later = other.latestOffset(end, FIFTY)
+    assert read(other, end, later) == [1000]
+    client.xtrim("s", minid=ids[len(had)], approximate=False)
+    rest = [n for batch in drain(estimating(server, streams="s,t"), 50, later) for n in batch]
+    assert sorted(had + rest) == list(range(200))
+
+
+def test_a_run_to_the_end_does_not_look_for_what_went_with_its_stream(server: Server, client: redis.Redis) -> None:
+    """Where it was to end lies beyond the stream that is there now."""
+    add(client, 4)
+    one = reader(server, **NO_ACK, **LENIENT)
+    one.prepareForTriggerAvailableNow()
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1, 2, 3]
+    client.delete("s")
+    last = one.latestOffset(end, ALL)
+    assert read(one, end, last) == []
+    assert one.latestOffset(last, ALL) == last
+    assert one.reportLatestOffset().get("lost", {}) == {}
