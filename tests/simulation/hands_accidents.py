@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tests.chaos.history import id_key
 from tests.key_copies import Command, copies, make_again
-from tests.simulation.model import EARLY
+from tests.simulation.model import EARLY, GIVEN_UP
 from tests.simulation.once import OUT
 from tests.simulation.step import Step, part, pick
 from tests.simulation.world import World
@@ -86,7 +86,7 @@ def rollback(world: World, step: Step) -> None:
         # The last batch looks like one that a crash has kept from being read.
         for name in query.reads():
             unmarked = [one for one in world.model.of(name) if one.key > world.committed(name)]
-            world.model.excuse(unmarked, "at-most-once")
+            world.model.excuse(unmarked, GIVEN_UP)
     left = len(query.offsets) - part(len(query.offsets) - 1, step.much)
     query.set_back(left, left - 1 - (step.how < 0.3))
     _suffers(world, "checkpoint set back")

@@ -13,6 +13,9 @@ from tests.chaos.history import Place, id_key
 
 # Why nobody need miss an entry; the query may have seen it all the same.
 EARLY = "gone before there was a group, or a checkpoint"
+GIVEN_UP = "given up with its batch (at-most-once)"
+# A cause that lasts until the checkpoint names the stream: its commit mark may be of the checkpoint before.
+OTHER_CHECKPOINT = "another checkpoint was used"
 
 
 @dataclass
@@ -57,6 +60,8 @@ class Stream:
     checkpoint had counted when the query was last at peace; moved_at_first: an operator has moved its group before
     there was a checkpoint, and nobody knows what it has had by then; skipped: numbers of entries over which the group
     was set forward since the query was last at peace, while nobody else read from it.
+    Of the sink's stream, which is looked at only when a batch is written: at_batch: how many things had happened to it
+    when the last batch began; seen: the same of the last one that was committed.
     """
 
     name: str
@@ -70,11 +75,15 @@ class Stream:
     remembered: int = 0
     moved_at_first: bool = False
     skipped: set[int] = field(default_factory=set)
+    happened: int = 0
+    at_batch: int = 0
+    seen: int = 0
 
     def suffers(self, cause: str) -> None:
         """Something has happened to it."""
         self.causes.add(cause)
         self.ever.add(cause)
+        self.happened += 1
 
 
 class Model:

@@ -39,6 +39,8 @@ class Once:
         if self.delivery == "exactly-once":
             given["chunkSize"] = str(self._world.setup.chunk)
         self._tasks = {}
+        out = self._world.model.stream(OUT)
+        out.at_batch = out.happened
         checked = SinkOptions.parse(given).with_patience(PATIENCE)
         self._writer = pickle.dumps(StreamWriter(checked, _SCHEMA, False))
 
@@ -71,6 +73,8 @@ class Once:
     def committed(self, number: int) -> None:
         """The commit log has the batch."""
         self._world.model.sunk |= self._read
+        out = self._world.model.stream(OUT)
+        out.seen = out.at_batch
 
     @property
     def may_repeat(self) -> bool:

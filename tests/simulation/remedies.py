@@ -6,6 +6,7 @@ import re
 
 from spark_streams.errors import GroupSharedError, LedgerError, RStreamError, ServerError, StreamStateError
 from tests.chaos.history import id_key
+from tests.simulation.model import OTHER_CHECKPOINT
 from tests.simulation.once import OUT
 from tests.simulation.world import GROUP, World, shape
 
@@ -167,6 +168,7 @@ class Operator:
                 if model.is_due(one) and (one.gone or not waiting):
                     one.settled = True
             stream.counted = 0
+            stream.causes.add(OTHER_CHECKPOINT)
 
     def _set_group(self, streams: list[str]) -> None:
         """rstream groups create or seek, to the checkpoint's position."""

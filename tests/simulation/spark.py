@@ -22,7 +22,8 @@ from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadAllAvailable, ReadLimit
 from tests.chaos.history import id_key
 from tests.simulation.injected import PATIENCE, TERMS
-from tests.simulation.model import Entry
+from tests.simulation.model import GIVEN_UP, Entry
+from tests.simulation.once import OUT
 from tests.simulation.tasks import SCHEMA, Tasks
 from tests.simulation.ticks import Killed
 from tests.simulation.world import CONSUMER, GROUP, World
@@ -49,7 +50,7 @@ class Query:
         self.had_a_list = False  # an earlier run was without noAck
         self.was_lenient = False  # a run was, since the query was last at peace
         self.was_limited = False  # an earlier run had maxDeliveries: batches may have been cut
-        self.given_up: list[Entry] = []  # acknowledged before they are in the sink (at-most-once)
+        self.given_up: list[Entry] = []  # acknowledged before they are read: a run that ends gives them up
         self.runs = 0
         self.until: int | None = None  # an AvailableNow run takes entries up to this number
         self.listed = set[str]()  # streams that it was told to read once
@@ -141,21 +142,9 @@ class Query:
         self._reader = None
         self.tasks.die()
         self.world.bury_process()
-        self._give_up()
-        self.world.births.look()
-
-    def _give_up(self) -> None:
-        """Drop the batch that at-most-once had taken, as its run ends. With it goes what the query knew of the stream:
-        which entries were deleted unread by then (a row under Limits)."""
-        model, last = self.world.model, dict[str, tuple[int, int]]()
-        for one in filter(model.is_due, self.given_up):
-            last[one.stream] = max(one.key, last.get(one.stream, one.key))
-        for name, end in last.items():
-            begin = id_key(self.logged(name))
-            above = [one for one in model.of(name) if begin < one.key]
-            some = [one for one in above if one.key <= end or one.gone in ("deleted", "trimmed")]
-            model.excuse(some, "at-most-once")
+        self.world.model.excuse(self.given_up, GIVEN_UP)
         self.given_up.clear()
+        self.world.births.look()
 
     def _start(self, available_now: bool) -> None:
         given = {"url": self.world.server.url, "group": GROUP, "consumer": CONSUMER, **self.options}
@@ -186,14 +175,20 @@ class Query:
         self.world.tick()
 
     def _excuse_the_interrupted(self) -> None:
-        """The batch that an earlier run left unfinished is given up by at-most-once."""
+        """The batch that an earlier run left unfinished is given up by at-most-once. If the checkpoint was set back,
+        rows that another batch of its number has written stay, and their entries are read again (a row under Limits).
+        """
         model, some = self.world.model, list[Entry]()
         for name, held in self.offsets[-1]["batch"].items():
             begin, end = id_key(held.get("after") or "0-0"), id_key(self.logged(name))
             some += [one for one in model.of(name) if begin < one.key <= end]
         for name in self.offsets[-1]["claimed"]:
             some += model.of(name, self.world.see(name).ours())
-        model.excuse(some, "at-most-once")
+        model.excuse(some, GIVEN_UP)
+        written = [model.entries[row.value[1]] for row in self.world.sink.rows()]
+        for one in written if "checkpoint set back" in model.stream(OUT).ever else []:
+            if one.key > id_key(self.logged(one.stream)):
+                one.again.add("its batch was given up after a set-back")
 
     def _construct(self) -> bool:
         """Ask for the next batch and log it; whether there is one."""
@@ -257,7 +252,12 @@ class Query:
             stream.remembered = min(stream.remembered, self.lost(name))
 
     def change(self, options: dict[str, str]) -> None:
-        """Other options, from its next start on; which group new streams begin in stays as it was."""
+        """Other options, from its next start on; which group new streams begin in stays as it was. A batch that is
+        acknowledged and was not read (at-most-once) is missed by a run that reads it again."""
+        was, now = (one.get("delivery") == "at-most-once" for one in (self.options, options))
+        if was and not now and self.committed < len(self.offsets) - 1:
+            for name in self.offsets[-1]["streams"]:
+                self.world.model.stream(name).causes.add(GIVEN_UP)
         self.options = {**options, "startingOffsets": self.options["startingOffsets"]}
         self.lenient = False
         self.listed |= set(self.reads())

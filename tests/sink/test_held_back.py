@@ -275,6 +275,7 @@ def test_entries_that_were_handed_to_an_at_most_once_query_stay_until_its_tasks_
             client.xadd("out", {"n": n})
         after = one.latestOffset(end, ALL)
         one.batches.worker.wait()
+        assert one.partitions(end, after)
         assert client.xpending("out", "g")["pending"] == 0
         if trim.endswith("connection"):
             one.batches._run = (

@@ -314,9 +314,12 @@ def _at_this_position(books: Books, known: Count | None) -> int | None:
 
 
 def _own(books: Books, added: int, known: Count | None) -> Count | None:
-    """Nobody else reads from the group."""
+    """Nobody else reads from the group. If somebody has moved it below the checkpoint since it was set there, what is
+    known is of another position."""
     if known is None or known.shared or known.before:
         return _first(books, added, 0 if known is None else known.missed)
+    if books.position < books.logged_at:
+        return _first(books, added, 0)
     if books.reserved is None:
         return known
     logged = books.logged or known

@@ -51,11 +51,10 @@ def explain(
 ) -> Diagnosis:
     """Return why groups stand above the checkpoint, if nothing that this run has reserved explains it.
 
-    The entries in between may be pending for us; or acknowledged before they were read (at-most-once); or read by a
-    consumer that has left since; or delivered to no consumer (the group was set forward); or the checkpoint is an older
-    copy whose commit mark is missing. Call this before anything up to the checkpoint is acknowledged: that writes a new
-    mark in place of a missing one. If the mark is there, it is not above the checkpoint, so the checkpoint is no older
-    copy.
+    The entries in between may be pending for us; or read by a consumer that has left since; or delivered to no consumer
+    (the group was set forward); or the checkpoint is an older copy whose commit mark is missing. Call this before
+    anything up to the checkpoint is acknowledged: that writes a new mark in place of a missing one. If the mark is
+    there, it is not above the checkpoint, so the checkpoint is no older copy.
     """
     return _diagnosis(snapshot, checkpoint, run, evidence, lambda one: one.explained())
 
@@ -78,9 +77,10 @@ def _diagnosis(
     )
 
 
-def is_another(head: StreamState, position: StreamId, known: Count | None) -> bool:
+def is_another(head: StreamState, position: StreamId, known: Count | None, logged: Count | None) -> bool:
     """Whether a stream whose group is missing, or lacks our consumer, is not the one that the query has read: it does
-    not exist, is empty, or was created again. position: where the query was in it; known: what it knew of it there."""
+    not exist, is empty, or was created again. position: where the query was in it; known: what this run knew of it;
+    logged: what the checkpoint knows at that position."""
     if not head.exists or head.added is None:
         return True
     if known is None or (head.length and head.first is not None and head.first <= position <= head.last):
@@ -89,6 +89,8 @@ def is_another(head: StreamState, position: StreamId, known: Count | None) -> bo
         return True
     if head.last < position:
         return not known.ahead  # else the query was above all entries before, too
+    if logged is not None and head.added - head.length < logged.read:
+        return True  # fewer entries were ever removed than we have read, and none of those is there
     return known.read > 0 and head.added == head.length  # nothing was ever removed, but what we have read is not there
 
 
@@ -213,13 +215,11 @@ class _One:
             return []
         if self.evidence is None:
             return [Question(self.stream, Ask.PENDING, self.logged)]
-        # Up to `reached`, entries are pending, or this query has acknowledged them unread (at-most-once).
-        given = MIN_ID if self.mark is None or self.mark.given is None else self.mark.given
-        reached = max(self.logged, self.evidence.last_pending, given)
+        reached = max(self.logged, self.evidence.last_pending)
         is_short = reached < state.last_delivered
         if self.mark is not None and state.counted:
             # The checkpoint is no older copy, and XGROUP SETID by hand drops the server's count (unless it is given
-            # one): another consumer has read what is neither pending nor given up.
+            # one): another consumer has read what is not pending.
             return [self.finding(Kind.OTHERS_LEFT)] if is_short else []
         unknown = state.entries_read - known.read if state.counted and state.entries_read is not None else 0
         if unknown > self.evidence.pending:
@@ -233,7 +233,7 @@ class _One:
         return [replace(found, above=reached if is_short else self.logged)]
 
     def _without_group(self) -> Finding | Question:
-        if not is_another(self.head, self.logged, self.run_count):
+        if not is_another(self.head, self.logged, self.run_count, self.checkpoint_count):
             there = self._entries_up_to_checkpoint()
             if isinstance(there, Question):
                 return there
@@ -245,7 +245,7 @@ class _One:
 
     def _replaced(self, state: GroupState) -> Finding | None:
         """The stream and its group, if both were made anew."""
-        if state.known or not is_another(self.head, self.logged, self.run_count):
+        if state.known or not is_another(self.head, self.logged, self.run_count, self.checkpoint_count):
             return None
         goes_on = self.head.last >= self.logged and self.ownership is not Ownership.SHARED
         return self.finding(Kind.STREAM_REPLACED, Start(self.logged if goes_on else state.last_delivered), self.unread)

@@ -1,8 +1,8 @@
 """What becomes of a batch once it is in the commit log: notes are taken, entries acknowledged, claims closed; then
 entries leave their stream (remove), where they are to.
 
-Elsewhere entries are acknowledged at once (trigger: at-most-once), because they are delivered again (query_state), or
-with their dead letter (recovery.dead_entries). XACK itself is in source.pending_list.
+Elsewhere entries are acknowledged before they are read (micro_batch_stream: at-most-once), because they are delivered
+again (query_state), or with their dead letter (recovery.dead_entries). XACK itself is in source.pending_list.
 
 Acknowledged is what is pending for our consumer between the last mark (commit_marks) and the batch's end: what
 somebody hands to our consumer below that was read by no batch (source.recovery.handed_entries)."""
@@ -31,7 +31,6 @@ from spark_streams.source.pending_list import PendingRange, acknowledge, claimed
 from spark_streams.source.recovery.claim_consumers import delete_claim_consumers
 from spark_streams.source.run_counters import RunCounters
 from spark_streams.source.task_notes import Destination, Opened, collect, notes_key
-from spark_streams.wire.entries.pending_page import texts_of
 from spark_streams.wire.server import Server
 
 
@@ -175,30 +174,34 @@ class Acknowledging:
         self.marks.write(server, known.marks, marks)
         return replace(known, marks=marks)
 
-    def before_it_is_read(
-        self, server: Server, end: Offset, ranges: Sequence[EntryRange], known: Acknowledged
-    ) -> tuple[Acknowledged, list[EntryRange]]:
-        """at-most-once: acknowledge the batch before it is read. If others read from the group, too, a range takes
-        the ids of our entries along first: after XACK the pending list cannot tell which were ours. The mark holds the
-        entries until the batch is committed, so that nobody trims them before tasks read them."""
-        kept: list[EntryRange] = []
+    def hold_claimed(self, server: Server, end: Offset, known: Acknowledged) -> Acknowledged:
+        """at-most-once: the mark holds the claimed entries of the batch that ends here until it is committed, so that
+        nobody trims them before tasks read them. It holds what is above it anyway."""
+        firsts = [replace(one, most=1) for one in claimed_ranges(end.claimed)]
+        lowest: dict[str, StreamId] = {}
+        for one in pending_ranges(server, self._member, firsts, 1, limits=self._limits):
+            lowest[one.stream] = min(one.last, lowest.get(one.stream, one.last))
+        marks = self.marks.holding(known.marks, InFlight(end.token, lowest=lowest))
+        self.marks.write(server, known.marks, marks)
+        return replace(known, marks=marks)
+
+    def with_ids(self, server: Server, ranges: Sequence[EntryRange]) -> list[EntryRange]:
+        """at-most-once: the ranges of a batch that is to be acknowledged before it is read. If others read from the
+        group, too, a range takes the ids of our entries along: after XACK the pending list cannot tell which were ours.
+        What is not pending any more is left out. Raises GroupMissingError, ServerError."""
+        found: list[EntryRange] = []
         for entries in ranges:
             ours = PendingRange(entries.stream, entries.last, entries.after, entries.consumer)
-            if entries.owned:
-                kept.append(entries)
+            if entries.owned or entries.ids:
+                found.append(entries)
             else:
-                kept += pending_ranges(server, self._member, [ours], entries.count, keep_ids=True, limits=self._limits)
-        lowest: dict[str, StreamId] = {}
-        for entries in kept:
-            if entries.consumer:
-                first = StreamId.parse(texts_of(entries.ids)[0].as_py())
-                lowest[entries.stream] = min(first, lowest.get(entries.stream, first))
-        in_flight = InFlight(end.token, {stream: end[stream] for stream in end.shares}, lowest)
-        marks = self.marks.holding(known.marks, in_flight)
-        self.marks.write(server, known.marks, marks)
+                found += pending_ranges(server, self._member, [ours], entries.count, keep_ids=True, limits=self._limits)
+        return found
+
+    def before_it_is_read(self, server: Server, end: Offset) -> None:
+        """at-most-once: acknowledge the batch that ends here. Raises GroupMissingError, ServerError."""
         shares = [PendingRange(stream, end[stream], held.after or MIN_ID) for stream, held in end.shares.items()]
         acknowledge(server, self._member, [*shares, *claimed_ranges(end.claimed)], self._limits)
-        return replace(known, marks=marks), kept
 
     def _due(self, up_to: Offset, known: Acknowledged) -> tuple[bool, set[str]]:
         """Whether entries leave any streams, and those that they leave with this batch."""

@@ -21,7 +21,7 @@ from typing import TypeVar
 from spark_streams.errors import DataLossError, GroupMissingError, OffsetError, StreamStateError
 from spark_streams.keys import origin_of
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.entry_range import EntryRange
+from spark_streams.source.entry_range import EntryRange, per_stream
 from spark_streams.source.group.counting_server import refuse_where_nothing_is_counted
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.eviction_policy import refuse_where_keys_are_needed
@@ -68,7 +68,8 @@ T = TypeVar("T")
 class CurrentBatch:
     """end: its offset, whose token names it; ranges: what it holds, None until that is known; is_new: this run has made
     it; is_counted: this run's attempt at it was counted; is_opened: this run has opened its notes (task_notes); is_cut:
-    its entries were set aside, and what is left of it is less (source.recovery.poison_batch)."""
+    its entries were set aside, and what is left of it is less (source.recovery.poison_batch); is_acknowledged: before
+    it is read (at-most-once)."""
 
     end: Offset
     ranges: list[EntryRange] | None = None
@@ -76,6 +77,7 @@ class CurrentBatch:
     is_counted: bool = False
     is_opened: bool = False
     is_cut: bool = False
+    is_acknowledged: bool = False
 
 
 class MicroBatchStream:
@@ -182,6 +184,8 @@ class MicroBatchStream:
                 batch = self._current = replace(batch, is_cut=is_cut, is_counted=True)
             ranges = self._ranges_after_a_restart(batch) if batch.ranges is None else batch.ranges
             batch = self._current = replace(batch, ranges=ranges)
+            if self._options.delivery == "at-most-once" and batch.is_new and not batch.is_acknowledged:
+                batch, ranges = self._acknowledged_first(batch, ranges)
         except GroupMissingError:
             self._ask(lambda server: self._require_groups(server, begin, end))
             raise
@@ -332,6 +336,27 @@ class MicroBatchStream:
             gone = [stream for stream, state in states.items() if state is None]
             is_cut, known = self._poison.attempt(server, begin, end, Remembered(), gone)
         return is_cut, replace(run, remembered=known)
+
+    def _acknowledged_first(
+        self, batch: CurrentBatch, ranges: list[EntryRange]
+    ) -> tuple[CurrentBatch, list[EntryRange]]:
+        """At most once: acknowledge a batch before its tasks read it. Its offset is logged: no run reads it again. The
+        two steps may be repeated, each for itself: what is acknowledged is not found as pending any more. Entries that
+        others have acknowledged or claimed meanwhile are lost."""
+        try:
+            found = self._ask(lambda server: self._acknowledging.with_ids(server, ranges))
+            for stream, taken in (per_stream(ranges) - per_stream(found)).items():
+                what = f"of a batch up to {batch.end[stream]} of group {self.member.group!r}"
+                self._losses.report(Finding(Kind.PENDING_TAKEN, stream, lost=taken, what=what))
+            batch = self._current = replace(batch, ranges=found)
+            self._ask(lambda server: self._acknowledging.before_it_is_read(server, batch.end))
+        except GroupMissingError:
+            if not self._losses.allowed:
+                raise
+            # Tasks count what they do not find, and the next trigger acknowledges the streams that are left.
+            return batch, ranges
+        batch = self._current = replace(batch, is_acknowledged=True)
+        return batch, found
 
     def _ranges_after_a_restart(self, batch: CurrentBatch) -> list[EntryRange]:
         """What a batch holds that an earlier run has made."""

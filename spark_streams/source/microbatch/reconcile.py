@@ -219,7 +219,6 @@ class Reconciler:
             run = replace(run, acknowledged=replace(run.acknowledged, bookmarks=bookmarks))
             run = self.with_marks(server, run, streams)
         marked = run.acknowledged.marks
-        given = {stream: marked.given(stream) for stream in streams}
         if not self._no_ack:  # before anything is acknowledged: that writes the marks that are gone
             run = self._explain(server, begin, replace(snapshot, marks=marked.of), run)
             keep(run)
@@ -241,12 +240,8 @@ class Reconciler:
             heads, found = self._now(server, streams, heads)
         if self._no_ack:
             refuse_handed(server, member, found)
-        else:
-            if not run.is_known:
-                delete_empty_consumers(server, member, found)
-            # At most once: entries that a crash has kept from being read are given up, and are no loss.
-            given_up = [s for s in streams if given[s] > begin[s] and found[s].last_delivered > begin[s]]
-            run = replace(run, account=run.account.forget(given_up))
+        elif not run.is_known:
+            delete_empty_consumers(server, member, found)
         return heads, found, replace(run, acknowledged=acknowledged, ahead=None)
 
     def _now(

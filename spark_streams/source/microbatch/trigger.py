@@ -83,8 +83,8 @@ class Trigger:
         end, ranges = self._end(state, contents, wish.token), contents.ranges
         if contents.claimed:
             ranges = self._contents.claimed_ranges(server, contents) + ranges
-        if self._is_at_most_once:
-            known, ranges = self._acknowledging.before_it_is_read(server, end, ranges, known)
+        if self._is_at_most_once and end.claimed:
+            known = self._acknowledging.hold_claimed(server, end, known)
         jobs: list[Job] = []
         if not known.covers(state.begin):
             known, jobs = self._acknowledging.begin(server, state.begin, known)

@@ -14,6 +14,7 @@ from spark_streams.source.stream_reader import StreamReader
 from spark_streams.spark.read_limits import ReadMaxRows
 from spark_streams.wire.connection import Connection
 from tests.remedies import carry_out
+from tests.sending import before_sending
 from tests.servers import Server
 from tests.source.driving import ALL, NEVER_AHEAD, add, begin, drain, pending_count, read, reader, stop_all
 
@@ -215,22 +216,78 @@ def test_a_group_that_is_set_forward_under_an_at_most_once_query_is_noticed(
 
 @pytest.mark.parametrize("then", [ONCE, {}], ids=["at-most-once", "at-least-once"])
 @pytest.mark.parametrize("moved", [False, True])
-def test_what_a_crash_of_an_at_most_once_query_has_given_up_is_no_loss(
-    server: Server, client: redis.Redis, moved: bool, then: dict[str, str]
+@pytest.mark.parametrize("mark", ["holds", "holds given=ID"])
+def test_what_an_at_most_once_query_has_acknowledged_and_no_offset_names_is_no_loss(
+    server: Server, client: redis.Redis, moved: bool, then: dict[str, str], mark: str
 ) -> None:
-    """It was acknowledged, and no checkpoint knows of it. What the group is set forward over after that is named."""
+    """Older versions were killed so; or the checkpoint has lost its last file. What the group is set forward over after
+    that is named."""
     ids = add(client, 60)
     one = reader(server, limits=NEVER_AHEAD, **ONCE)
     log = batches(one, 2)
-    one.latestOffset(log[2], TEN)  # killed here
+    one.partitions(log[2], one.latestOffset(log[2], TEN))  # killed here
+    assert pending_count(client) == 0
+    client.set("rstream:committed:{s}:g:spark", f"{log[2]['streams']['s']} {mark.replace('ID', ids[29])}")
     if moved:
         client.xgroup_setid("s", "g", ids[39])
         again = reader(server, limits=NEVER_AHEAD, **then)
-        with pytest.raises(DataLossError, match=rf"Entries above {ids[29]} were delivered to no consumer"):
+        with pytest.raises(DataLossError, match=rf"Entries above {ids[19]} were delivered to no consumer"):
             again.latestOffset(log[2], TEN)
     lenient = reader(server, limits=NEVER_AHEAD, **then, **(LENIENT if moved else {}))
     assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(40 if moved else 30, 60))
     assert pending_count(client) == 0
+
+
+def test_a_stream_that_was_made_anew_is_told_from_one_whose_group_is_gone_by_what_it_has_lost(
+    server: Server, client: redis.Redis
+) -> None:
+    """It has had more entries than the one before, and some of them are deleted: fewer than were read."""
+    add(client, 20)
+    log = batches(reader(server, limits=NEVER_AHEAD), 1)
+    client.delete("s")
+    time.sleep(0.002)
+    again = add(client, 25, first=100)
+    client.xdel("s", *again[4:6])
+    with pytest.raises(DataLossError, match="'s' at .* is missing.* Another stream was created"):
+        reader(server, limits=NEVER_AHEAD).latestOffset(log[1], TEN)
+    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    assert [n for batch in drain(lenient, None, log[1]) for n in batch] == [*range(100, 104), *range(106, 125)]
+    assert lost(lenient) == 10 + 2
+
+
+def test_what_is_deleted_is_counted_also_if_the_group_is_moved_again_while_it_is_set_to_the_checkpoint(
+    server: Server, client: redis.Redis
+) -> None:
+    ids = add(client, 40)
+    log = batches(reader(server, limits=NEVER_AHEAD, **ONCE), 2)
+    client.xgroup_setid("s", "g", ids[4])
+    lenient = reader(server, limits=NEVER_AHEAD, **ONCE, **LENIENT)
+
+    def move(connection: Connection, request: bytes) -> None:
+        client.xgroup_setid("s", "g", ids[9])
+
+    with before_sending(b"DEL", b"rstream:committed:{s}:g:spark", act=move, times=1) as met:
+        end = lenient.latestOffset(log[2], TEN)
+    assert met
+    assert read(lenient, log[2], end) == list(range(10, 20))
+    client.xdel("s", *ids[25:27])
+    assert [n for batch in drain(lenient, 10, end) for n in batch] == [*range(20, 25), *range(27, 40)]
+    assert lost(lenient) == 2
+
+
+@pytest.mark.parametrize("options", [{}, ONCE, {"noAck": "true"}], ids=str)
+def test_where_a_query_has_begun_is_not_taken_for_what_it_has_committed(
+    server: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    """It was killed before its first checkpoint, left one stream out, and reads it again."""
+    begins = {"startingOffsets": "5-5", **options}
+    begin(reader(server, streams="s,t", **begins))
+    add(client, 5)
+    one = reader(server, **begins)
+    end = one.latestOffset(one.initialOffset(), ALL)
+    assert read(one, one.initialOffset(), end) == list(range(5))
+    add(client, 5, "t", first=10)
+    assert drain(reader(server, streams="s,t", **begins), at=end) == [list(range(10, 15))]
 
 
 @pytest.mark.parametrize("running", [True, False])
@@ -245,16 +302,6 @@ def test_others_who_come_read_and_leave_between_two_triggers_are_no_loss(
     client.xgroup_delconsumer("s", "g", "other")
     found = drain(one if running else reader(server, limits=NEVER_AHEAD), None, log[2])
     assert [n for batch in found for n in batch] == list(range(27, 50))
-
-
-def test_what_an_older_version_has_given_up_at_most_once_is_no_loss(server: Server, client: redis.Redis) -> None:
-    """Its mark does not say which batch was acknowledged before it was read."""
-    add(client, 60)
-    one = reader(server, limits=NEVER_AHEAD, **ONCE)
-    log = batches(one, 2)
-    one.latestOffset(log[2], TEN)  # killed here
-    client.set("rstream:committed:{s}:g:spark", f"{log[2]['streams']['s']} holds")
-    assert [n for batch in drain(reader(server, limits=NEVER_AHEAD), 10, log[2]) for n in batch] == list(range(30, 60))
 
 
 def test_a_group_that_was_set_back_is_set_to_the_checkpoint_where_that_is_allowed(

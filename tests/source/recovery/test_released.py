@@ -211,6 +211,7 @@ def test_at_most_once_reads_them_once(server: Server, client: redis.Redis, ids: 
     one = reader(server, delivery="at-most-once")
     at = one.initialOffset()
     end = one.latestOffset(at, ALL)
+    assert one.partitions(at, end)
     assert pending_count(client) == 0
     assert sorted(read(one, at, end)) == list(range(10))
 
