@@ -279,7 +279,7 @@ def test_entries_that_were_handed_to_an_at_most_once_query_stay_until_its_tasks_
         assert client.xpending("out", "g")["pending"] == 0
         if trim.endswith("connection"):
             one.batches._run = (
-                one.batches._run.forgotten()
+                one.batches._run.unknown()
             )  # as a broken connection does: the commit is carried out again
         one.commit(end)
         sweep(server, trim, 302)

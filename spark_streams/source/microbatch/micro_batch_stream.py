@@ -251,7 +251,7 @@ class MicroBatchStream:
         """Run a step with what this run knows. It returns what is known then; if it raises anything, nothing is."""
 
         def attempt(server: Server) -> T:
-            run, self._run = self._run, self._run.forgotten()
+            run, self._run = self._run, self._run.unknown()
             result, self._run = step(server, run)
             return result
 
@@ -285,7 +285,7 @@ class MicroBatchStream:
 
     def _keep(self, run: RunState) -> None:
         """What is left of what a trigger knows by now, if the rest of it fails."""
-        self._run = run.forgotten()
+        self._run = run.unknown()
 
     def _settled(self, run: RunState) -> RunState:
         """What this run knows once all is finished that was begun beside the tasks."""
@@ -294,7 +294,7 @@ class MicroBatchStream:
             self.worker.wait()
         except StreamStateError:
             # A stream or group is gone: what follows says which, and whether that is allowed.
-            return run.forgotten()
+            return run.unknown()
         ahead = None if reserving is None else reserving.result()
         return replace(run, ahead=ahead) if isinstance(ahead, Ahead) and run.is_known else run
 
@@ -312,7 +312,7 @@ class MicroBatchStream:
     def _commit(self, server: Server, end: Offset, run: RunState) -> tuple[None, RunState]:
         run = self._settled(run)
         if run.ahead is not None:
-            run = run.forgotten()  # it stays pending, and is found as what a crash has left
+            run = run.unknown()  # it stays pending, and is found as what a crash has left
         if not run.is_known:  # what other clients handed over is told from the batch by the marks
             run = self._reconciler.with_marks(server, run, end.streams)
         counted = RowsRead(server, self.member, self._losses, {}).counted(end, {}, {})

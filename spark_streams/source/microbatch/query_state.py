@@ -42,37 +42,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run knows between two triggers. Each trigger replaces it; whatever goes wrong replaces it by what is left
-    of it when it is `forgotten`: then the server is asked, as after a restart.
-
-    heads: the streams at the last trigger; stands: where the groups must stand; acknowledged: what is; ahead: what was
-    reserved for the next batch; remembered: batches and pieces that killed the query; courses: what is planned of
-    streams that nobody delivers (noAck); admission: how much a trigger takes; turn: how many triggers there were;
-    account: how many entries the streams have had; moved: where the query goes on elsewhere than at its checkpoint;
-    passed: up to where it goes on without what nobody was given; others_have_pending: other consumers of the groups
-    have entries that are not acknowledged; older_at: the token of a checkpoint that older versions kept positions
-    beside.
-    """
+    """What a run knows between two triggers. Each trigger replaces it. Whatever goes wrong replaces it by `unknown()`:
+    then the next trigger asks the server, as after a restart."""
 
     is_known: bool = True
-    heads: Mapping[str, StreamState] = field(default_factory=dict)
-    stands: Mapping[str, StreamId] = field(default_factory=dict)
+    heads: Mapping[str, StreamState] = field(default_factory=dict)  # the streams at the last trigger
+    stands: Mapping[str, StreamId] = field(default_factory=dict)  # where the groups must be
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
-    ahead: Ahead | None = None
-    remembered: Remembered = field(default_factory=Remembered)
-    courses: Mapping[str, Course] = field(default_factory=dict)
-    admission: Admission = field(default_factory=Admission)
-    turn: int = 0
-    account: Account = field(default_factory=Account)
-    moved: Moves = field(default_factory=Moves)
-    passed: Mapping[str, StreamId] = field(default_factory=dict)
-    others_have_pending: bool = False
-    older_at: str | None = None
+    ahead: Ahead | None = None  # what was reserved for the next batch
+    remembered: Remembered = field(default_factory=Remembered)  # batches and pieces that killed the query
+    courses: Mapping[str, Course] = field(default_factory=dict)  # planned ends of the next batches (noAck)
+    admission: Admission = field(default_factory=Admission)  # how much a trigger takes
+    turn: int = 0  # number of triggers
+    account: Account = field(default_factory=Account)  # how many entries the streams have had
+    moved: Moves = field(default_factory=Moves)  # where the query goes on elsewhere than at its checkpoint
+    passed: Mapping[str, StreamId] = field(default_factory=dict)  # up to where it skips what nobody was given
+    others_have_pending: bool = False  # other consumers of the groups have pending entries
+    older_at: str | None = None  # token of a checkpoint that older versions kept positions beside
 
-    def forgotten(self) -> RunState:
-        """Nothing is known of the server any more, but what depends on no server: the batch that tasks of this run may
-        be reading is held until it is committed (at-most-once); and what was accepted and counted as lost is not lost
-        once more."""
+    def unknown(self) -> RunState:
+        """The run knows nothing of the server any more. It keeps what no server can tell: the batch that its tasks may
+        be reading is held until it is committed (at-most-once), and what was counted as lost is not counted again."""
         known = self.acknowledged
         kept = Acknowledged(marks=Marks(in_flight=known.marks.in_flight), covered=known.covered)
         return RunState(

@@ -94,7 +94,7 @@ class Reconciler:
         findings = self._diagnose(server, Snapshot(heads, groups, known.marks.of), begin, seen).findings
         if findings and not afresh and not self._no_ack:  # a bookmark has no pending entries
             # What the run knows of marks and pending entries may be of a server that came back from before.
-            fresh = self.with_marks(server, run.forgotten(), [*{*groups, *begin.positions}])
+            fresh = self.with_marks(server, run.unknown(), [*{*groups, *begin.positions}])
             return self.reconciled(server, begin, heads, groups, fresh)
         if findings:
             self._losses.report(*findings)
@@ -215,7 +215,7 @@ class Reconciler:
         member, marks = self._subscription.member, self._acknowledging.marks
         if run.is_known and not marks.are_there(server, run.acknowledged.marks):
             # The server came back from an older state, without our noticing.
-            bookmarks, run = run.acknowledged.bookmarks, run.forgotten()
+            bookmarks, run = run.acknowledged.bookmarks, run.unknown()
             run = replace(run, acknowledged=replace(run.acknowledged, bookmarks=bookmarks))
             run = self.with_marks(server, run, streams)
         marked = run.acknowledged.marks

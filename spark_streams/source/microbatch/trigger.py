@@ -75,7 +75,7 @@ class Trigger:
                 known, entries = self._acknowledging.now_counted(server, state.begin, known)
                 if state.above is None and entries < sum(group.ours for group in state.groups.values()):
                     # Others have handed us entries since the batch was made: an AvailableNow run would end here.
-                    return self.next(server, begin, most, contents.run.forgotten(), keep)
+                    return self.next(server, begin, most, contents.run.unknown(), keep)
             else:
                 self._acknowledging.idle(server, state.begin, known)
             losses = self._batch_of_losses(state, contents, wish.token)

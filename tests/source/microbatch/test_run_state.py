@@ -66,7 +66,7 @@ def test_whatever_goes_wrong_leaves_nothing_known(
     if isinstance(error, RuntimeError):
         with pytest.raises(RuntimeError):
             one.latestOffset(first, ALL)
-        assert known(one) == known(one).forgotten()
+        assert known(one) == known(one).unknown()
     second = one.latestOffset(first, ALL)
     assert [run.is_known for run in given] == [True, False]
     assert read(one, first, second) == list(range(10, 20))
@@ -124,7 +124,7 @@ def test_a_commit_by_a_run_that_knows_nothing_leaves_what_was_handed_over(
     at, end = end, one.latestOffset(end, ALL)
     found += read(one, at, end)
     client.xclaim("s", "g", "spark", 0, [entry for entry, _ in bobs])
-    monkeypatch.setattr(one.batches, "_run", known(one).forgotten())
+    monkeypatch.setattr(one.batches, "_run", known(one).unknown())
     one.commit(end)
     found += [n for batch in drain(one, at=end) for n in batch]
     assert sorted(found) == list(range(10))
