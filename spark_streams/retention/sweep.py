@@ -30,8 +30,8 @@ Words = tuple[str | bytes, ...]
 
 
 class Sweeper:
-    """Sweeps streams, over any connection to their server. exactly: as `delete` does; now: seconds that only go up.
-    Calls come one after the other."""
+    """Sweeps streams, over any connection to their server. exactly: as `delete` does; now: a monotonic clock, in
+    seconds. Calls come one after the other."""
 
     def __init__(self, exactly: bool, now: Callable[[], float]) -> None:
         self._exactly = exactly

@@ -79,7 +79,7 @@ class EntriesPartition(InputPartition):
 class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """format("rstream") for readStream. One object lives on the driver for the whole run of a query (FACTS S1).
 
-    now: seconds that only go up; batch: which micro-batch the code runs in."""
+    now: a monotonic clock, in seconds; batch: which micro-batch the code runs in."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class _Outage:
 
 
 class Outages:
-    """Those of each server, by its address as it is shown. For any thread. clock: seconds that only go up."""
+    """Those of each server, by its address as it is shown. For any thread. clock: a monotonic clock, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

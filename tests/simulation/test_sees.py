@@ -88,12 +88,12 @@ def sees_losses_that_are_none(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_what_a_crash_left(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(batch_contents, "_left_by_a_crash", lambda *given: {})
+    patch.setattr(batch_contents, "_reserved_not_logged", lambda *given: {})
 
 
 def does_not_hold_groups_against_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("spark_streams.source.group.diagnosis._One._above", lambda *given: None)
-    patch.setattr(Reconciler, "ask_what_is_left", _hardly_asks)
+    patch.setattr(Reconciler, "settle_and_reread", _hardly_asks)
 
 
 def _hardly_asks(

@@ -45,7 +45,7 @@ class _Known:
 
 
 class DeadLetters:
-    """Of all streams that hold some. now: seconds that only go up."""
+    """Of all streams that hold some. now: a monotonic clock, in seconds."""
 
     def __init__(
         self,

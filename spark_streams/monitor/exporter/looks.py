@@ -23,7 +23,7 @@ class Looks:
 
     every: seconds that a look serves; most_seconds: that it may take; tell: is given a line for each thing that is not
     well, when it begins, and for the server that answers again; letter_seconds: that dead letters are read for in a
-    look; now: seconds that only go up.
+    look; now: a monotonic clock, in seconds.
     """
 
     def __init__(

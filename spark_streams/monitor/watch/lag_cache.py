@@ -21,7 +21,7 @@ Key = tuple[str, str]  # stream, group
 
 
 class Standings:
-    """One connection to the server, made again when it breaks. now: seconds that only go up."""
+    """One connection to the server, made again when it breaks. now: a monotonic clock, in seconds."""
 
     def __init__(self, address: Address, now: Callable[[], float] = time.monotonic) -> None:
         self._kept = KeptConnection(

@@ -39,7 +39,7 @@ _log = logging.getLogger("spark_streams.source")
 
 
 class Subscription:
-    """Those of the options, or those that match the pattern. now: seconds that only go up; terms: of its
+    """Those of the options, or those that match the pattern. now: a monotonic clock, in seconds; terms: of its
     lease."""
 
     def __init__(self, options: SourceOptions, now: Callable[[], float], limits: Limits) -> None:

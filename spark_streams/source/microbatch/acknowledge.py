@@ -1,11 +1,18 @@
-"""What becomes of a batch once it is in the commit log: notes are taken, entries acknowledged, claims closed; then
-entries leave their stream (remove), where they are to.
+"""What is done with a batch once it is in Spark's commit log: take the notes of its tasks, acknowledge its entries,
+close its claims, and remove entries that leave their stream (remove.py).
 
-Elsewhere entries are acknowledged before they are read (micro_batch_stream: at-most-once), because they are delivered
-again (query_state), or with their dead letter (recovery.dead_entries). XACK itself is in source.pending_list.
+    delivery         when entries are acknowledged                              by
+    at-least-once    with the trigger after their commit, while tasks read      begin
+                     at once if there is nothing to read, or nothing is known   now
+    at-most-once     in `plan`: the offset is logged, no task has read          before_it_is_read
+    noAck            not at all: the group is set to what is committed          begin, now
 
-Acknowledged is what is pending for our consumer between the last mark (commit_marks) and the batch's end: what
-somebody hands to our consumer below that was read by no batch (source.recovery.handed_entries)."""
+Elsewhere entries are acknowledged because they will be delivered again (reconcile.py), or together with their dead
+letter (recovery/dead_entries.py). XACK itself is in pending_list.py.
+
+Only what is pending for our consumer between its commit mark and the end of the batch is acknowledged. No batch has
+read what another client hands to our consumer below the mark (recovery/handed_entries.py).
+"""
 
 from __future__ import annotations
 
@@ -50,8 +57,9 @@ class Acknowledged:
     removes: bool = False
     knows_fields: bool = False
 
-    def covers(self, offset: Offset) -> bool:
-        """Whether this offset has been acknowledged, or is being; streams that vanished under it do not count."""
+    def includes(self, offset: Offset) -> bool:
+        """Whether the batch that ends at this offset is acknowledged, or is being. The offset may lack streams that
+        have vanished since."""
         return self.up_to is not None and offset.covers(self.up_to)
 
     def pending(self, up_to: Offset) -> list[PendingRange]:
@@ -138,7 +146,8 @@ class Acknowledging:
     def _steps(
         self, server: Server, up_to: Offset, known: Acknowledged
     ) -> tuple[Acknowledged, Callable[[Server], int], list[Job]]:
-        """What is acknowledged then; the XACK of our own entries, and what follows it."""
+        """Take notes, close claims and set bookmarks. Return what is acknowledged once the two others are done: the
+        XACK of our own entries, and the jobs that follow it."""
         if self._options.no_ack:  # before notes are taken: of some batches they tell how many entries were read
             known = replace(known, bookmarks=set_bookmarks(server, self._member, up_to, known.bookmarks))
         self.take_notes(server, up_to, known)
@@ -146,7 +155,8 @@ class Acknowledging:
             acknowledge(server, self._member, claimed_ranges(up_to.claimed), self._limits)
             delete_claim_consumers(server, self._member, up_to.claimed)
         is_listed = not (up_to.no_ack and self._options.no_ack)
-        ranges, (removes, due) = known.pending(up_to) if is_listed else [], self._due(up_to, known)
+        ranges = known.pending(up_to) if is_listed else []
+        removes, due = self._due(up_to, known)
         if up_to.token:
             marks = self.marks.committed(known.marks, up_to.positions, up_to.token)
         else:
@@ -169,7 +179,8 @@ class Acknowledging:
             self._removing.sweep(server, up_to, self._removing.due_later())
 
     def hold(self, server: Server, streams: Sequence[str], known: Acknowledged) -> Acknowledged:
-        """Streams that the checkpoint does not name, before any of their entries are reserved (CommitMarks.held)."""
+        """at-most-once: write the marks of streams that the checkpoint does not name, before any of their entries are
+        reserved: nobody may trim what is acknowledged and not read yet (CommitMarks.held)."""
         marks = self.marks.held(known.marks, streams)
         self.marks.write(server, known.marks, marks)
         return replace(known, marks=marks)
@@ -212,7 +223,7 @@ class Acknowledging:
 
     def take_notes(self, server: Server, up_to: Offset, known: Acknowledged) -> None:
         """What the tasks of the batch that ends here have noted: dead letters, losses, bad values."""
-        if known.covers(up_to):
+        if known.includes(up_to):
             return
         is_first, read = known.up_to is None, up_to.taken_from
         # An earlier run may have had other options.

@@ -1,10 +1,12 @@
 """What the next batch holds.
 
-It is chosen from these sources, in this order. Each is asked only if the trigger has found that it has something:
+It is chosen from these sources, in this order. Sources 1 to 3 are asked only if the trigger has found that they may
+have entries:
 
 1. a piece of a batch that killed its query: a batch of its own (recovery.poison_batch)
 2. entries that are claimed: left by dead consumers, released, handed over by others (recovery.claim)
-3. what was reserved ahead (prefetch), or what a crash left pending: then nothing new
+3. what was reserved and is in no offset yet: ahead by this run (prefetch), or by an attempt that was interrupted (a
+   crash, a broken connection); in the second case the batch takes nothing new
 4. new entries, and those that have come back for another try: they stand in streams like any other
 5. if there is nothing else, a piece that waits
 """
@@ -38,14 +40,13 @@ from spark_streams.wire.server import Server
 
 @dataclass(frozen=True)
 class BatchContents:
-    """claimed: per stream, the consumers that hold entries of the batch (claims, or one piece); ranges: what is pending
-    for our own consumer; new: those of the ranges that this trigger has reserved, None where a piece or what a crash
-    left comes first. run: what the run knows then."""
+    """What is chosen so far."""
 
-    claimed: Mapping[str, Sequence[Claimed]]
-    ranges: list[EntryRange] = field(default_factory=list)
-    new: list[EntryRange] | None = None
-    run: RunState = field(default_factory=RunState)
+    claimed: Mapping[str, Sequence[Claimed]]  # per stream, the consumers that hold its entries: claims, or one piece
+    ranges: list[EntryRange] = field(default_factory=list)  # what is pending for our own consumer
+    new: list[EntryRange] = field(default_factory=list)  # those of `ranges` that this trigger has reserved
+    is_closed: bool = False  # the batch takes nothing more
+    run: RunState = field(default_factory=RunState)  # what the run knows now
 
     def __bool__(self) -> bool:
         return bool(self.claimed or self.ranges)
@@ -54,7 +55,7 @@ class BatchContents:
 @dataclass(frozen=True)
 class Wish:
     """token: names the batch; room: what it may still hold; turn: counts triggers, and decides who comes first where
-    not all streams have room; now: seconds that only go up."""
+    not all streams have room; now: a monotonic clock, in seconds."""
 
     token: str
     room: Room
@@ -67,7 +68,7 @@ class Source(Protocol):
 
     def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
         """The batch with what there is room for, and the room that is left. found: what the sources before this one
-        have given. If the batch takes nothing after this, `new` is None.
+        have given. If the batch takes nothing after this, it `is_closed`.
 
         Raises DataLossError where entries are gone and that is not allowed, ServerError and kin.
         """
@@ -84,7 +85,7 @@ class Pieces:
         state, run = self.state, found.run
         piece, remembered = self.poison.next_piece(server, state.groups, state.logged, run.remembered)
         found = replace(found, run=replace(run, remembered=remembered))
-        return replace(found, claimed=piece, new=None) if piece else found, wish.room
+        return replace(found, claimed=piece, is_closed=True) if piece else found, wish.room
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Others:
     consumer: str
 
     def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
-        # Released entries have no room beside what was reserved ahead; the next trigger has none, and takes them.
+        # If entries were reserved ahead, released ones wait: the next trigger has nothing reserved, and takes them.
         state, released = self.state, self.state.run.ahead is None
         to = claim_consumer(self.consumer, wish.token)
         claimed, room = self.claims.take(server, state.groups, state.begin, to, wish.room, released)
@@ -115,8 +116,9 @@ class ReservedAhead:
 
 
 @dataclass(frozen=True)
-class LeftByACrash:
-    """Entries that a crashed run reserved and did not log. left: how many, per stream; begin: what is acknowledged."""
+class ReservedNotLogged:
+    """Entries that are pending for us and in no offset: a run was killed, or a connection broke, between reserving and
+    logging them. left: how many, per stream; begin: what is acknowledged."""
 
     how: Reserving
     left: Mapping[str, int]
@@ -124,7 +126,7 @@ class LeftByACrash:
 
     def take(self, server: Server, found: BatchContents, wish: Wish) -> tuple[BatchContents, Room]:
         if wish.room.is_full:
-            return replace(found, new=None), wish.room
+            return replace(found, is_closed=True), wish.room
         how = self.how
 
         def take(allowed: Mapping[str, int], after: Mapping[str, StreamId]) -> list[EntryRange]:
@@ -135,7 +137,7 @@ class LeftByACrash:
         after = {stream: self.begin[stream] for stream in self.left}
         ranges, room = take_in_parts(server, wish.room, self.left, after, wish.turn, take, how.limits)
         # Nothing is there any more if others have claimed it since.
-        return (replace(found, ranges=ranges, new=None), room) if ranges else (found, wish.room)
+        return (replace(found, ranges=ranges, is_closed=True), room) if ranges else (found, wish.room)
 
 
 @dataclass(frozen=True)
@@ -205,11 +207,11 @@ class ContentsChooser:
 
     def choose(self, server: Server, state: QueryState, wish: Wish) -> BatchContents:
         """What there is room for; empty where there is nothing to read. Raises as the sources do."""
-        found = BatchContents({}, [], [], state.run)
+        found = BatchContents({}, run=state.run)
         for source in self._present(state):
             found, room = source.take(server, found, wish)
             wish = replace(wish, room=room)
-            if found.new is None:
+            if found.is_closed:
                 return found
         found, _ = self._new(state, found.run).take(server, found, wish)
         known = found.run.remembered
@@ -225,8 +227,8 @@ class ContentsChooser:
             found.append(Others(self._claims, state, self._member.consumer))
         if state.run.ahead is not None:
             found.append(ReservedAhead(state.run.ahead))
-        elif left := _left_by_a_crash(state):
-            found.append(LeftByACrash(self._how(state), left, state.begin))
+        elif left := _reserved_not_logged(state):
+            found.append(ReservedNotLogged(self._how(state), left, state.begin))
         return found
 
     def _new(self, state: QueryState, run: RunState) -> New:
@@ -249,7 +251,7 @@ class ContentsChooser:
         options, how = self._options, self._how(state)
         if options.no_ack or options.delivery == "at-most-once" or options.claim_idle is not None:
             return None
-        if contents.new is None or contents.claimed:
+        if contents.is_closed or contents.claimed:
             return None
         if state.has_others:
             return None
@@ -260,7 +262,7 @@ class ContentsChooser:
         return Prefetch(how, list(state.groups), wish.room, wish.turn, state.heads)
 
 
-def _left_by_a_crash(state: QueryState) -> dict[str, int]:
+def _reserved_not_logged(state: QueryState) -> dict[str, int]:
     """How many entries are pending for us above what is acknowledged."""
     known = state.unacknowledged
     return {s: group.ours for s, group in state.groups.items() if group.ours > known.get(s, 0)}

@@ -24,7 +24,7 @@ _log = logging.getLogger("spark_streams.source")
 
 
 class Idle:
-    """The idle times of one query. now: seconds that only go up; sleep: waits that many seconds."""
+    """The idle times of one query. now: a monotonic clock, in seconds; sleep: waits that many seconds."""
 
     def __init__(
         self,

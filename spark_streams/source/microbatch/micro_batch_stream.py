@@ -81,7 +81,7 @@ class CurrentBatch:
 
 
 class MicroBatchStream:
-    """One query's batches. Calls come from one thread. now: seconds that only go up; worker: what runs beside the
+    """One query's batches. Calls come from one thread. now: a monotonic clock, in seconds; worker: what runs beside the
     tasks; first_at_once: the first trigger waits for no minEntriesPerTrigger."""
 
     def __init__(
@@ -154,7 +154,7 @@ class MicroBatchStream:
         if was_idle and self._idle.lasts(begin) and not self._ask(self._subscription.has_changed):
             self._is_idle = True
             return None
-        has_settled = self._run.acknowledged.covers(begin)
+        has_settled = self._run.acknowledged.includes(begin)
         batch = self._again_where_something_vanishes(lambda server, run: self._triggered(server, begin, most, run))
         if batch is None:
             if not was_idle:
@@ -207,7 +207,7 @@ class MicroBatchStream:
             self._idle.batch_ran()
         # A stream that was made anew may have lower IDs: they are not of this batch.
         end = self._run.as_moved(end)
-        if self._run.acknowledged.covers(end):
+        if self._run.acknowledged.includes(end):
             return
         try:
             self._step(lambda server, run: self._commit(server, end, run))
@@ -248,7 +248,11 @@ class MicroBatchStream:
     # -- how it is answered --------------------------------------------------------------------------------------
 
     def _step(self, step: Callable[[Server, RunState], tuple[T, RunState]]) -> T:
-        """Run a step with what this run knows. It returns what is known then; if it raises anything, nothing is."""
+        """Run a step with what this run knows. The step returns what is known after it.
+
+        After a broken connection, Session.run waits for the server and runs the step again. Each attempt begins by
+        making the run state unknown, so a step that fails leaves it unknown: the next attempt asks the server.
+        """
 
         def attempt(server: Server) -> T:
             run, self._run = self._run, self._run.unknown()
@@ -262,7 +266,8 @@ class MicroBatchStream:
         return self._step(lambda server, run: (question(server), run))
 
     def _again_where_something_vanishes(self, step: Callable[[Server, RunState], tuple[T, RunState]]) -> T:
-        """Where that is allowed: another try says what is lost with it."""
+        """Run a step again if a stream or group vanishes under it and losses are allowed: the next attempt counts what
+        is lost with it."""
         for _ in range(_TRIES - 1):
             try:
                 return self._step(step)
@@ -275,7 +280,7 @@ class MicroBatchStream:
         self, server: Server, begin: Offset, most: int | None, run: RunState
     ) -> tuple[CurrentBatch | None, RunState]:
         """Run a trigger, and begin what is done beside the tasks."""
-        found = self._trigger.next(server, begin, most, self._settled(run), self._keep)
+        found = self._trigger.next(server, begin, most, self._settled(run), self._save)
         for job in found.jobs:
             self.worker.submit(job)
         if found.ahead is not None:
@@ -283,8 +288,8 @@ class MicroBatchStream:
         self._heads = found.run.heads
         return None if found.end is None else CurrentBatch(found.end, found.ranges, is_new=True), found.run
 
-    def _keep(self, run: RunState) -> None:
-        """What is left of what a trigger knows by now, if the rest of it fails."""
+    def _save(self, run: RunState) -> None:
+        """Keep what must outlive a failure of the rest of the trigger (RunState.unknown)."""
         self._run = run.unknown()
 
     def _settled(self, run: RunState) -> RunState:
@@ -312,7 +317,7 @@ class MicroBatchStream:
     def _commit(self, server: Server, end: Offset, run: RunState) -> tuple[None, RunState]:
         run = self._settled(run)
         if run.ahead is not None:
-            run = run.unknown()  # it stays pending, and is found as what a crash has left
+            run = run.unknown()  # what was reserved ahead stays pending, and the next trigger finds it
         if not run.is_known:  # what other clients handed over is told from the batch by the marks
             run = self._reconciler.with_marks(server, run, end.streams)
         counted = RowsRead(server, self.member, self._losses, {}).counted(end, {}, {})

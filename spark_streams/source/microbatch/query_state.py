@@ -1,8 +1,10 @@
-"""What a trigger begins with: the groups as they are, once they agree with the checkpoint and with what this run knows.
+"""What a trigger begins with: the streams and groups as they are, once they agree with the checkpoint and with what
+this run knows.
 
-A trigger that follows another one of the same run knows what is pending: the batch whose acknowledging is under way,
-and what was reserved ahead. Where a group shows anything else, or where nothing is known (a first trigger, a connection
-that broke), what the checkpoint has is acknowledged first, and the server is asked what is left.
+A trigger that follows another one of the same run knows what is pending: the batch up to `begin`, which is committed
+and not acknowledged yet, and what was reserved ahead. If a group shows anything else, or if nothing is known (a first
+trigger, a connection that broke), the reconciler acknowledges what the checkpoint has, and asks the server what is
+left.
 """
 
 from __future__ import annotations
@@ -122,7 +124,8 @@ class QueryState:
 
 
 class Observer:
-    """Looks at the query when a trigger begins; if its groups do not stand where they must, the reconciler helps."""
+    """Brings the query to where a trigger can begin. A healthy query is only looked at; otherwise, and with noAck, the
+    reconciler repairs groups and acknowledges."""
 
     def __init__(
         self,
@@ -139,8 +142,8 @@ class Observer:
         self._losses = losses
         self._acknowledging = acknowledging
 
-    def state_at(self, server: Server, begin: Offset, run: RunState, keep: Callable[[RunState], None]) -> QueryState:
-        """The query at a trigger that begins with this checkpoint. run: what is known of it; keep: see Trigger.next.
+    def state_at(self, server: Server, begin: Offset, run: RunState, save: Callable[[RunState], None]) -> QueryState:
+        """The query at a trigger that begins with this checkpoint. run: what is known of it; save: see Trigger.next.
         Raises StreamStateError and ServerError, each with what to do."""
         look = run.admission.until is None
         streams = self._subscription.of(server, begin, look, at_once=not run.is_known)
@@ -151,7 +154,7 @@ class Observer:
         groups = self._agreeing(begin, heads, found, run)
         if groups is None:
             begin, heads, groups, run = self._reconciler.reconciled(server, begin, heads, found, run)
-            keep(run)
+            save(run)
         if begin.positions != logged.positions:
             self._acknowledging.take_notes(server, logged, run.acknowledged)  # of streams that are gone, too
         # What the batch before this one left pending is known, so acknowledging it can wait until tasks run.
@@ -161,7 +164,7 @@ class Observer:
             run = replace(run, acknowledged=replace(run.acknowledged, bookmarks=bookmarks_of(groups)))
         above: dict[str, int] | None = None
         if not is_as_left:
-            heads, groups, run = self._reconciler.ask_what_is_left(server, begin, Snapshot(heads, groups), run, keep)
+            heads, groups, run = self._reconciler.settle_and_reread(server, begin, Snapshot(heads, groups), run, save)
             unacknowledged = {}
             above = {} if self._no_ack else {stream: state.ours for stream, state in groups.items()}
         elif run.ahead is not None:
@@ -207,7 +210,7 @@ class Observer:
 
     def _unacknowledged(self, begin: Offset, run: RunState) -> dict[str, int]:
         """Entries of the batch up to `begin` that are pending still, as far as that is known."""
-        if not run.is_known or self._no_ack or self._is_at_most_once or run.acknowledged.covers(begin):
+        if not run.is_known or self._no_ack or self._is_at_most_once or run.acknowledged.includes(begin):
             return {}
         return {stream: share.count for stream, share in begin.shares.items()}
 

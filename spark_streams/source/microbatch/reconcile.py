@@ -93,7 +93,7 @@ class Reconciler:
         seen = run.seen_by(self._member, self._subscription.by_pattern, bookmarks)
         findings = self._diagnose(server, Snapshot(heads, groups, known.marks.of), begin, seen).findings
         if findings and not afresh and not self._no_ack:  # a bookmark has no pending entries
-            # What the run knows of marks and pending entries may be of a server that came back from before.
+            # What the run knows of marks and pending entries may be older than the server: once more, knowing nothing.
             fresh = self.with_marks(server, run.unknown(), [*{*groups, *begin.positions}])
             return self.reconciled(server, begin, heads, groups, fresh)
         if findings:
@@ -200,16 +200,16 @@ class Reconciler:
         marks = self._acknowledging.marks.read(server, run.acknowledged.marks, streams)
         return replace(run, acknowledged=replace(run.acknowledged, marks=marks))
 
-    def ask_what_is_left(
+    def settle_and_reread(
         self,
         server: Server,
         begin: Offset,
         snapshot: Snapshot,
         run: RunState,
-        keep: Callable[[RunState], None],
+        save: Callable[[RunState], None],
     ) -> tuple[Mapping[str, StreamState], dict[str, GroupState], RunState]:
-        """The streams and groups as they are, when what the checkpoint has is acknowledged and what others have done to
-        our entries is known; and what the run knows then. Raises DataLossError where entries were passed over and that
+        """Acknowledge what the checkpoint has, take what others have handed to us, and read streams and groups again:
+        these, and what the run knows then. Raises DataLossError where entries were passed over and that
         is not allowed."""
         heads, streams = snapshot.heads, list(snapshot.groups)
         member, marks = self._subscription.member, self._acknowledging.marks
@@ -221,7 +221,7 @@ class Reconciler:
         marked = run.acknowledged.marks
         if not self._no_ack:  # before anything is acknowledged: that writes the marks that are gone
             run = self._explain(server, begin, replace(snapshot, marks=marked.of), run)
-            keep(run)
+            save(run)
         acknowledged = self._acknowledging.now(server, begin, run.acknowledged)
         heads, found = self._now(server, streams, heads)
         # What is pending above a group that was set back will be delivered again: it must not be pending twice.

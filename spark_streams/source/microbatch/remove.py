@@ -26,7 +26,7 @@ from spark_streams.wire.server import Server
 
 
 class Removing:
-    """The removing of one query. retries: what it knows of its returned streams; now: seconds that only go up."""
+    """The removing of one query. retries: what it knows of its returned streams; now: a monotonic clock, in seconds."""
 
     def __init__(self, options: SourceOptions, retries: Retries, now: Callable[[], float], limits: Limits) -> None:
         on_commit = options.on_commit

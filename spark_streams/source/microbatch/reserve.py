@@ -1,8 +1,10 @@
-"""Reserving a batch: the group delivers entries to our consumer, and no entry comes to the driver (FACTS R1–R4).
+"""Reserving a batch: the group delivers entries to our consumer, and their data does not come to the driver
+(docs/facts.md, R1–R4).
 
-A step is three commands: XREADGROUP with its reply suppressed, then XINFO GROUPS and XINFO CONSUMERS, which say where
-the group stands now and how many entries are ours. Steps of all streams travel in one round trip; the ids where steps
-end are the only thing the driver keeps.
+A step is four commands: CLIENT REPLY SKIP and XREADGROUP, whose reply is suppressed, then XINFO GROUPS and XINFO
+CONSUMERS, which say where the group is now and how many entries are ours. Steps of all streams travel in one round
+trip. The driver keeps only the ids where steps end. If XREADGROUP fails, the two others show nothing new: the driver
+then reads one entry with its reply, to get the error.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ def reserve(
             one.delivered(_range(one.stream, one.before, after), after)
         for one in left:
             if one.is_finished and one.got_nothing:
-                one.delivered(*_ask_aloud(server, member, one.stream, one.before))
+                one.delivered(*_read_one_with_reply(server, member, one.stream, one.before))
         left = [one for one in left if not one.is_finished]
     return Reserved(
         [entries for one in reserving for entries in one.ranges], {one.stream: one.now for one in reserving}
@@ -134,8 +136,9 @@ class _Reserving:
     def delivered(self, entries: EntryRange, after: GroupState) -> None:
         """What a step has delivered, and the group after it.
 
-        A step without entries may have delivered as many as others claimed from us meanwhile. The next range begins
-        before it then, or, where there is none, it is found pending above the batch.
+        If other clients claimed as many entries from us as the step delivered, it seems to have delivered none. The
+        next range then includes their ids. If there is no next range, the next trigger finds them pending above the
+        batch.
         """
         self.now = after
         self.left -= entries.count
@@ -179,7 +182,9 @@ def _step(member: Membership, stream: str, count: int) -> bytes:
     )
 
 
-def _ask_aloud(server: Server, member: Membership, stream: str, before: GroupState) -> tuple[EntryRange, GroupState]:
+def _read_one_with_reply(
+    server: Server, member: Membership, stream: str, before: GroupState
+) -> tuple[EntryRange, GroupState]:
     """Nothing was delivered although there is more: read one entry with its reply, so that an error is heard.
 
     Raises ServerReplyError and kin. No entry and no error: what is left of the stream was deleted, or others read it.

@@ -1,5 +1,18 @@
-"""One trigger: look at the query, choose what the batch holds, make the batch and its offset; then the batch before it
-is acknowledged and, where much is left, the next one reserved, both beside the tasks."""
+"""One trigger: look at the query, choose what the batch holds, make the batch and its offset.
+
+A healthy trigger (`latestOffset`) of a query with a pending list, and the commands that it sends:
+
+1. It waits for the background worker: the XACK of the batch before the last, and what was reserved ahead.
+2. It looks at streams and groups in one round trip: for each stream XLEN (XINFO STREAM if the stream is new or has
+   changed), XINFO GROUPS, XINFO CONSUMERS. It compares them with the checkpoint, without asking the server.
+3. It chooses what the batch holds: what was reserved ahead, then new entries. It reserves these with CLIENT REPLY SKIP,
+   XREADGROUP … >, XINFO GROUPS, XINFO CONSUMERS (reserve.py).
+4. It takes the notes of the tasks of the batch up to `begin`, which is in Spark's commit log, and closes its claims.
+5. It returns the end of the batch. The background worker does the rest while tasks read: XACK of the batch up to
+   `begin`, its commit marks, the entries that leave their streams; and, if much is left, reserving the next batch.
+
+If there is nothing to read, step 5 is done at once. If anything is not as this run has left it, see query_state.py.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +48,7 @@ class Triggered:
 
 
 class Trigger:
-    """The triggers of one query, one after the other. now: seconds that only go up."""
+    """The triggers of one query, one after the other. now: a monotonic clock, in seconds."""
 
     def __init__(
         self,
@@ -55,27 +68,28 @@ class Trigger:
         self._now = now
 
     def next(
-        self, server: Server, begin: Offset, most: int | None, run: RunState, keep: Callable[[RunState], None]
+        self, server: Server, begin: Offset, most: int | None, run: RunState, save: Callable[[RunState], None]
     ) -> Triggered:
         """The next batch, of at most `most` entries. If there is nothing to read, `begin` is acknowledged before this
-        returns. begin: it is in Spark's commit log (docs/facts.md, S4); run: what is known; keep: called with it when
-        losses were counted or the query goes on elsewhere, for the case that the rest of the trigger fails.
+        returns. begin: it is in Spark's commit log (docs/facts.md, S4); run: what is known; save: keeps what
+        must outlive a failure of the rest of the trigger, such as losses that were counted.
 
         A batch of no entries is made if losses were counted that the checkpoint does not have yet."""
-        state = self._observer.state_at(server, begin, run, keep)
-        keep(state.run)
+        state = self._observer.state_at(server, begin, run, save)
+        save(state.run)
         known = state.run.acknowledged
         if self._is_at_most_once:
             known = self._acknowledging.hold(server, [s for s in state.groups if s not in begin.positions], known)
         wish = Wish(secrets.token_hex(6), self._room.at_most(most), run.turn + 1, self._now())
         contents = self._contents.choose(server, state, wish)
-        keep(contents.run)
+        save(contents.run)
         if not contents:
-            if not known.covers(state.begin):
+            if not known.includes(state.begin):
                 known, entries = self._acknowledging.now_counted(server, state.begin, known)
                 if state.above is None and entries < sum(group.ours for group in state.groups.values()):
-                    # Others have handed us entries since the batch was made: an AvailableNow run would end here.
-                    return self.next(server, begin, most, contents.run.unknown(), keep)
+                    # Other clients have handed us entries since the batch was made. Look once more, at the server:
+                    # otherwise an AvailableNow run would end with these pending.
+                    return self.next(server, begin, most, contents.run.unknown(), save)
             else:
                 self._acknowledging.idle(server, state.begin, known)
             losses = self._batch_of_losses(state, contents, wish.token)
@@ -86,7 +100,7 @@ class Trigger:
         if self._is_at_most_once and end.claimed:
             known = self._acknowledging.hold_claimed(server, end, known)
         jobs: list[Job] = []
-        if not known.covers(state.begin):
+        if not known.includes(state.begin):
             known, jobs = self._acknowledging.begin(server, state.begin, known)
         ahead = self._contents.ahead(state, contents, replace(wish, turn=wish.turn + 1))
         if self._losses.unlogged:  # also what was found missing since the batch was chosen
@@ -98,13 +112,13 @@ class Trigger:
         return self._options.delivery == "at-most-once"
 
     def _batch_of_losses(self, state: QueryState, contents: BatchContents, token: str) -> Offset | None:
-        """The end of a batch of no entries, if the checkpoint is to remember what was passed over
-        (failOnDataLoss=false): without it each start of the query would find the same losses. The trigger after it has
-        none: it makes no other one."""
+        """The end of a batch of no entries, if the checkpoint is to remember losses (failOnDataLoss=false): otherwise
+        each start of the query would find them again. The next trigger finds no loss, so it makes no such batch."""
         begin = contents.run.past_what_was_passed_over(state.begin, state.groups, state.unacknowledged)
-        if not self._losses.unlogged and (begin.positions == state.logged.positions or not self._losses.allowed):
+        has_moved = self._losses.allowed and begin.positions != state.logged.positions
+        if not (self._losses.unlogged or has_moved):
             return None
-        nothing = BatchContents({}, run=contents.run)
+        nothing = BatchContents({}, is_closed=True, run=contents.run)
         return self._end(replace(state, begin=begin), nothing, token).with_lost(self._losses.logged())
 
     def _end(self, state: QueryState, contents: BatchContents, token: str) -> Offset:
@@ -119,7 +133,7 @@ class Trigger:
             contents.run,
             is_known=True,
             heads=state.heads,
-            stands=stands | {entries.stream: entries.last for entries in contents.new or ()},
+            stands=stands | {entries.stream: entries.last for entries in contents.new},
             acknowledged=known,
             ahead=None,
             admission=contents.run.admission.looked(bool(contents)),
@@ -130,9 +144,9 @@ class Trigger:
 
 
 def _remaining(above: Mapping[str, int] | None, contents: BatchContents) -> Mapping[str, int]:
-    """How many entries are reserved above the checkpoint that the batch does not take: what a crash has left. Where new
-    entries were reserved, nothing is left. above: see QueryState."""
-    return Counter(above) - per_stream(contents.ranges) if contents.new is None and above else {}
+    """How many entries are reserved above the checkpoint that the batch does not take: an earlier run has left them. If
+    new entries were reserved, nothing is left. above: see QueryState."""
+    return Counter(above) - per_stream(contents.ranges) if contents.is_closed and above else {}
 
 
 def end_of_batch(
