@@ -137,7 +137,7 @@ class LossesOfEntries:
         lagging.cut_off("s")
         end, _ = batch(one, start)
         lagging.promote()
-        with pytest.raises(StreamStateError, match="consumer 'bob' reads from it, too") as error:
+        with pytest.raises(StreamStateError, match="Consumer 'bob' reads from the group, too") as error:
             one.latestOffset(end, ALL)
         position = end["streams"]["s"]
         assert f"({seek_command('s', 'g', position)})" in str(error.value)
