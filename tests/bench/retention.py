@@ -59,8 +59,9 @@ class Reading:
         return StreamReader(self._options, Columns(_SCHEMA, True, "FAILFAST", ""), limits=_LIMITS)
 
     def begin(self) -> None:
-        """Make the group: one that is made later gets what is left."""
+        """Make the group, with a first trigger: one that is made later gets what is left."""
         self._at = self._one.initialOffset()
+        self._drain()
 
     def visit(self, dies_before: bytes | None = None) -> None:
         """Read all there is; once the process dies on the way, and another one goes on from the checkpoint."""
