@@ -5,8 +5,10 @@
 5-0 noAck                      noAck: batches up to 5-0 are committed, and nothing is ever pending
 5-0 holds                      at-most-once: entries above 5-0 must not be trimmed
 5-0 holds noAck                noAck of older versions, whose group stands above what is read: the same
-5-0 holds above=2-0 given=9-0  the same; the next batch ends at 9-0 and is acknowledged before its tasks read it;
-                               it also holds entries above 2-0 that were handed to the query
+5-0 holds above=2-0            the same; it also holds entries above 2-0 that were handed to the query
+
+Earlier versions wrote `given=9-0` after `holds`: the end of a batch that was acknowledged before it was read. This
+version accepts it, and does not need it.
 """
 
 from __future__ import annotations
@@ -22,13 +24,11 @@ _BEGUN, _HOLDS, _NO_ACK, _ABOVE, _GIVEN = "begun", "holds", "noAck", "above=", "
 @dataclass(frozen=True)
 class Mark:
     """up_to: all entries up to this one are committed. held_above: entries above this one are needed, whatever the
-    group says; None: the group's position and pending list say what is needed. given: last entry of the batch in
-    flight, if that was acknowledged before it was read. no_ack: the query reads without a pending list. begun: it has
-    committed nothing, and begins above `up_to`."""
+    group says; None: the group's position and pending list say what is needed. no_ack: the query reads without a
+    pending list. begun: it has committed nothing, and begins above `up_to`."""
 
     up_to: StreamId
     held_above: StreamId | None = None
-    given: StreamId | None = None
     no_ack: bool = False
     begun: bool = False
 
@@ -45,26 +45,25 @@ class Mark:
                 return cls(up_to, begun=begun)
             if words == [_NO_ACK]:
                 return cls(up_to, no_ack=True, begun=begun)
-            above, given, no_ack = up_to, None, False
+            above, no_ack = up_to, False
             for word in words[1:]:
                 if word.startswith(_ABOVE):
                     above = StreamId.parse(word.removeprefix(_ABOVE))
                 elif word.startswith(_GIVEN):
-                    given = StreamId.parse(word.removeprefix(_GIVEN))
+                    StreamId.parse(word.removeprefix(_GIVEN))
                 elif word == _NO_ACK:
                     no_ack = True
                 else:
                     return None
         except InvalidStreamId:
             return None
-        return cls(up_to, above, given, no_ack, begun) if words[0] == _HOLDS else None
+        return cls(up_to, above, no_ack, begun) if words[0] == _HOLDS else None
 
     def __str__(self) -> str:
         said = {_BEGUN: self.begun, _HOLDS: self.holds, _NO_ACK: self.no_ack}
         words = [str(self.up_to), *[word for word, is_so in said.items() if is_so]]
         if self.holds:
             words += [f"{_ABOVE}{self.held_above}" if self.held_above != self.up_to else ""]
-            words += [f"{_GIVEN}{self.given}" if self.given is not None else ""]
         return " ".join(word for word in words if word)
 
     @property

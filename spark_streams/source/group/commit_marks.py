@@ -28,19 +28,17 @@ from spark_streams.wire.server import Server
 
 @dataclass(frozen=True)
 class InFlight:
-    """The batch that is acknowledged before it is read (at-most-once). token: its name; ends: its last entry; lowest:
-    first entry that was handed to the query; both per stream."""
+    """The batch that is acknowledged before it is read (at-most-once). token: its name; lowest: per stream, the first
+    entry that was handed to the query."""
 
     token: str = ""
-    ends: Mapping[str, StreamId] = field(default_factory=dict)
     lowest: Mapping[str, StreamId] = field(default_factory=dict)
 
     def hold(self, stream: str, mark: Mark) -> Mark:
         """The mark of an earlier batch, such that it holds this one, too."""
-        if stream not in self.ends and stream not in self.lowest:
+        if stream not in self.lowest:
             return mark
-        above = min(mark.up_to, self.lowest[stream].previous()) if stream in self.lowest else mark.up_to
-        return replace(mark, held_above=above, given=self.ends.get(stream))
+        return replace(mark, held_above=min(mark.up_to, self.lowest[stream].previous()))
 
 
 @dataclass(frozen=True)
@@ -49,11 +47,6 @@ class Marks:
 
     of: Mapping[str, Mark] = field(default_factory=dict)
     in_flight: InFlight = InFlight()
-
-    def given(self, stream: str) -> StreamId:
-        """Up to where entries may be acknowledged and were not read (at-most-once); 0-0 if none are."""
-        mark = self.of.get(stream)
-        return MIN_ID if mark is None or mark.given is None else mark.given
 
     def floor(self, stream: str) -> StreamId:
         """Up to where entries that are pending for us were handed over by another client."""
@@ -94,7 +87,7 @@ class CommitMarks:
 
     def holding(self, marks: Marks, batch: InFlight) -> Marks:
         """The batch is to be held until it is committed."""
-        known = {stream: marks.of.get(stream) or self._mark(MIN_ID) for stream in {*batch.ends, *batch.lowest}}
+        known = {stream: marks.of.get(stream) or self._mark(MIN_ID) for stream in batch.lowest}
         held = {stream: batch.hold(stream, mark) for stream, mark in known.items()}
         return replace(marks, of={**marks.of, **held}, in_flight=batch)
 
