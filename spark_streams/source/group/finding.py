@@ -1,7 +1,7 @@
 """What a query may find when it compares its streams and groups with its checkpoint. Values only.
 
     Snapshot ─▶ diagnose() ─▶ Finding ─▶ REMEDIES ─▶ an error, or a Repair that the reconciler carries out
-    (snapshot)  (diagnosis)              (remedies)  (data_loss)    (repair, group_reconciler)
+    (snapshot)  (diagnosis)              (remedies)  (data_loss)    (repair, microbatch.reconcile)
 
 Tasks, claims and replays of a batch report findings of their own; the same table decides about them.
 
@@ -10,7 +10,7 @@ To add a finding:
 1. Add a `Kind` here. Its value is the sentence that docs/data-loss.md shows.
 2. Return it from `diagnosis._One._wrong` (the first match counts) or `explained`, or report it where it is found.
 3. Add what is wrong to `messages.PROBLEMS`, and its rows to `remedies.SECTIONS`.
-4. If the query is to do something new, add an `Act`, a field of `Repair`, and the step in `GroupReconciler._carry_out`.
+4. If the query is to do something new, add an `Act`, a field of `Repair`, and the step in `Reconciler._carry_out`.
 5. Print the tables into docs/data-loss.md (`python -m spark_streams.source.group.remedies`). Tests fail if you leave
    out 3 or 5.
 """
