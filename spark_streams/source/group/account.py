@@ -130,7 +130,7 @@ class Account:
                 head,
                 state,
                 partial(count_up_to, stream, head, state.last_delivered),
-                found.get(stream, NOTHING),
+                _moved(found.get(stream, NOTHING), state.last_delivered),
                 begin.counts.get(stream),
                 begin[stream],
                 None if above is None else above.get(stream, 0),
@@ -251,8 +251,7 @@ def balance(books: Books) -> Balance:
     head, added = books.head, books.head.added
     if added is None:
         return Balance(None)
-    jumped = books.run.jumps_at is not None and books.position > books.run.jumps_at
-    known = _known(books, added, jumped)
+    known = _known(books, added)
     count = _shared(books, added, known) if books.is_shared else _own(books, added, known)
     if count is None:
         return Balance(None)
@@ -260,17 +259,16 @@ def balance(books: Books) -> Balance:
         # The group stands above all that its stream has had so far: what is added below it is none of ours. If that is
         # trimmed before it was seen, it counts as lost: nobody can tell it from what lay above.
         count = count if books.up_to is None else count._replace(read=books.up_to)
-    jumps_at = None if jumped else books.run.jumps_at
-    return _balanced(books, added, count, _missing(books, added, count), jumps_at)
+    return _balanced(books, added, count, _missing(books, added, count))
 
 
 def _missing(books: Books, added: int, count: Count) -> int:
     return 0 if books.held is None else max(0, added - books.held - count.read)
 
 
-def _balanced(books: Books, added: int, count: Count, lost: int, jumps_at: StreamId | None) -> Balance:
+def _balanced(books: Books, added: int, count: Count, lost: int) -> Balance:
     """The count once the loss is noticed."""
-    held, state = books.held, books.state
+    held, state, jumps_at = books.held, books.state, books.run.jumps_at
     read = count.read if held is None else added - held
     missed = count.missed if state.entries_read is None else read - state.entries_read
     if missed > 0 and held is not None and state.lag is not None and state.lag - held < missed:
@@ -278,11 +276,9 @@ def _balanced(books: Books, added: int, count: Count, lost: int, jumps_at: Strea
     return Balance(Count(read, added, missed, count.shared, books.position > books.head.last), lost, jumps_at)
 
 
-def _known(books: Books, added: int, jumped: bool) -> Count | None:
+def _known(books: Books, added: int) -> Count | None:
     """What this run knows, or the checkpoint; None, if that was of another stream under this name."""
     known = books.run.count
-    if known is not None and jumped:
-        known = known._replace(missed=0)
     if known is not None and known.before:  # the tasks have told since
         known = books.logged
     return None if known is None or added < known.added else known
