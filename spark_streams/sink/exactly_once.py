@@ -196,11 +196,11 @@ class ExactlyOnce(Delivery):
         return the XINFO STREAM of each: ids must rise above its top."""
         explicit = write.chunk.stream_names if write.chunk.ids is not None else []
         checks = _checks(write, *explicit)
-        _, *answers = server.execute_all(checks)
-        tops = server.pipeline([("XINFO", "STREAM", stream) for stream in explicit])
+        replies = server.pipeline([*checks, *[("XINFO", "STREAM", stream) for stream in explicit]])
+        _, *answers = server.checked(checks, replies[: len(checks)])
         for share, head, length in zip(write.shares, answers[0::2], answers[1::2], strict=True):
             share.view.look_again(server, head, length)
-        return dict(zip(explicit, tops, strict=True))
+        return dict(zip(explicit, replies[len(checks) :], strict=True))
 
     def _rest(self, write: Write) -> Rest:
         """Which rows are missing, by what is known of the ledger."""

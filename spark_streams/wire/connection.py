@@ -69,7 +69,10 @@ class Commands(ABC):
 
     def execute_all(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
         """The same if none may fail. Raises the named error of the first reply that is one."""
-        replies = self.pipeline(commands)
+        return self.checked(commands, self.pipeline(commands))
+
+    def checked(self, commands: Iterable[Sequence[Argument]], replies: list[Reply]) -> list[Reply]:
+        """The replies to these commands. Raises the named error of the first one that is an error."""
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, ReplyError):
                 raise self.error_of(reply, command)

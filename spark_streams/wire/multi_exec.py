@@ -42,10 +42,7 @@ def transact(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Rep
     """Carry out commands as one transaction: their replies; None where something that was WATCHed has changed. Raises
     the named error of what the server refused, before EXEC or within."""
     replies = transact_each(server, commands)
-    for command, reply in zip(commands, replies or (), strict=False):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command[:4])
-    return replies
+    return None if replies is None else server.checked((command[:4] for command in commands), replies)
 
 
 def transact_each(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply] | None:

@@ -53,6 +53,9 @@ class Server(Protocol):
     def execute_all(self, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
         """The same where none may fail. Raises the named error of the first reply that is one."""
 
+    def checked(self, commands: Iterable[Sequence[Argument]], replies: list[Reply]) -> list[Reply]:
+        """The replies to these commands. Raises the named error of the first one that is an error."""
+
     def error_of(self, reply: ReplyError, arguments: Iterable[Argument]) -> RStreamError:
         """The named error for an error reply to a command."""
 
