@@ -18,8 +18,8 @@ from spark_streams.source.group.finding import Finding
 from spark_streams.source.group.snapshot import Snapshot
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch import batch_contents
-from spark_streams.source.microbatch.query_state import RunState
 from spark_streams.source.microbatch.reconcile import Reconciler
+from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.microbatch.trigger import Trigger, Triggered
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from spark_streams.ids import StreamId
@@ -27,27 +27,6 @@ class Repair:
     passed: dict[str, StreamId] = field(default_factory=dict)
     shared: tuple[str, ...] = ()
     covered: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Moves:
-    """Where a run goes on elsewhere than at its checkpoint (failOnDataLoss=false), until the next offset is
-    logged: that has these positions. token: of the checkpoint; positions: per stream."""
-
-    token: str = ""
-    positions: Mapping[str, StreamId] = field(default_factory=dict)
-
-    def of(self, begin: Offset) -> Offset:
-        """The checkpoint, with the positions that the run goes on from."""
-        for stream, position in self.positions.items():
-            begin = begin.at(stream, position) if begin.token == self.token else begin
-        return begin
-
-    def after(self, begin: Offset, repair: Repair) -> Moves:
-        """The same, with those of a repair of this checkpoint."""
-        known = self.positions if begin.token == self.token else {}
-        moved = {stream: at for stream, at in repair.begin.positions.items() if at != begin[stream]}
-        return Moves(begin.token, {**known, **moved})
 
 
 def repair_of(findings: Iterable[Finding], begin: Offset, lenient: bool) -> Repair:

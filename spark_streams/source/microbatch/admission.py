@@ -16,17 +16,15 @@ ENDLESS = 1 << 62  # a backlog that the server cannot count
 
 @dataclass(frozen=True)
 class Admission:
-    """entries_per_partition, min_partitions, min_entries, max_delay (milliseconds): options. until: where an
-    AvailableNow run ends, per stream. waiting_since: when fewer entries than min_entries were met; times are seconds
-    that only go up. at_once: the next trigger waits for no more."""
+    """How much a trigger takes, and whether it waits for more. The first four are options."""
 
     entries_per_partition: int = 1
     min_partitions: int | None = None
     min_entries: int | None = None
-    max_delay: int = 0
-    until: Mapping[str, StreamState] | None = None
-    waiting_since: float | None = None
-    at_once: bool = False
+    max_delay: int = 0  # milliseconds
+    until: Mapping[str, StreamState] | None = None  # where an AvailableNow run ends, per stream
+    waiting_since: float | None = None  # when there were fewer than min_entries: a monotonic clock, in seconds
+    at_once: bool = False  # the next trigger waits for no more
 
     @classmethod
     def of_options(cls, options: SourceOptions, at_once: bool) -> Admission:

@@ -27,8 +27,9 @@ from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.next_ranges import NextRanges
 from spark_streams.source.microbatch.prefetch import Ahead, Prefetch
-from spark_streams.source.microbatch.query_state import QueryState, RunState
+from spark_streams.source.microbatch.query_state import QueryState
 from spark_streams.source.microbatch.reserve import Reserving
+from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.offset import Claimed, Offset
 from spark_streams.source.pending_list import PendingRange, pending_ranges
 from spark_streams.source.recovery.claim import Claims

@@ -40,10 +40,11 @@ from spark_streams.source.microbatch.background import BackgroundWorker
 from spark_streams.source.microbatch.batch_contents import ContentsChooser
 from spark_streams.source.microbatch.idle import Idle
 from spark_streams.source.microbatch.prefetch import Ahead
-from spark_streams.source.microbatch.query_state import Observer, RunState
+from spark_streams.source.microbatch.query_state import Observer
 from spark_streams.source.microbatch.reconcile import Reconciler
 from spark_streams.source.microbatch.remove import Removing
 from spark_streams.source.microbatch.replay import Replay
+from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.microbatch.trigger import Trigger
 from spark_streams.source.offset import Offset
 from spark_streams.source.partitioning import Plan, tasks
@@ -206,7 +207,7 @@ class MicroBatchStream:
         if self._is_idle:
             self._idle.batch_ran()
         # A stream that was made anew may have lower IDs: they are not of this batch.
-        end = self._run.as_moved(end)
+        end = self._run.moved.of(end)
         if self._run.acknowledged.includes(end):
             return
         try:

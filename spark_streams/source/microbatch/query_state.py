@@ -11,91 +11,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from spark_streams.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
-from spark_streams.source.batch.batch_ends import Course
-from spark_streams.source.group.account import Account
-from spark_streams.source.group.bookmarks import Bookmarks, are_moved, bookmarks_of
-from spark_streams.source.group.commit_marks import Marks
+from spark_streams.source.group.bookmarks import are_moved, bookmarks_of
 from spark_streams.source.group.count_entries import count_read
 from spark_streams.source.group.data_loss import DataLoss
 from spark_streams.source.group.diagnosis import diagnose
 from spark_streams.source.group.group_state import GroupState, fetch_state
 from spark_streams.source.group.older_positions import forget_older_positions, with_older_positions
-from spark_streams.source.group.repair import Moves
-from spark_streams.source.group.snapshot import Run, Snapshot
+from spark_streams.source.group.snapshot import Snapshot
 from spark_streams.source.group.subscription import Subscription
-from spark_streams.source.membership import Membership
-from spark_streams.source.microbatch.acknowledge import Acknowledged, Acknowledging
-from spark_streams.source.microbatch.admission import Admission
-from spark_streams.source.microbatch.prefetch import Ahead
+from spark_streams.source.microbatch.acknowledge import Acknowledging
+from spark_streams.source.microbatch.reconcile import Reconciler
+from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.offset import Offset
-from spark_streams.source.recovery.poison_record import Remembered
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState
-
-if TYPE_CHECKING:
-    from spark_streams.source.microbatch.reconcile import Reconciler
-
-
-@dataclass(frozen=True)
-class RunState:
-    """What a run knows between two triggers. Each trigger replaces it. Whatever goes wrong replaces it by `unknown()`:
-    then the next trigger asks the server, as after a restart."""
-
-    is_known: bool = True
-    heads: Mapping[str, StreamState] = field(default_factory=dict)  # the streams at the last trigger
-    stands: Mapping[str, StreamId] = field(default_factory=dict)  # where the groups must be
-    acknowledged: Acknowledged = field(default_factory=Acknowledged)
-    ahead: Ahead | None = None  # what was reserved for the next batch
-    remembered: Remembered = field(default_factory=Remembered)  # batches and pieces that killed the query
-    courses: Mapping[str, Course] = field(default_factory=dict)  # planned ends of the next batches (noAck)
-    admission: Admission = field(default_factory=Admission)  # how much a trigger takes
-    turn: int = 0  # number of triggers
-    account: Account = field(default_factory=Account)  # how many entries the streams have had
-    moved: Moves = field(default_factory=Moves)  # where the query goes on elsewhere than at its checkpoint
-    passed: Mapping[str, StreamId] = field(default_factory=dict)  # up to where it skips what nobody was given
-    others_have_pending: bool = False  # other consumers of the groups have pending entries
-    older_at: str | None = None  # token of a checkpoint that older versions kept positions beside
-
-    def unknown(self) -> RunState:
-        """The run knows nothing of the server any more. It keeps what no server can tell: the batch that its tasks may
-        be reading is held until it is committed (at-most-once), and what was counted as lost is not counted again."""
-        known = self.acknowledged
-        kept = Acknowledged(marks=Marks(in_flight=known.marks.in_flight), covered=known.covered)
-        return RunState(
-            False,
-            acknowledged=kept,
-            admission=self.admission,
-            turn=self.turn,
-            account=self.account,
-            moved=self.moved,
-            passed=self.passed,
-        )
-
-    def as_moved(self, begin: Offset) -> Offset:
-        """The checkpoint, with the positions that the run goes on from."""
-        return self.moved.of(begin) if self.moved.positions else begin
-
-    def past_what_was_passed_over(
-        self, begin: Offset, groups: Mapping[str, GroupState], acknowledged: Mapping[str, int]
-    ) -> Offset:
-        """The checkpoint behind what the run has accepted not to read, of streams with nothing pending for us.
-        acknowledged: how many entries are pending in `groups`, and are not any more."""
-        for stream, position in self.passed.items():
-            is_read = stream in groups and groups[stream].ours <= acknowledged.get(stream, 0)
-            if is_read and begin[stream] < position:
-                begin = begin.at(stream, position)
-        return begin
-
-    def seen_by(self, member: Membership, by_pattern: bool, bookmarks: Bookmarks | None = None) -> Run:
-        """What the diagnosis holds the groups against."""
-        reserved = () if self.ahead is None else self.ahead.ends()
-        return Run(member, self.account.counts, reserved, bookmarks, by_pattern)
 
 
 @dataclass(frozen=True)
@@ -148,7 +82,7 @@ class Observer:
         look = run.admission.until is None
         streams = self._subscription.of(server, begin, look, at_once=not run.is_known)
         logged, run = self._checkpoint(server, begin, streams, run)
-        begin = run.as_moved(logged)
+        begin = run.moved.of(logged)
         heads: Mapping[str, StreamState]
         heads, found = fetch_state(server, self._subscription.member, streams, run.heads)
         groups = self._agreeing(begin, heads, found, run)

@@ -31,12 +31,11 @@ from spark_streams.source.group.subscription import Subscription
 from spark_streams.source.limits import Limits
 from spark_streams.source.membership import Membership
 from spark_streams.source.microbatch.acknowledge import Acknowledging
-from spark_streams.source.microbatch.query_state import RunState
+from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.offset import Offset
 from spark_streams.source.pending_list import PendingRange, acknowledge
 from spark_streams.source.recovery.claim_consumers import delete_empty_consumers
 from spark_streams.source.recovery.handed_entries import refuse_handed, take_handed
-from spark_streams.wire.connection import ReplyError
 from spark_streams.wire.server import Server
 from spark_streams.wire.xinfo import StreamState
 
@@ -270,11 +269,9 @@ class Reconciler:
         """What is pending in each group, for anybody."""
         commands = [("XPENDING", stream, self._member.group) for stream in streams]
         found = {}
-        for command, reply in zip(commands, server.pipeline(commands), strict=True):
-            if isinstance(reply, ReplyError):
-                raise server.error_of(reply, command)
+        for stream, reply in zip(streams, server.execute_all(commands), strict=True):
             last = StreamId.parse(reply[2]) if reply[0] else MIN_ID
-            found[command[1]] = Evidence(pending=reply[0], last_pending=last)
+            found[stream] = Evidence(pending=reply[0], last_pending=last)
         return found
 
 
@@ -283,4 +280,4 @@ def _repaired(run: RunState, begin: Offset, repair: Repair) -> RunState:
     known = run.acknowledged
     known = replace(known, marks=known.marks.without(repair.unmarked), covered=repair.covered or known.covered)
     account = run.account.forget(repair.forgotten)
-    return replace(run, acknowledged=known, account=account, moved=run.moved.after(begin, repair))
+    return replace(run, acknowledged=known, account=account, moved=run.moved.after(begin, repair.begin))

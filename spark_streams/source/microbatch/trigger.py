@@ -28,7 +28,8 @@ from spark_streams.source.microbatch.acknowledge import Acknowledged, Acknowledg
 from spark_streams.source.microbatch.background import Job
 from spark_streams.source.microbatch.batch_contents import BatchContents, ContentsChooser, Wish
 from spark_streams.source.microbatch.prefetch import Prefetch
-from spark_streams.source.microbatch.query_state import Observer, QueryState, RunState
+from spark_streams.source.microbatch.query_state import Observer, QueryState
+from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.offset import Count, Offset
 from spark_streams.source.room import Room
 from spark_streams.wire.server import Server

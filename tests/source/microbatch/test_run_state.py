@@ -12,7 +12,7 @@ from spark_streams.ids import StreamId
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.source.entry_range import EntryRange
 from spark_streams.source.microbatch.batch_contents import BatchContents
-from spark_streams.source.microbatch.query_state import RunState
+from spark_streams.source.microbatch.run_state import RunState
 from spark_streams.source.microbatch.trigger import Trigger, end_of_batch
 from spark_streams.source.offset import Claimed, Count, Offset, Share
 from spark_streams.source.stream_reader import StreamReader

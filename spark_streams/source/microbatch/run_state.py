@@ -1,0 +1,94 @@
+"""What a run of a query knows between two triggers: one value, which each trigger replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_streams.ids import StreamId
+from spark_streams.source.batch.batch_ends import Course
+from spark_streams.source.group.account import Account
+from spark_streams.source.group.bookmarks import Bookmarks
+from spark_streams.source.group.commit_marks import Marks
+from spark_streams.source.group.group_state import GroupState
+from spark_streams.source.group.snapshot import Run
+from spark_streams.source.membership import Membership
+from spark_streams.source.microbatch.acknowledge import Acknowledged
+from spark_streams.source.microbatch.admission import Admission
+from spark_streams.source.microbatch.prefetch import Ahead
+from spark_streams.source.offset import Offset
+from spark_streams.source.recovery.poison_record import Remembered
+from spark_streams.wire.xinfo import StreamState
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Where a run goes on elsewhere than at its checkpoint (failOnDataLoss=false), until the next offset is
+    logged: that has these positions. token: of the checkpoint; positions: per stream."""
+
+    token: str = ""
+    positions: Mapping[str, StreamId] = field(default_factory=dict)
+
+    def of(self, begin: Offset) -> Offset:
+        """The checkpoint, with the positions that the run goes on from."""
+        for stream, position in self.positions.items():
+            begin = begin.at(stream, position) if begin.token == self.token else begin
+        return begin
+
+    def after(self, begin: Offset, repaired: Offset) -> Moves:
+        """The same, with those of this checkpoint, as a repair has left it."""
+        known = self.positions if begin.token == self.token else {}
+        moved = {stream: at for stream, at in repaired.positions.items() if at != begin[stream]}
+        return Moves(begin.token, {**known, **moved})
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a run knows between two triggers. Each trigger replaces it. Whatever goes wrong replaces it by `unknown()`:
+    then the next trigger asks the server, as after a restart."""
+
+    is_known: bool = True
+    heads: Mapping[str, StreamState] = field(default_factory=dict)  # the streams at the last trigger
+    stands: Mapping[str, StreamId] = field(default_factory=dict)  # where the groups must be
+    acknowledged: Acknowledged = field(default_factory=Acknowledged)
+    ahead: Ahead | None = None  # what was reserved for the next batch
+    remembered: Remembered = field(default_factory=Remembered)  # batches and pieces that killed the query
+    courses: Mapping[str, Course] = field(default_factory=dict)  # planned ends of the next batches (noAck)
+    admission: Admission = field(default_factory=Admission)  # how much a trigger takes
+    turn: int = 0  # number of triggers
+    account: Account = field(default_factory=Account)  # how many entries the streams have had
+    moved: Moves = field(default_factory=Moves)  # where the query goes on elsewhere than at its checkpoint
+    passed: Mapping[str, StreamId] = field(default_factory=dict)  # up to where it skips what nobody was given
+    others_have_pending: bool = False  # other consumers of the groups have pending entries
+    older_at: str | None = None  # token of a checkpoint that older versions kept positions beside
+
+    def unknown(self) -> RunState:
+        """The run knows nothing of the server any more. It keeps what no server can tell: the batch that its tasks may
+        be reading is held until it is committed (at-most-once), and what was counted as lost is not counted again."""
+        known = self.acknowledged
+        kept = Acknowledged(marks=Marks(in_flight=known.marks.in_flight), covered=known.covered)
+        return RunState(
+            False,
+            acknowledged=kept,
+            admission=self.admission,
+            turn=self.turn,
+            account=self.account,
+            moved=self.moved,
+            passed=self.passed,
+        )
+
+    def past_what_was_passed_over(
+        self, begin: Offset, groups: Mapping[str, GroupState], acknowledged: Mapping[str, int]
+    ) -> Offset:
+        """The checkpoint behind what the run has accepted not to read, of streams with nothing pending for us.
+        acknowledged: how many entries are pending in `groups`, and are not any more."""
+        for stream, position in self.passed.items():
+            is_read = stream in groups and groups[stream].ours <= acknowledged.get(stream, 0)
+            if is_read and begin[stream] < position:
+                begin = begin.at(stream, position)
+        return begin
+
+    def seen_by(self, member: Membership, by_pattern: bool, bookmarks: Bookmarks | None = None) -> Run:
+        """What the diagnosis holds the groups against."""
+        reserved = () if self.ahead is None else self.ahead.ends()
+        return Run(member, self.account.counts, reserved, bookmarks, by_pattern)
