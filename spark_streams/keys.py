@@ -1,4 +1,4 @@
-"""Every key that the product makes on a server; docs/keys.md lists them. Pure.
+"""Every key that the product makes on a server; docs/reference/keys.md lists them. Pure.
 
 Those beside a stream stand in its own slot, so that one transaction may touch both (Redis Cluster).
 """

@@ -30,8 +30,9 @@ F = TypeVar("F", bound=Callable[..., object])
 # Commands that are no more, and what to use instead.
 REMOVED = {
     "quicken": "rstream quicken was removed: the package changes no installation of PySpark. For a driver that starts "
-    "faster pass a class archive to the JVM (docs/performance.md, The first row). What quicken changed is undone by "
-    "pip install --force-reinstall --no-deps pyspark==VERSION and by removing spark-*.jsa from ~/.cache/rstream",
+    "faster pass a class archive to the JVM (docs/internals/performance.md, The first row). What quicken changed is "
+    "undone by pip install --force-reinstall --no-deps pyspark==VERSION and by removing spark-*.jsa from "
+    "~/.cache/rstream",
 }
 
 

@@ -1,6 +1,6 @@
 """Every option, once: its name, which side it belongs to, its default, its check and its one-line documentation.
 
-The tables of docs/options.md are printed from here (`python -m spark_streams.options.table`).
+The tables of docs/reference/options.md are printed from here (`python -m spark_streams.options.table`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REQUIRED = object()
 @dataclass(frozen=True)
 class Option:
     """name: as users type it; parse: text → value, raises ValueError; default: a value, REQUIRED, or a callable;
-    shown: the default as docs/options.md shows it."""
+    shown: the default as docs/reference/options.md shows it."""
 
     name: str
     parse: Callable[[str], object]
@@ -83,7 +83,7 @@ ACCESS: tuple[Option, ...] = (
         None,
         "none",
         "`module:function`, which returns a `redis.CredentialProvider`, on the driver and on each executor; it is "
-        "asked for each connection, for tokens that end ([identity](identity.md)).",
+        "asked for each connection, for tokens that end ([identity](../identity.md)).",
     ),
     Option(
         "replyTimeout",
@@ -164,7 +164,7 @@ SOURCE: tuple[Option, ...] = (
         shards,
         None,
         "as the server knows it",
-        "Each of `streams` is in so many [shards](shards.md), which are made where they are not there: for a query "
+        "Each of `streams` is in so many [shards](../shards.md), which are made where they are not there: for a query "
         "that may begin before the first sink. A stream that is in shards is read from all of them without this "
         "option.",
     ),
@@ -300,7 +300,8 @@ SOURCE: tuple[Option, ...] = (
         None,
         "none",
         "An entry that does not fit (mode `DEADLETTER`), or that the query's own rules refuse, comes back by itself "
-        "after these times (`1m,10m,1h`), and only then is a dead letter ([another try](dead-letters.md#another-try)).",
+        "after these times (`1m,10m,1h`), and only then is a dead letter "
+        "([another try](../dead-letters.md#another-try)).",
     ),
 )
 
@@ -380,8 +381,8 @@ SINK: tuple[Option, ...] = (
         shards,
         None,
         "none",
-        "Write `stream` as so many streams ([shards](shards.md)), at most 256: rows of one key go to one of them, in "
-        "their order. The number stays as the first sink or query has it.",
+        "Write `stream` as so many streams ([shards](../shards.md)), at most 256: rows of one key go to one of them, "
+        "in their order. The number stays as the first sink or query has it.",
     ),
     Option(
         "shardBy",
@@ -497,7 +498,7 @@ def but_access(options: Iterable[Option]) -> list[Option]:
 
 
 def table_of(options: Iterable[Option]) -> str:
-    """A Markdown table for docs/options.md."""
+    """A Markdown table for docs/reference/options.md."""
     rows = ["| option | default | |", "|---|---|---|"]
     rows += [f"| `{o.name}` | {'required' if o.default is REQUIRED else o.shown} | {o.doc} |" for o in options]
     return "\n".join(rows)

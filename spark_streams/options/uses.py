@@ -1,7 +1,7 @@
 """What is wrong with options whatever they are for, before Spark says whether it wants a reader or a writer.
 
 Spark makes a data source from the options alone: of a DataFrame without a declared schema at `load()`, else when the
-query begins (docs/facts.md, S31). Tables of Spark's catalog are recognised by what they hand over (S32).
+query begins (docs/internals/facts.md, S31). Tables of Spark's catalog are recognised by what they hand over (S32).
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class _Uncaught:
 
 def _wait_for_next_trigger(query: StreamingQuery, deadline: float, check: Callable[[], None]) -> None:
     """Until the trigger after a batch that has ended has looked for entries: it acknowledges what the batch has read
-    (docs/facts.md, S4). It follows at once, or not before we would wait no more.
+    (docs/internals/facts.md, S4). It follows at once, or not before we would wait no more.
 
     The trigger of the batch tells of its end before it is over, and its status stays that of a batch meanwhile: the
     same words stand for the next one only behind a status between the two, or when they stay.

@@ -1,8 +1,8 @@
 """Running a query with trigger(availableNow=True) to the end of what is there, on every Spark.
 
 Before 4.2 Spark ends such a query after one batch of a Python source, and neither says that the batch is committed nor
-asks for more (docs/facts.md, S37): so it is started again, until a run has no batch. That one acknowledges the last
-batch, too.
+asks for more (docs/internals/facts.md, S37): so it is started again, until a run has no batch. That one acknowledges
+the last batch, too.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 MEMORY USAGE is asked after the first chunk that goes to a stream, and again every few chunks: it looks at some nodes
 only, and answers in well under a millisecond however long the stream is. What groups have pending is in its answer,
-too, and by some servers counted several times over (docs/facts.md). So an entry counts as no more than what was sent
-for it, command, names and all: then pending lists never make a stream shorter than its entries deserve.
+too, and by some servers counted several times over (docs/internals/facts.md). So an entry counts as no more than what
+was sent for it, command, names and all: then pending lists never make a stream shorter than its entries deserve.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 others, as tests do, and they go with the reader to its tasks.
 
 Rates and times were measured with entries of 40 bytes on redis-server, both on one machine of two cores; facts (R…) are
-in docs/facts.md. While the server carries out a command it answers nobody else.
+in docs/internals/facts.md. While the server carries out a command it answers nobody else.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ taken in parts, each with a sample of its own in front.
 
 A stream's first entry is read alone and tells how many more the sample may have, so that a sample of large entries is
 small. Samples are read with XRANGE, as tasks read entries, and need no further right. MEMORY USAGE would tell more of
-a stream, but counts what is pending along, on some servers several times over (docs/facts.md, R122).
+a stream, but counts what is pending along, on some servers several times over (docs/internals/facts.md, R122).
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
 """What differs between the Sparks that this runs on, 4.0 to 4.3: one file a difference, found by what a Spark has, not
-by its number, because vendors carry features back. docs/sparks.md says what follows for a user.
+by its number, because vendors carry features back. docs/reference/compatibility.md says what follows for a user.
 """

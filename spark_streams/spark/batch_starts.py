@@ -1,6 +1,6 @@
 """Where a micro-batch starts, on a Spark that does not say so: before 4.2 `latestOffset()` has no arguments.
 
-What is known there (docs/facts.md, S36):
+What is known there (docs/internals/facts.md, S36):
 
     a run that finds an offset log asks first for `partitions(x, x)`, where x is the log's last offset;
     where the batch that ends at x was not committed, it is run again, by `partitions(start, x)`;

@@ -2,8 +2,8 @@
 
 All sentinels that can be reached are asked, and the newest configuration counts (its epoch): after a failover some have
 not heard of it for a second or two, and name the old master, which takes writes until it is told that it is a replica
-(docs/facts.md, R30). While one of them promotes a replica nobody is connected to: what the old master takes then is
-lost.
+(docs/internals/facts.md, R30). While one of them promotes a replica nobody is connected to: what the old master takes
+then is lost.
 """
 
 from __future__ import annotations

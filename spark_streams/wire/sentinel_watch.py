@@ -1,8 +1,8 @@
 """A master that is being replaced is left at once: a thread for each sentinel listens to what it publishes.
 
 Without that a connection to the old master lives for ten seconds after a `SENTINEL FAILOVER`, until it is told that it
-is a replica, and all that it has acknowledged since is lost (docs/facts.md, R30). The threads end with the last
-connection that they are for, and have nothing to do where there is no failover.
+is a replica, and all that it has acknowledged since is lost (docs/internals/facts.md, R30). The threads end with the
+last connection that they are for, and have nothing to do where there is no failover.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def test_a_program_runs(
     if name == "running_totals" and not hasattr(type(spark.range(1).groupBy()), "transformWithState"):
         pytest.skip("Spark has transformWithState since 4.1")
     if name == "late_rows" and not HAS_READ_LIMITS:
-        pytest.skip("before Spark 4.2 windows that the last batch closes come with the next one (docs/sparks.md)")
+        pytest.skip("before Spark 4.2 the last windows come with the next batch (docs/reference/compatibility.md)")
     monkeypatch.setenv("RSTREAM_URL", server.url)
     runpy.run_path(str(RECIPES / f"{name}.py"), run_name="__main__")
     shown = capsys.readouterr().out

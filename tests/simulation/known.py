@@ -1,4 +1,6 @@
-"""Failures that are documented: the soak counts them, and goes on. Each is a row under Limits in docs/guarantees.md."""
+"""Failures that are documented: the soak counts them, and goes on.
+
+Each is a row under Limits in docs/reference/guarantees.md."""
 
 from __future__ import annotations
 

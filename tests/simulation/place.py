@@ -1,4 +1,7 @@
-"""pyspark.TaskContext for the simulation: which task of which micro-batch a thread is executing (docs/facts.md, S8)."""
+"""pyspark.TaskContext for the simulation: which task of which micro-batch a thread is executing.
+
+See docs/internals/facts.md, S8.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One streaming query as Spark 4.3 runs it (docs/facts.md, S1–S8): an offset log, a commit log, and who is asked when.
+"""One streaming query as Spark 4.3 runs it: an offset log, a commit log, and who is asked when.
+
+Measured in docs/internals/facts.md, S1–S8.
 
     start     the unfinished batch, if the offset log is ahead of the commit log: partitions(start, end) at once (S5)
     trigger   latestOffset(start) → offsets/N → commit(end of N-1) → partitions, tasks, sink → commits/N (S3, S4)

@@ -53,7 +53,7 @@ def test_a_stream_is_kept_at_about_so_many_bytes(
 def test_what_is_pending_does_not_make_it_shorter_than_what_was_sent_deserves(
     server: Server, client: redis.Redis
 ) -> None:
-    """Some servers count a pending entry as half a kilobyte (docs/facts.md)."""
+    """Some servers count a pending entry as half a kilobyte (docs/internals/facts.md)."""
     append(frames(40), options(server.url, chunkSize="500"), None)
     client.xgroup_create("out", "g", "0")
     client.xreadgroup("g", "c", {"out": ">"})

@@ -55,7 +55,7 @@ class Query:
     def trigger(self) -> bool:
         """As Spark goes through one; whether there was anything."""
         assert self.reader is not None
-        if not self.has_begun:  # each run asks where the query would begin (docs/facts.md, S2)
+        if not self.has_begun:  # each run asks where the query would begin (docs/internals/facts.md, S2)
             first = self.reader.initialOffset()
             self.has_begun = True
             if self.committed is None or (self.logged == self.committed and not self.committed["token"]):

@@ -30,7 +30,7 @@ SHOWN = {
 
 def skip_where_the_last_windows_wait(name: str) -> None:
     if name == "hourly.py" and not HAS_READ_LIMITS:
-        pytest.skip("before Spark 4.2 windows that the last batch closes come with the next one (docs/sparks.md)")
+        pytest.skip("before Spark 4.2 the last windows come with the next batch (docs/reference/compatibility.md)")
 
 
 def test_each_program_is_tested() -> None:

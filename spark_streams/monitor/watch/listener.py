@@ -74,7 +74,7 @@ class Watch(StreamingQueryListener):
             self._metrics = Exposition(Collector(self._known, self._standings), port, host, file)
         self.metrics_port = None if self._metrics is None else self._metrics.port
         self._closed = False
-        # Detached; or only silent: over Spark Connect removeListener may wait for ever (docs/facts.md, S62).
+        # Detached; or only silent: over Spark Connect removeListener may wait for ever (docs/internals/facts.md, S62).
         self._is_deaf = False
 
     def __enter__(self) -> Watch:
@@ -242,9 +242,9 @@ def _add(spark: SparkSession, watch: Watch) -> None:
     if not is_of_connect(spark):
         spark.streams.addListener(watch)
         return
-    # What Python functions of the session have left to be told would end the listeners' thread (docs/facts.md, S62):
-    # any command takes it. That thread is of this process, which waits for it at its end, before anything could detach
-    # the listener; not if it is a daemon, as threads are that a daemon starts.
+    # A pending message to the session's Python functions would end the listeners' thread; any command takes it
+    # (docs/internals/facts.md, S62). This process waits for that thread at its end, before anything could detach the
+    # listener; not if it is a daemon, as threads are that a daemon starts.
     spark.sql("SELECT 1").collect()
     adding = threading.Thread(target=spark.streams.addListener, args=(watch,), daemon=True)
     with warnings.catch_warnings(record=True) as said:  # it raises nothing

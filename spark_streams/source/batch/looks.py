@@ -61,8 +61,8 @@ def _look(
 ) -> None:
     """Look at these places, in one round trip.
 
-    XREVRANGE walks the whole stream if nothing in it is as low as where it begins (docs/facts.md, R130), so it is not
-    asked what lies below the first place of a span."""
+    XREVRANGE walks the whole stream if nothing in it is as low as where it begins (docs/internals/facts.md, R130), so
+    it is not asked what lies below the first place of a span."""
     wanted = [(number, at) for number, ats in enumerate(places) for at in ats]
     budget = _LOOK_BYTES // max(1, len(wanted))
     counts = [max(2, min(aim.ids, budget // max(1, aim.entry_bytes))) for aim in aims]

@@ -7,12 +7,12 @@ Tasks, claims and replays of a batch report findings of their own; the same tabl
 
 To add a finding:
 
-1. Add a `Kind` here. Its value is the sentence that docs/data-loss.md shows.
+1. Add a `Kind` here. Its value is the sentence that docs/reference/data-loss.md shows.
 2. Return it from `diagnosis._One._wrong` (the first match counts) or `explained`, or report it where it is found.
 3. Add what is wrong to `messages.PROBLEMS`, and its rows to `remedies.SECTIONS`.
 4. If the query is to do something new, add an `Act`, a field of `Repair`, and the step in `Reconciler._carry_out`.
-5. Print the tables into docs/data-loss.md (`python -m spark_streams.source.group.remedies`). Tests fail if you leave
-   out 3 or 5.
+5. Print the tables into docs/reference/data-loss.md (`python -m spark_streams.source.group.remedies`). Tests fail if
+   you leave out 3 or 5.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_streams.ids import MIN_ID, StreamId
 
 
 class Kind(Enum):
-    """What is found of one stream. The value is the sentence that docs/data-loss.md shows."""
+    """What is found of one stream. The value is the sentence that docs/reference/data-loss.md shows."""
 
     STREAM_LEFT = "A stream of the pattern is missing. The query had nothing to read from it."
     PATTERN_STREAM_GONE = "A stream of the pattern is missing. The query had read entries of it, or was to read some."

@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What to do. text: for the error, a template; short: for docs/data-loss.md."""
+    """What to do. text: for the error, a template; short: for docs/reference/data-loss.md."""
 
     text: str
     short: str

@@ -1,4 +1,4 @@
-"""What the query does about each finding: one table. docs/data-loss.md is printed from it (`python -m
+"""What the query does about each finding: one table. docs/reference/data-loss.md is printed from it (`python -m
 spark_streams.source.group.remedies`).
 
 A key is the kind of the finding, whether losses stop the query (`failOnDataLoss=true`), and how it uses the group.
@@ -58,7 +58,7 @@ class Key(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of docs/data-loss.md."""
+    """A row of docs/reference/data-loss.md."""
 
     kind: Kind
     owners: Sequence[Ownership]
@@ -218,7 +218,7 @@ def error_of(finding: Finding, remedy: Remedy, place: messages.Place) -> StreamS
 
 
 def table() -> str:
-    """Return the tables of docs/data-loss.md, in Markdown."""
+    """Return the tables of docs/reference/data-loss.md, in Markdown."""
     return "\n\n".join(f"### {title}\n\n{_table(rows)}" for title, rows in SECTIONS.items())
 
 

@@ -2,9 +2,9 @@
 
 A micro-batch (start, end] is exactly our consumer's pending entries in that range, and those of the consumers that its
 offset names as claimed (with noAck: the range itself). `next(start)` is only ever asked with a start that is in Spark's
-commit log (docs/facts.md, S4), so that may be acknowledged (microbatch.trigger). A batch that follows another one of
-the same run has that acknowledged in the background, beside its tasks; at an idle tick it is acknowledged before the
-answer. Where much is left, the batch after it is reserved in the background, too (prefetch).
+commit log (docs/internals/facts.md, S4), so that may be acknowledged (microbatch.trigger). A batch that follows another
+one of the same run has that acknowledged in the background, beside its tasks; at an idle tick it is acknowledged before
+the answer. Where much is left, the batch after it is reserved in the background, too (prefetch).
 
 State that lives here is a convenience: all that a restart needs is in the offset and on the server.
 """

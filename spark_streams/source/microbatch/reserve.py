@@ -1,5 +1,5 @@
 """Reserving a batch: the group delivers entries to our consumer, and their data does not come to the driver
-(docs/facts.md, R1–R4).
+(docs/internals/facts.md, R1–R4).
 
 A step is four commands: CLIENT REPLY SKIP and XREADGROUP, whose reply is suppressed, then XINFO GROUPS and XINFO
 CONSUMERS, which say where the group is now and how many entries are ours. Steps of all streams travel in one round

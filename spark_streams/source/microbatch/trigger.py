@@ -72,7 +72,7 @@ class Trigger:
         self, server: Server, begin: Offset, most: int | None, run: RunState, save: Callable[[RunState], None]
     ) -> Triggered:
         """The next batch, of at most `most` entries. If there is nothing to read, `begin` is acknowledged before this
-        returns. begin: it is in Spark's commit log (docs/facts.md, S4); run: what is known; save: keeps what
+        returns. begin: it is in Spark's commit log (docs/internals/facts.md, S4); run: what is known; save: keeps what
         must outlive a failure of the rest of the trigger, such as losses that were counted.
 
         A batch of no entries is made if losses were counted that the checkpoint does not have yet."""

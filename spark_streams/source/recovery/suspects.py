@@ -14,7 +14,7 @@ read, and nobody else. So
   before is void.
 
 So a good entry would be given up if six outages one after the other began just as it was read, each ended before
-another batch was, and none touched any of the 21 that were read in between. docs/guarantees.md has the odds.
+another batch was, and none touched any of the 21 that were read in between. docs/reference/guarantees.md has the odds.
 """
 
 from __future__ import annotations
