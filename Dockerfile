@@ -1,7 +1,7 @@
 # Spark with spark-streams, for master, workers and drivers alike: all have the same Python. See compose.yaml.
-# Pin the image by its digest for a build of your own: no registry of images could be asked when this was written.
-#   docker buildx imagetools inspect python:3.12-slim-bookworm --format '{{.Manifest.Digest}}'     then  FROM python@sha256:…
-FROM python:3.12-slim-bookworm
+# A tag can be moved. For a build that must not change, add the digest (FROM python:3.12.13-slim-bookworm@sha256:…) that this prints:
+#   docker buildx imagetools inspect python:3.12.13-slim-bookworm --format '{{.Manifest.Digest}}'
+FROM python:3.12.13-slim-bookworm
 
 # Java's configuration wants the folder of manual pages, which slim images do not have; Spark's scripts want ps.
 # hadolint ignore=DL3008

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -79,21 +80,14 @@ def test_pre_commit_runs_the_check_of_the_clone() -> None:
     assert (ROOT / "scripts" / "check").stat().st_mode & 0o100
 
 
-# Not looked up yet; the workflow says how to pin it.
-UNPINNED = {"pypa/gh-action-pypi-publish"}
-
-
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_actions_are_pinned_by_the_hash_of_a_commit(path: Path) -> None:
     """A tag can be moved by whoever takes over the action's repository."""
     uses = re.findall(r"uses: (\S+?)@(\S+)(?: # (\S+))?", path.read_text(encoding="utf-8"))
     assert uses
     for action, commit, version in uses:
-        if action in UNPINNED:
-            assert "git ls-remote" in path.read_text(encoding="utf-8")
-        else:
-            assert re.fullmatch("[0-9a-f]{40}", commit), f"{action}@{commit}"
-            assert version.startswith("v"), action
+        assert re.fullmatch("[0-9a-f]{40}", commit), f"{action}@{commit}"
+        assert version.startswith("v"), action
 
 
 def test_a_release_is_built_with_tools_whose_hashes_are_known() -> None:
@@ -113,3 +107,49 @@ def test_who_runs_in_the_image_owns_the_data_and_nothing_else() -> None:
     assert re.findall(r"chown (.*?)\s*$", text, re.M) == ["spark /data"]
     assert "\nUSER spark\nVOLUME /data\nWORKDIR /data\n" in text
     assert "chmod" not in text
+
+
+def test_a_bill_of_materials_is_made_by_a_tool_whose_hash_is_known_and_is_on_the_release_s_page() -> None:
+    job = parsed(".github/workflows/release.yml")["jobs"]["sbom"]
+    runs = [step.get("run", "") for step in job["steps"]]
+    assert "pip install --require-hashes -r .github/sbom-tools.txt" in runs
+    assert any(run.startswith("cyclonedx-py environment ") and "sbom.cdx.json" in run for run in runs)
+    assert runs[-1].startswith("gh release create ")
+    assert runs[-1].endswith(" sbom.cdx.json")
+    lock = (ROOT / ".github" / "sbom-tools.txt").read_text(encoding="utf-8")
+    assert re.search(r"^cyclonedx-bom==\S+ \\\n    --hash=sha256:[0-9a-f]{64}", lock, re.M)
+    assert not re.search(r"://|--index|--find-links", re.sub(r"(?m)^#.*", "", lock))
+
+
+def test_images_have_a_complete_version() -> None:
+    """A tag such as `redis:8` is another server next month."""
+    images = re.findall(r"^FROM (\S+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)
+    images += [one["image"] for one in parsed("compose.yaml")["services"].values() if one["image"] != "spark-streams"]
+    assert len(images) == 2
+    assert all(re.search(r":\d+\.\d+\.\d+", image) for image in images), images
+
+
+def test_ci_runs_every_python_that_the_package_names() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    known = [name.split()[-1] for name in project["classifiers"] if re.search(r":: 3\.\d+$", name)]
+    assert parsed(".github/workflows/ci.yml")["jobs"]["python"]["strategy"]["matrix"]["python"] == known
+
+
+def test_dependabot_looks_where_something_is_pinned() -> None:
+    updates = parsed(".github/dependabot.yml")["updates"]
+    assert sorted(one["package-ecosystem"] for one in updates) == ["docker", "docker-compose", "github-actions", "pip"]
+    folders = [name for one in updates for name in one.get("directories", [one.get("directory")])]
+    assert all((ROOT / name.lstrip("/")).is_dir() for name in folders)
+
+
+@pytest.mark.parametrize("name", ["bug", "data_loss", "feature"])
+def test_an_issue_form_has_what_github_asks_of_one(name: str) -> None:
+    form = parsed(f".github/ISSUE_TEMPLATE/{name}.yml")
+    assert all(form[key] for key in ("name", "description", "labels"))
+    questions = [one for one in form["body"] if one["type"] != "markdown"]
+    assert (
+        len({one["id"] for one in questions})
+        == len({one["attributes"]["label"] for one in questions})
+        == len(questions)
+    )
+    assert any(one.get("validations") == {"required": True} for one in questions)
