@@ -18,6 +18,7 @@ from spark_streams.errors import ConfigError, InvalidOptionError, SchemaError
 from spark_streams.jobs import etl
 from spark_streams.jobs.job import Job
 from spark_streams.keys import retry_stream
+from spark_streams.spark.read_limits import HAS_READ_LIMITS
 from tests.servers import Server
 from tests.spark.streams import append, read_stream
 
@@ -53,7 +54,8 @@ def test_rules_and_types_send_entries_to_wait_and_each_is_processed_once_or_dead
         good, letters = route_dead_letters(
             rows, "_attempt < right_at", "too soon", group="g", consumer="spark", at=F.col("now"), retry_delay=DELAYS
         )
-        seen.extend((row["n"], row["_attempt"], row["_first_failed"] is None) for row in good.collect())
+        tries = good.select("n", "_attempt", "_first_failed")  # Spark 4.0 collects no map whose keys are bytes
+        seen.extend((row["n"], row["_attempt"], row["_first_failed"] is None) for row in tries.collect())
         once = letters.write.format("rstream").mode("append").option("transaction", "letters")
         once.options(url=server.url, stream="dead", streamColumn="_to").save()
 
@@ -126,8 +128,12 @@ def test_the_etl_job_tries_again_what_its_rules_refuse(spark: SparkSession, serv
     append(spark.range(4).selectExpr("CAST(id AS STRING) AS n"), server, "orders")
     with server.client() as client:
         client.xadd("orders", {"n": "none"})
-    told = [run_etl(server, tmp_path, spark) for _ in range(2)]
-    assert [(one["entries"], one["dead"], one["tried_again"]) for one in told] == [(5, 0, 3), (3, 1, 0)]
+    runs = [run_etl(server, tmp_path, spark) for _ in range(2)]
+    counts = [(run["entries"], run["dead"], run["tried_again"]) for run in runs]
+    if HAS_READ_LIMITS:
+        assert counts == [(5, 0, 3), (3, 1, 0)]
+    else:  # the first run starts its query again until nothing is left: by then the retries are due
+        assert counts == [(8, 1, 3), (0, 0, 0)]
     assert sorted(row["n"] for row in spark.read.json(str(tmp_path / "all")).collect()) == [0, 1, 2, 3]
     with server.client(decode_responses=True) as client:
         [(_, letter)] = client.xrange("orders:dead")
