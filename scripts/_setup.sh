@@ -312,6 +312,25 @@ install_connect() (
     'pandas<3' deltalake fastavro protobuf
 )
 
+# What builds the site, extra `docs` alone, in an environment of its own: .venv/docs. It needs neither Spark nor the package.
+set_up_docs() {
+  local other=$venv/docs made
+  made="docs $(cat "$root/pyproject.toml" "$root/constraints.txt" | cksum)"
+  if [ "$(cat "$other/.done" 2>/dev/null)" != "$made" ]; then
+    need_python
+    mkdir -p "$venv" && rm -rf "$other"
+    step "setting up .venv/docs with MkDocs" install_docs "$other" || die "set-up stopped: see pip's own words above"
+    printf '%s\n' "$made" >"$other/.done"
+  fi
+}
+
+install_docs() (
+  cd "$root" || exit
+  "$python" -m venv "$1" || exit
+  "$1/bin/python" -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' |
+    "$1/bin/python" -m pip install --disable-pip-version-check --no-user --constraint constraints.txt --requirement /dev/stdin
+)
+
 # The same with the oldest version that the project declares of everything that it needs, .venv/oldest.
 set_up_oldest() {
   local floors

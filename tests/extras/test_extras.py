@@ -98,7 +98,7 @@ def fresh(built: Built, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
 
 def test_each_extra_has_a_test() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert set(project["optional-dependencies"]) == {*ALONE, "dev"}
+    assert set(project["optional-dependencies"]) == {*ALONE, "dev", "docs"}, "docs: scripts/docs"
 
 
 @pytest.mark.extras

@@ -10,6 +10,7 @@ import pytest
 from spark_streams.engine.commands import COMMANDS
 from spark_streams.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE, but_access, table_of
 from spark_streams.source.group import remedies
+from tools.site_hooks import external_assets
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -50,6 +51,31 @@ def test_every_page_that_code_and_scripts_name_is_there() -> None:
                 if not (ROOT / page).is_file():
                     missing.append(f"{name}: {page}")
     assert not missing
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ('<script src="https://cdn.example/x.js"></script>', "https://cdn.example/x.js"),
+        ("<img alt=x src=//img.example/a.png>", "//img.example/a.png"),
+        ('<link rel="stylesheet" href="https://fonts.example/css">', "https://fonts.example/css"),
+        ("a { background: url(https://img.example/b.png) }", "https://img.example/b.png"),
+        ('@import "https://fonts.example/all.css";', "https://fonts.example/all.css"),
+    ],
+)
+def test_the_site_is_refused_if_it_asks_another_host(text: str, address: str) -> None:
+    assert external_assets(text) == [address]
+
+
+def test_links_to_other_hosts_are_no_assets() -> None:
+    page = '<link rel="canonical" href="https://a.example/"><a href="https://b.example/">b</a><img src="../c.svg">'
+    assert external_assets(page) == []
+
+
+def test_the_menu_of_the_site_has_every_page_once() -> None:
+    menu = re.findall(r"^ +- (?:.+: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert sorted(menu) == sorted(pages), "mkdocs.yml, nav: add the page where a reader needs it"
 
 
 def test_the_option_tables_are_the_code_s_own() -> None:
