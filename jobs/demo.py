@@ -261,7 +261,7 @@ def where_next(server: Server) -> None:
         (".venv/bin/rstream dead redrive flights:dead --dry-run", "what a redrive would send back"),
         (".venv/bin/rstream groups", "lag and pending of all groups"),
         ("out/flights", "Parquet by month, for anything that reads it"),
-        ("conf/etl.toml and jobs/etl.py", "the job; docs/jobs.md says how to move it to a cluster"),
+        ("conf/etl.toml and jobs/etl.py", "the job; docs/guide/jobs.md says how to move it to a cluster"),
     ]
     wide = max(len(command) for command, _ in lines)
     console.print("\n[bold]Where to look next[/]")

@@ -1,5 +1,5 @@
-"""What a source makes of a promoted replica that lagged, row by row of docs/cluster.md: the same tests for one server
-with a replica (tests/sentinel) and for a cluster (tests/redis_cluster)."""
+"""What a source makes of a promoted replica that lagged, row by row of docs/reference/failover.md: the same
+tests for one server with a replica (tests/sentinel) and for a cluster (tests/redis_cluster)."""
 
 from __future__ import annotations
 

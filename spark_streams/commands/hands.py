@@ -122,8 +122,8 @@ class Told(Generic[R]):
     def note_queries(self, queries: Iterable[str]) -> None:
         """These queries have committed entries of the group, which is changed."""
         self.then += [
-            f"query {query!r} has a checkpoint: docs/operations.md (Hands on groups) says what it does when it is "
-            "started again"
+            f"query {query!r} has a checkpoint: docs/reference/group-changes.md says what it does when it is started "
+            "again"
             for query in queries
         ]
 

@@ -45,7 +45,7 @@ def seek(names: tuple[str, ...], target: Target, hand: Hand) -> None:
     It is a dry run unless --yes, with the same numbers. The group is told how many entries lie below, so that its lag
     stays known. What is pending stays pending; where it lies above the new position, it is given again, and whoever is
     given it takes it over. A group in which a query lives is refused; a query's checkpoint does not move along:
-    docs/operations.md says what it does then.
+    docs/reference/group-changes.md says what it does then.
 
     \b
     Examples:

@@ -1,5 +1,5 @@
 """What there is to say of a group and of its server in Prometheus' words, whoever serves it: a watched query or the
-exporter. Names, labels and help are those of the table in docs/operations.md."""
+exporter. Names, labels and help are those of the table in docs/reference/metrics.md."""
 
 from __future__ import annotations
 

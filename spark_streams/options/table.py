@@ -83,7 +83,7 @@ ACCESS: tuple[Option, ...] = (
         None,
         "none",
         "`module:function`, which returns a `redis.CredentialProvider`, on the driver and on each executor; it is "
-        "asked for each connection, for tokens that end ([identity](../identity.md)).",
+        "asked for each connection, for tokens that end ([identity](../guide/security.md)).",
     ),
     Option(
         "replyTimeout",
@@ -240,7 +240,7 @@ SOURCE: tuple[Option, ...] = (
         "`keep`",
         "What becomes of entries once their batch is committed and every group of the stream has been given and has "
         "acknowledged them. `keep`: they stay. `trim`: they are removed by whole nodes (`~`), a hundred entries or so "
-        "at a time. `delete`: each of them is removed ([what that means](#removing-what-is-committed)).",
+        "at a time. `delete`: each of them is removed ([what that means](trimming.md#removing-committed-entries)).",
     ),
     Option(
         "noAck",

@@ -1,4 +1,4 @@
-"""`spark_streams.run(query)`: a query of one's own runs to its end as those of the jobs do (docs/jobs.md)."""
+"""`spark_streams.run(query)`: a query of one's own runs to its end as those of the jobs do (docs/guide/jobs.md)."""
 
 from __future__ import annotations
 

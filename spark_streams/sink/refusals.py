@@ -39,8 +39,8 @@ def no_number(value: str | bytes) -> LedgerError:
     """Something else has written to a key of the ledger."""
     return LedgerError(
         f"the sink's ledger holds {value[:50]!r}, and a number belongs there: another client has changed a key "
-        "rstream:sink:…. Only the sink's user may write those keys (docs/identity.md). Restore the keys from the "
-        "server's backup, and start the query again"
+        "rstream:sink:…. Only the sink's user may write those keys (docs/reference/rights.md). Restore the keys from "
+        "the server's backup, and start the query again"
     )
 
 

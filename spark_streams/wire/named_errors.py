@@ -83,7 +83,7 @@ def not_permitted(where: str, text: str, words: Sequence[str]) -> NotPermittedEr
     wanted, right = missing_right(text, words)
     return NotPermittedError(
         f"{where}: the url's user has no right to {wanted} ({text}); give it with ACL SETUSER user {right} "
-        "(docs/identity.md lists all rights that are needed)",
+        "(docs/reference/rights.md lists all rights that are needed)",
         "NOPERM",
         right,
     )

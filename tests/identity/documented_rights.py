@@ -1,4 +1,4 @@
-"""The users of docs/identity.md, as it creates them: what a reader copies is what tests run with."""
+"""The users of docs/reference/rights.md, as it creates them: what a reader copies is what tests run with."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from pathlib import Path
 
 from tests.servers import Server
 
-IDENTITY = Path(__file__).resolve().parents[2] / "docs" / "identity.md"
+RIGHTS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "rights.md"
 _BLOCK = re.compile(r"^redis-cli ACL SETUSER (?:.*\\\n)*.*$", re.M)
 _NAMES = {"orders:dead": "dead", "orders": "s", "billing": "g", "totals": "out"}
 
 
 def documented() -> dict[str, list[str]]:
     """By user: the words behind its name, without its password."""
-    commands = [
-        shlex.split(block.replace("\\\n", " ")) for block in _BLOCK.findall(IDENTITY.read_text(encoding="utf-8"))
-    ]
+    commands = [shlex.split(block.replace("\\\n", " ")) for block in _BLOCK.findall(RIGHTS.read_text(encoding="utf-8"))]
     return {words[3]: [word for word in words[4:] if not word.startswith(">")] for words in commands}
 
 
@@ -31,7 +29,7 @@ def rights(user: str, **names: str) -> list[str]:
 
 def besides(what: str) -> str:
     """The rights that the table below the users adds for something: `rstream doctor`, `a [cluster]`."""
-    found = re.search(rf"^\| {re.escape(what)}[^|]*\| `([^`]+)`", IDENTITY.read_text(encoding="utf-8"), re.M)
+    found = re.search(rf"^\| {re.escape(what)}[^|]*\| `([^`]+)`", RIGHTS.read_text(encoding="utf-8"), re.M)
     assert found is not None
     return found[1].replace("\\|", "|")
 

@@ -1,4 +1,4 @@
-"""Users with the rights that docs/identity.md lists, and no others: each does what its role is for, and not more."""
+"""Users with exactly the rights that docs/reference/rights.md lists: each can do what its role is for, and no more."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ ENTRIES: list[list[bytes]] = [
 
 
 def kept_bytes(fields: list[tuple[str, str]]) -> list[bytes]:
-    """An entry's names and values, as docs/jobs.md says."""
+    """An entry's names and values, as docs/reference/jobs.md says."""
     if fields[0][0] == HEX:
         return [bytes.fromhex(word) for word in fields[0][1].split(" ")]
     return [word.encode() for field in fields for word in field]

@@ -24,7 +24,7 @@ from tests.monitor.prometheus import Prometheus, needs_prometheus, promtool, run
 from tests.servers import Server, counts_entries
 
 ALERTS = CONF / "alerts.yml"
-OPERATIONS = CONF.parent / "docs" / "operations.md"
+METRICS = CONF.parent / "docs" / "reference" / "metrics.md"
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_what_both_pages_say_they_say_in_the_same_words(server: Server, looks: L
 
 
 def test_the_docs_have_a_row_for_each_metric(server: Server, looks: Looks) -> None:
-    text = OPERATIONS.read_text(encoding="utf-8")
+    text = METRICS.read_text(encoding="utf-8")
     there = metrics(Exposition(Collector(looks)).text()).keys() | of_queries(server).keys()
     rows = " ".join(line for line in text.splitlines() if line.startswith("| `rstream_"))
     assert {name for name in there if f"`{name}`" not in rows} == set()

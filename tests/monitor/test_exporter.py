@@ -343,7 +343,7 @@ def test_no_engine_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert list(tmp_path.iterdir()) == []
 
 
-NEEDED = ("+@read", "+@connection", "+time", "-@dangerous", "+info")  # docs/identity.md
+NEEDED = ("+@read", "+@connection", "+time", "-@dangerous", "+info")  # docs/reference/rights.md
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def test_the_page_about_data_loss_has_the_table_of_remedies() -> None:
 
 
 def test_the_page_about_the_engine_lists_its_commands() -> None:
-    page = (DOCS / "engine.md").read_text(encoding="utf-8")
+    page = (REFERENCE / "engine.md").read_text(encoding="utf-8")
     rows = page.partition("## Commands\n")[2].partition("\n\nAny other")[0].splitlines()
     listed = [name for row in rows[3:] for name in row.split("|")[2].split()]
     assert sorted(listed) == sorted(name.decode().upper() for name in COMMANDS)

@@ -1,4 +1,4 @@
-"""A look in Prometheus' words: the table in docs/operations.md."""
+"""A look in Prometheus' words: the table in docs/reference/metrics.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`spark_streams.watch(spark, url)`: log lines and metrics of every query that reads streams (docs/operations.md).
+"""`spark_streams.watch(spark, url)`: log lines and metrics of each query that reads streams, docs/reference/metrics.md.
 
 Spark tells a listener of each micro-batch; how the groups stand is asked from the server then, on a connection of the
 listener's own. Nothing here can stop or slow a query: Spark calls listeners beside it; a server that does not answer

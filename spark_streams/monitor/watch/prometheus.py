@@ -33,7 +33,7 @@ class Collector:
         self._standings = standings
 
     def collect(self) -> Iterable[Metric]:
-        """The table in docs/operations.md."""
+        """The table in docs/reference/metrics.md."""
         known = list(self._queries())
         yield from self._groups(known)
         yield from _queries(known)

@@ -73,9 +73,9 @@ def _book(key: bytes, text: bytes) -> Book:
         raise StreamStateError(
             f"key {key.decode('utf-8', 'replace')!r} holds {text[:50]!r}, which is no record of failed batches: "
             "another client has changed it, or spark-streams before 0.1.0 wrote it. Only the query's user may write "
-            "keys rstream:… (docs/identity.md). Restore the key from the server's backup; if no batch of the query has "
-            "failed yet, delete it (DEL). If spark-streams before 0.1.0 wrote it, delete it and start the query with a "
-            "new checkpoint directory"
+            "keys rstream:… (docs/reference/rights.md). Restore the key from the server's backup; if no batch of the "
+            "query has failed yet, delete it (DEL). If spark-streams before 0.1.0 wrote it, delete it and start the "
+            "query with a new checkpoint directory"
         ) from None
 
 

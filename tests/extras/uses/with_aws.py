@@ -1,4 +1,4 @@
-"""docs/identity.md: the login of AWS. Signing asks nobody; the account is made up."""
+"""docs/guide/security.md: the login of AWS. Signing asks nobody; the account is made up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/identity.md: the login of Azure. What Entra ID would answer is put in its place."""
+"""docs/guide/security.md: the login of Azure. What Entra ID would answer is put in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/identity.md: the login of Google Cloud. What the account would be given is put in its place."""
+"""docs/guide/security.md: the login of Google Cloud. What the account would be given is put in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/operations.md: the metrics of the exporter, asked for as Prometheus does."""
+"""docs/guide/monitoring.md: the metrics of the exporter, asked for as Prometheus does."""
 
 from __future__ import annotations
 
