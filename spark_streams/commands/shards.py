@@ -38,7 +38,7 @@ def shards(
     Examples:
       rstream shards
       rstream shards orders | xargs -n 1 redis-cli -c XLEN
-      rstream shards orders --delete     to begin anew with another number (docs/shards.md)
+      rstream shards orders --delete     to begin anew with another number (docs/guide/order-by-key.md)
       rstream shards orders --recreate   after shards were lost and cannot be restored
     """
     if (delete or recreate) and stream is None:

@@ -164,7 +164,7 @@ SOURCE: tuple[Option, ...] = (
         shards,
         None,
         "as the server knows it",
-        "Each of `streams` is in so many [shards](../shards.md), which are made where they are not there: for a query "
+        "Each of `streams` is in so many [shards](shards.md), which are made where they are not there: for a query "
         "that may begin before the first sink. A stream that is in shards is read from all of them without this "
         "option.",
     ),
@@ -301,7 +301,7 @@ SOURCE: tuple[Option, ...] = (
         "none",
         "An entry that does not fit (mode `DEADLETTER`), or that the query's own rules refuse, comes back by itself "
         "after these times (`1m,10m,1h`), and only then is a dead letter "
-        "([another try](../dead-letters.md#another-try)).",
+        "([retries](dead-letters.md#retries)).",
     ),
 )
 
@@ -381,7 +381,7 @@ SINK: tuple[Option, ...] = (
         shards,
         None,
         "none",
-        "Write `stream` as so many streams ([shards](../shards.md)), at most 256: rows of one key go to one of them, "
+        "Write `stream` as so many streams ([shards](shards.md)), at most 256: rows of one key go to one of them, "
         "in their order. The number stays as the first sink or query has it.",
     ),
     Option(

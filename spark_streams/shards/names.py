@@ -1,4 +1,4 @@
-"""What the shards of a stream are called. Pure; docs/shards.md has the rule for other languages.
+"""What the shards of a stream are called. Pure; docs/reference/shards.md has the rule for other languages.
 
 Shard i of N of stream `orders` is `orders:<i>/<N>:{<t>}`, with i from 0 on. t is the smallest number whose slot in a
 Redis Cluster is the one in the middle of the i-th of N equal parts of all slots, (2 i + 1) · 8192 // N: so shards are

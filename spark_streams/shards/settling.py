@@ -16,7 +16,7 @@ from spark_streams.wire.reply_errors import is_busy_group
 from spark_streams.wire.server import Server
 
 _MAKING = "rstream:making"  # a group that is there for a moment, because XGROUP alone makes an empty stream
-_PAGE = "docs/shards.md, on another number of shards"
+_PAGE = "docs/guide/order-by-key.md, on the number of shards"
 _log = logging.getLogger("spark_streams.shards")
 
 

@@ -1,4 +1,4 @@
-"""docs/recipes.md: its programs are there, and its blocks run as they stand, with the jars where Spark has them."""
+"""docs/guide/recipes*.md: their programs exist, and their blocks run as printed, with the jars if Spark has them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from tests.recipes.conftest import RECIPES
 
 pytestmark = pytest.mark.spark
 
-PAGE = (RECIPES.parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
+PAGES = sorted((RECIPES.parents[1] / "docs" / "guide").glob("recipes*.md"))
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 Recipe = Callable[[str], ModuleType]
 
 
 def block(word: str) -> str:
-    """The one block of Python that has this word."""
-    (found,) = [one for one in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if word in one]
+    """Return the only Python block of the pages that contains this word."""
+    (found,) = [one for one in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if word in one]
     return str(found)
 
 
@@ -38,7 +39,7 @@ def skip_without(spark: SparkSession, name: str, jar: str) -> None:
 
 
 def test_each_program_is_named() -> None:
-    assert set(re.findall(r"examples/recipes/(\w+)\.py", PAGE)) == {path.stem for path in RECIPES.glob("*.py")}
+    assert set(re.findall(r"examples/recipes/(\w+)\.py", TEXT)) == {path.stem for path in RECIPES.glob("*.py")}
 
 
 def test_spark_s_own_reader_of_avro(spark: SparkSession, recipe: Recipe) -> None:

@@ -114,7 +114,7 @@ def test_whoever_insists_deletes_them_unread(server: Server) -> None:
 
 
 def test_the_page_names_what_there_is() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "shards.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "shards.md").read_text(encoding="utf-8")
     assert "rstream shards orders --delete" in page
 
 

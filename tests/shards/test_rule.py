@@ -1,4 +1,4 @@
-"""Which shard has a key, and what it is called: as docs/shards.md says it, and as an implementation of its own does."""
+"""The shard of a key, and its name: as docs/reference/shards.md says, and as an independent implementation does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams in SQL: temporary views, tables of Spark's catalog, and what those are told of options (docs/sql.md)."""
+"""Streams in SQL: temporary views, catalog tables and their options (docs/guide/reading-tables.md)."""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
 """The docs say what the code says, and name nothing that is not there."""
 
 import re
+import shlex
 import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
+from click import Command, Group
 
+from spark_streams.cli import main
 from spark_streams.engine.commands import COMMANDS
 from spark_streams.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE, but_access, table_of
 from spark_streams.source.group import remedies
@@ -94,3 +97,76 @@ def test_the_page_about_the_engine_lists_its_commands() -> None:
     rows = page.partition("## Commands\n")[2].partition("\n\nAny other")[0].splitlines()
     listed = [name for row in rows[3:] for name in row.split("|")[2].split()]
     assert sorted(listed) == sorted(name.decode().upper() for name in COMMANDS)
+
+
+MOST_WORDS = 1_200
+MOST_LINES_OF_README = 100
+MOST_WORDS_IN_A_SENTENCE = 25
+GUIDE = sorted((DOCS / "guide").glob("*.md"))
+FOR_USERS = pytest.mark.parametrize("page", [ROOT / "README.md", *GUIDE], ids=lambda page: page.stem)
+OPTIONS_OF_SPARK = {"checkpointLocation"}
+EXAMPLE = re.compile(r"<!-- from (\S+) -->\n```python\n(.*?)```", re.DOTALL)
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def sentences(page: str) -> list[str]:
+    """Return the sentences of a page, without code blocks, tables, headings and link targets. A colon ends one, too."""
+    text = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"`[^`]*`", "code", text)
+    text = re.sub(r"^(\s*\||#).*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^\s*([-*]|\d+\.) ", "\n", text, flags=re.MULTILINE)
+    paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text)]
+    return [sentence for one in paragraphs for sentence in re.split(r"(?<=[.!?:])[)\"*]*\s+", one) if sentence]
+
+
+def test_the_splitter_finds_the_sentences_of_a_page() -> None:
+    page = "# A head. No\n\nOne [two](a.md#b). Three\nfour: `five six`.\n\n| a. b |\n\n- **Seven.** Eight\n- nine\n"
+    assert sentences(f"{page}```\nno. no\n```\n") == ["One two.", "Three four:", "code.", "**Seven.", "Eight", "nine"]
+
+
+@pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.stem)
+def test_a_page_of_the_guide_is_short_and_so_are_its_sentences(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(text.split()) <= MOST_WORDS
+    assert [one for one in sentences(text) if len(one.split()) > MOST_WORDS_IN_A_SENTENCE] == []
+
+
+def test_the_readme_is_short() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MOST_LINES_OF_README
+    assert [one for one in sentences(text) if len(one.split()) > MOST_WORDS_IN_A_SENTENCE] == []
+
+
+@FOR_USERS
+def test_the_python_of_a_page_is_that_of_a_tested_program_or_compiles(page: Path) -> None:
+    """A block behind `<!-- from FILE -->` is a part of that file, which other tests run."""
+    text = page.read_text(encoding="utf-8")
+    for name, block in EXAMPLE.findall(text):
+        assert block in (ROOT / name).read_text(encoding="utf-8")
+    for block in PYTHON.findall(text):
+        compile(block, page.name, "exec")
+
+
+@FOR_USERS
+def test_the_options_in_the_python_of_a_page_exist(page: Path) -> None:
+    known = {option.name for table in (SOURCE, BATCH_SOURCE, SINK) for option in table} | OPTIONS_OF_SPARK
+    blocks = "\n".join(PYTHON.findall(page.read_text(encoding="utf-8")))
+    named = set(re.findall(r'\.option\("(\w+)"', blocks))
+    for keywords in re.findall(r"\.options\(([^)]*)\)", blocks):
+        named |= set(re.findall(r"(\w+)=", keywords))
+    assert named - known == set()
+
+
+@FOR_USERS
+def test_the_commands_of_a_page_exist_with_their_options(page: Path) -> None:
+    blocks = re.findall(r"^```\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    for line in (line for block in blocks for line in block.splitlines() if line.startswith("rstream ")):
+        words = shlex.split(line, comments=True)[1:]
+        command: Command = main
+        while isinstance(command, Group) and words and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
+        assert command is not main, line
+        options = {name for parameter in command.params for name in parameter.opts}
+        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, line

@@ -1,4 +1,4 @@
-"""docs/connect.md: a client and a server of Spark Connect, with a function of foreachBatch."""
+"""docs/guide/notebooks.md: a client and a server of Spark Connect, with a function of foreachBatch."""
 
 from __future__ import annotations
 
