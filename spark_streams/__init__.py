@@ -36,7 +36,14 @@ def __getattr__(name: str) -> object:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("rstream")` known to this session (needed where the wheel is not on Spark's own Python path)."""
+    """Make `format("rstream")` known to a session.
+
+    Spark finds the format by itself if the package is installed for the Python that Spark uses. Call this elsewhere. A
+    second call has no effect.
+
+    Args:
+        spark: The session.
+    """
     _check_for_spark("spark_streams.register")
     from pyspark.errors import AnalysisException
 
@@ -56,17 +63,25 @@ def run(
     stop_within: str = "30s",
     traceback: bool | None = None,
 ) -> StreamingQuery:
-    """Run a query to its end, as the jobs run theirs: what is wrong is one line, Ctrl-C and SIGTERM stop it gently.
+    """Run a query until it ends. An error is one line; Ctrl-C and SIGTERM stop the query after the current batch.
 
-    query: `df.writeStream…` before its `start()`, which is called here; or a query that is started; or a function that
-    gives one of them, so that errors of its own (of `load()`, of names that Spark does not find) are told the same way.
-    stop_within: on Ctrl-C or SIGTERM the batch in flight may take so long to finish; then it is cut, and run again next
-    time. A second Ctrl-C, a second later or more, ends the program at once.
-    traceback: show all that Spark and Python say of an error (default: whether `$RSTREAM_TRACEBACK` is set).
+    Call it in the main thread, which alone receives Ctrl-C. A program that does not catch the error ends with its line
+    and exit code 1.
 
-    The query, which has ended, or was stopped. Raises an RStreamError of one line: the one that ended the query,
-    QueryError where it is none of ours. A program that does not catch it ends with that line and exit code 1.
-    Call it in the main thread, which alone is told of Ctrl-C: raises UnsupportedError elsewhere.
+    Args:
+        query: `df.writeStream…` before its `start()`, which is called here. Or a query that is started. Or a function
+            that returns one of them: then errors in it (`load()`, names that Spark does not find) are one line, too.
+        stop_within: After Ctrl-C or SIGTERM, how long the current batch may take to finish. Then it is cancelled, and
+            the next run reads it again. A second Ctrl-C, a second later or more, ends the program at once.
+        traceback: `True` shows all that Spark and Python say of an error. Default: whether `$RSTREAM_TRACEBACK` is set.
+
+    Returns:
+        The query, which has ended.
+
+    Raises:
+        RStreamError: The error that ended the query.
+        QueryError: The query was ended by an error of Spark or of its own code.
+        UnsupportedError: It was called in another thread than the main one.
     """
     _check_for_spark("spark_streams.run")
     from spark_streams.running.run import run as run_query
@@ -75,14 +90,23 @@ def run(
 
 
 def transaction(name: str, rows: DataFrame, number: int, checkpoint: str) -> dict[str, str]:
-    """Options of a write within foreachBatch that is written once also when Spark replays the micro-batch.
+    """Return options that make a write within `foreachBatch` exactly-once.
 
     In the function: `rows.write.format("rstream").options(**transaction("good", rows, number, checkpoint), …)`. Over
-    Spark Connect there is no other way; elsewhere option `transaction` alone does the same.
+    Spark Connect this is the only way. Elsewhere option `transaction` alone does the same.
 
-    name: of this write, different from the function's other writes; rows, number: what the function is given;
-    checkpoint: the query's option `checkpointLocation`, which Spark reads over Spark Connect, once in a run: there
-    stands the query's id. Raises InvalidOptionError where it is another query's, or this is no such function.
+    Args:
+        name: Name of this write, different from the other writes of the function.
+        rows: The first argument of the function.
+        number: The second argument of the function.
+        checkpoint: The `checkpointLocation` of the query. Over Spark Connect it is read once in a run, because the ID
+            of the query is there.
+
+    Returns:
+        The options of the write.
+
+    Raises:
+        InvalidOptionError: The checkpoint belongs to another query, or the call is not within `foreachBatch`.
     """
     _check_for_spark("spark_streams.transaction")
     from spark_streams.sink.named_write import transaction as options_of
@@ -100,16 +124,28 @@ def watch(
     metrics_file: str | Path | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Watch:
-    """Watch every query of this session that reads streams: attach it before the queries start.
+    """Watch every query of a session that reads streams. Call it before the queries start.
 
-    url: the server that the queries read from (default: `$RSTREAM_URL`, else `embedded:`); options: what stands beside
-    it in those of the queries: `username`, `passwordFile`, `credentialProvider` …
-    log: where a JSON line for each micro-batch goes: `-` (standard error), a file that is appended to, a logger (level
-    INFO), None for nowhere. metrics_port, metrics_host: serve Prometheus metrics there (0: any port, see the result's
-    `metrics_port`); metrics_file: write them to this file at each micro-batch.
+    While it watches, the dead letter of an entry that kills its query (`maxDeliveries`) names the class and the message
+    of the error.
 
-    With it, the dead letter of an entry that kills its query (`maxDeliveries`) says the error's class and message.
-    The result can be closed; the process' end does that, too. Raises OptionError, UnsupportedError.
+    Args:
+        spark: The session.
+        url: The server that the queries read from. Default: `$RSTREAM_URL`, else `embedded:`.
+        log: Destination of a JSON line for each micro-batch: `"-"` (standard error), a file, which is appended to, or a
+            logger (level INFO). `None`: no lines.
+        metrics_port: Serve Prometheus metrics on this port. `0`: any free port, see `metrics_port` of the result.
+        metrics_host: Address for `metrics_port`.
+        metrics_file: Write the metrics to this file at each micro-batch.
+        options: Further options of the connection, as the queries have them: `username`, `passwordFile`,
+            `credentialProvider` …
+
+    Returns:
+        The listener. `close()` detaches it; the end of the process does that, too.
+
+    Raises:
+        OptionError: An option cannot be used.
+        UnsupportedError: This Spark cannot be watched.
     """
     _check_for_spark("spark_streams.watch")
     from spark_streams.monitor.watch.listener import attach

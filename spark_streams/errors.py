@@ -37,7 +37,8 @@
     └── UnsupportedError                known, and not available here; the message says what to do instead
 
 Each message is one line: `[CONDITION] what was wrong, where; what to do`. The condition is stable and can be matched.
-Passwords never appear in a message.
+Passwords never appear in a message. docs/reference/errors.md is printed from the classes (`python -m tools.reference`):
+condition, docstring (the cause) and `remedy`.
 """
 
 from __future__ import annotations
@@ -49,12 +50,13 @@ from spark_streams.printable import printable
 
 
 class RStreamError(Exception):
-    """The root of the tree above.
+    """Root of all errors that spark-streams raises on purpose.
 
     message: one line that says what was wrong, where, and what to do.
     """
 
     condition: ClassVar[str] = "RSTREAM_ERROR"
+    remedy: ClassVar[str] = "Read the message: it names the cause and the next step."
 
     def __init__(self, message: str) -> None:
         self.message = printable(" ".join(message.split()))
@@ -65,39 +67,45 @@ class RStreamError(Exception):
 
 
 class OptionError(RStreamError):
-    """What a user typed into an option or a config file cannot be used."""
+    """An option or a configuration file cannot be used."""
 
     condition = "RSTREAM_OPTION"
+    remedy = "Correct the option that the message names."
 
 
 class UnknownOptionError(OptionError):
     """No option has this name."""
 
     condition = "RSTREAM_UNKNOWN_OPTION"
+    remedy = "Use the name that the message proposes, or remove the option."
 
 
 class InvalidOptionError(OptionError):
     """The value does not fit the option, is missing, or contradicts another option."""
 
     condition = "RSTREAM_INVALID_OPTION"
+    remedy = "Correct the value. The message says which values are valid."
 
 
 class NotAllowedError(OptionError):
-    """A variable `RSTREAM_ALLOW_…` of the driver's environment does not list what an option names."""
+    """A variable `RSTREAM_ALLOW_…` in the driver's environment does not list the value of an option."""
 
     condition = "RSTREAM_NOT_ALLOWED"
+    remedy = "Ask the administrator of the driver to add the value to the variable that the message names."
 
 
 class ConfigError(OptionError):
-    """A job's config file or a `--set` cannot be used."""
+    """The configuration file of a job, or a `--set`, cannot be used."""
 
     condition = "RSTREAM_CONFIG"
+    remedy = "Correct the key that the message names. `rstream init JOB` prints a valid configuration."
 
 
 class ServerError(RStreamError):
-    """Between us and the stream server."""
+    """The server cannot be reached, or refuses a request."""
 
     condition = "RSTREAM_SERVER"
+    remedy = "Run `rstream doctor --url URL`: it names what is wrong with the server."
 
 
 class ServerUnreachableError(ServerError):
@@ -107,6 +115,10 @@ class ServerUnreachableError(ServerError):
     """
 
     condition = "RSTREAM_SERVER_UNREACHABLE"
+    remedy = (
+        "Check host, port and network, and that the server runs. Start the query again: it continues from its "
+        "checkpoint."
+    )
 
     def __init__(self, message: str, passes: bool = True) -> None:
         super().__init__(message)
@@ -121,6 +133,7 @@ class ServerReplyError(ServerError):
     """
 
     condition = "RSTREAM_SERVER_REPLY"
+    remedy = "Remove the cause that the server names, then start the query again."
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -128,18 +141,23 @@ class ServerReplyError(ServerError):
 
 
 class LoginError(ServerReplyError):
-    """The server wants a password, or refuses the user and password of the url."""
+    """The server requires a password, or refuses the user name and password."""
 
     condition = "RSTREAM_LOGIN"
+    remedy = "Correct the login in `url`, or in `username` with `password`, `passwordFile` or `credentialProvider`."
 
 
 class NotPermittedError(ServerReplyError):
-    """The url's user has no right to a command or a key.
+    """The user has no permission for a command or a key.
 
     right: the word of ACL SETUSER that gives it (`+xadd`, `~orders`).
     """
 
     condition = "RSTREAM_NOT_PERMITTED"
+    remedy = (
+        "Give the user the permission that the message names, with `ACL SETUSER`. `rstream doctor` lists all "
+        "permissions that are missing."
+    )
 
     def __init__(self, message: str, code: str = "", right: str = "") -> None:
         super().__init__(message, code)
@@ -147,147 +165,181 @@ class NotPermittedError(ServerReplyError):
 
 
 class RetriesExhaustedError(ServerError):
-    """A state of the server that passes by itself has not passed within the limit (wire.retry)."""
+    """A temporary state of the server (`OOM`, `LOADING`, a lost connection) did not end within the time limit."""
 
     condition = "RSTREAM_RETRIES_EXHAUSTED"
+    remedy = "Remove the cause, for example free memory, then start the query again."
 
 
 class ReplicationError(ServerError):
-    """Fewer replicas than `waitReplicas` have acknowledged what was written."""
+    """Fewer replicas than `waitReplicas` acknowledged what was written."""
 
     condition = "RSTREAM_REPLICATION"
+    remedy = "Repair the replication, or lower `waitReplicas`. Rows that were written are not written again."
 
 
 class WrongKeyTypeError(ServerError):
-    """The key holds something that is not a stream."""
+    """The key holds a value that is not a stream."""
 
     condition = "RSTREAM_WRONG_KEY_TYPE"
+    remedy = "Use another stream name, or delete the key."
 
 
 class IdsExhaustedError(ServerError):
-    """The stream has given out its last possible id (2^64−1-2^64−1), or has too few left: nothing can be added."""
+    """The stream has used its last possible entry ID (2^64−1-2^64−1), or has too few left."""
 
     condition = "RSTREAM_IDS_EXHAUSTED"
+    remedy = "Write to a new stream. No entry can be added to this one."
 
 
 class StreamStateError(RStreamError):
     """The streams on the server are not as the query left them."""
 
     condition = "RSTREAM_STREAM_STATE"
+    remedy = "Read the message: it names the stream, the difference and the choices."
 
 
 class StreamMissingError(StreamStateError):
-    """A stream that is named does not exist, and is not to be waited for."""
+    """A named stream does not exist, and the query may not create it."""
 
     condition = "RSTREAM_STREAM_MISSING"
+    remedy = "Correct the name (the message proposes the nearest one), or set `createStreams=true`."
 
 
 class DataLossError(StreamStateError):
-    """Entries that were delivered to the query are gone from the stream."""
+    """Entries that the query should have read are missing from the stream."""
 
     condition = "RSTREAM_DATA_LOSS"
+    remedy = (
+        "Find out what deleted or trimmed them. Then set `failOnDataLoss=false` for one start: the query continues "
+        "and counts them."
+    )
 
 
 class GroupMissingError(StreamStateError):
-    """The consumer group was destroyed under the query."""
+    """The consumer group was deleted while a query used it."""
 
     condition = "RSTREAM_GROUP_MISSING"
+    remedy = "Create the group at the ID that the message names, or set `failOnDataLoss=false` for one start."
 
 
 class TakenError(StreamStateError):
-    """Another running process has what this one wants for itself."""
+    """Another running process holds what this process needs exclusively."""
 
     condition = "RSTREAM_TAKEN"
+    remedy = "Stop the other process, which the message names, or wait until it has ended."
 
 
 class ConsumerTakenError(TakenError):
-    """Another running query reads under the same group and consumer: they would take each other's entries."""
+    """Another running query uses the same group and consumer."""
 
     condition = "RSTREAM_CONSUMER_TAKEN"
+    remedy = (
+        "Stop the other query, or set another `consumer` to share its entries, or another `group` to read all entries."
+    )
 
 
 class RedriveTakenError(TakenError):
-    """Another process moves or purges the dead letters of this stream."""
+    """Another process moves or deletes the dead letters of this stream."""
 
     condition = "RSTREAM_REDRIVE_TAKEN"
+    remedy = "Wait until it has ended, then repeat the command."
 
 
 class GroupInUseError(TakenError):
-    """A query lives in the group or consumer that was to be changed, or another client is at work there."""
+    """A running query, or another client, uses the group or consumer that a command would change."""
 
     condition = "RSTREAM_GROUP_IN_USE"
+    remedy = "Stop the query first, then repeat the command."
 
 
 class GroupSharedError(StreamStateError):
-    """A query with noAck must have its group for itself, and another consumer reads from it."""
+    """A query with `noAck` needs a group of its own, and another consumer reads from this group."""
 
     condition = "RSTREAM_GROUP_SHARED"
+    remedy = "Set another `group`, or remove `noAck`."
 
 
 class ShardsError(StreamStateError):
-    """A stream is in other shards than is wanted, in none, or by another column; or what says so is lost."""
+    """A stream has another number of shards or another key column than expected, has none, or its shard record is
+    lost.
+    """
 
     condition = "RSTREAM_SHARDS"
+    remedy = "Set `shards` and `shardBy` as the message says. `rstream shards` lists what the server has."
 
 
 class LedgerError(StreamStateError):
-    """What the sink's ledger says was written is lost, not this run's, or cannot be proved equal to what it has."""
+    """The sink's ledger is lost, belongs to another run, or does not match the rows of this attempt."""
 
     condition = "RSTREAM_LEDGER"
+    remedy = (
+        "Follow the message. Usual causes: a query whose rows differ on each run (`rand()`, the current time), or "
+        "deleted keys `rstream:sink:…`."
+    )
 
 
 class OffsetError(StreamStateError):
-    """A checkpoint's offset cannot be read by this version."""
+    """This version cannot read an offset in the checkpoint."""
 
     condition = "RSTREAM_OFFSET"
+    remedy = "Install the version of spark-streams that the message names, or use a new checkpoint."
 
 
 class SchemaError(RStreamError):
     """A declared column cannot be filled, or a row cannot be written."""
 
     condition = "RSTREAM_SCHEMA"
+    remedy = "Correct the schema, or cast the column that the message names."
 
 
 class EntryIdError(SchemaError):
-    """The id that a row brings along is no entry id, or not above the last id of its stream."""
+    """The ID of a row is not an entry ID, or is not above the last ID of its stream."""
 
     condition = "RSTREAM_ENTRY_ID"
+    remedy = "Write rows in ascending order of their IDs, or remove `idColumn`: the server then generates IDs."
 
 
 class RowTooLargeError(SchemaError):
-    """A row has a value, or is one, beyond what the server takes in one argument or request."""
+    """A row, or a value in it, is larger than the server accepts."""
 
     condition = "RSTREAM_ROW_TOO_LARGE"
+    remedy = "Make the row smaller, or raise the server's `proto-max-bulk-len`."
 
 
 class DecodeError(SchemaError):
-    """A value does not fit its column's declared type and `mode` is FAILFAST."""
+    """A value does not fit the type of its column, and `mode` is `FAILFAST`."""
 
     condition = "RSTREAM_DECODE"
+    remedy = "Correct the declared type, or choose another `mode`."
 
 
 class TransformError(RStreamError):
-    """A function that was to repair dead letters cannot be found, failed, or gave something that is no entry."""
+    """A function that repairs dead letters was not found, failed, or returned a value that is not an entry."""
 
     condition = "RSTREAM_TRANSFORM"
+    remedy = "Correct the function. The dead letters are unchanged."
 
 
 class QueryError(RStreamError):
-    """What ended a query (spark_streams.run) is an error of somebody else's: of Spark, or of the query's own code."""
+    """A query ended with an error of Spark or of its own code (`spark_streams.run`)."""
 
     condition = "RSTREAM_QUERY"
+    remedy = "Correct the cause, which the message quotes. `$RSTREAM_TRACEBACK=1` shows the whole traceback."
 
 
 class VersionError(RStreamError):
-    """An executor's Python has another version of spark-streams than the driver's."""
+    """An executor runs another version of spark-streams than the driver."""
 
     condition = "RSTREAM_VERSION"
+    remedy = "Install the same version on the driver and on all executors."
 
 
 class UnsupportedError(RStreamError):
-    """Known, and not available here; the message says what to do instead."""
+    """The feature exists, but is not available in this environment."""
 
     condition = "RSTREAM_UNSUPPORTED"
+    remedy = "Use the alternative that the message names."
 
 
 _IN_TEXT = re.compile(r"\[(RSTREAM_[A-Z_]+)\] ([^\n]*)")

@@ -25,7 +25,12 @@ _ENVELOPE = ", ".join(f"X'{field.hex()}'" for field in FIELDS)
 
 
 class Routed(NamedTuple):
-    """good: the rows that stay, with all their columns; letters: the dead letters, ready for the sink, a row each."""
+    """Result of `route_dead_letters`.
+
+    Attributes:
+        good: Rows that stay, with all their columns.
+        letters: Dead letters, one row each, ready for the sink.
+    """
 
     good: DataFrame
     letters: DataFrame
@@ -44,21 +49,37 @@ def route_dead_letters(
     at: Column | None = None,
     retry_delay: str = "",
 ) -> Routed:
-    """Split rows of `format("rstream")`: those for which `condition` holds become dead letters.
+    """Split rows of `format("rstream")`: rows for which `condition` holds become dead letters.
 
-    df: streaming or batch, with the metadata columns `_stream STRING`, `_id STRING` and `_fields MAP<BINARY, BINARY>`
-    (and `_deliveries`, if dead letters shall tell it); condition: a column, or SQL; where it is null the row is good;
-    reason, error, message: a text, or a column that gives one per row; stage, group, consumer: for the envelope; at:
-    when it failed (default: now); retry_delay: the source's option `retryDelay`, where it has one: then df needs
-    `_attempt INT` and `_first_failed TIMESTAMP`, and `group` is the source's.
+    Write `letters` with `format("rstream")` to the dead-letter stream: as a streaming query of its own, or within
+    `foreachBatch`, there with option `transaction` and an `at` that a replay repeats (a column `current_timestamp()` of
+    the streaming frame). A letter has all original fields, byte for byte, in `_fields`, and the columns of the
+    envelope.
 
-    `letters` has all original fields byte for byte in `_fields`, and the columns of the envelope. Write it with
-    `format("rstream")` to the dead-letter stream: as a streaming query of its own, or within foreachBatch, there with
-    option `transaction` and an `at` that a replay repeats (a column current_timestamp() of the streaming frame).
-    With retry_delay they have a column `_to`, for option `streamColumn`, beside option `stream` and without one that
-    trims: the stream in which the entry waits for its next try, null where there is none left.
-    Raises SchemaError where a metadata column is missing, InvalidOptionError for a retry_delay that the source would
-    refuse, or without a group.
+    With `retry_delay` the letters also have a column `_to`, for option `streamColumn` beside option `stream`, without
+    an option that trims. It names the stream in which the entry waits for its next retry. It is null if no
+    retry is left.
+
+    Args:
+        df: Streaming or batch frame with the metadata columns `_stream STRING`, `_id STRING` and
+            `_fields MAP<BINARY, BINARY>`; also `_deliveries` if dead letters shall contain it. With `retry_delay` also
+            `_attempt INT` and `_first_failed TIMESTAMP`.
+        condition: Column or SQL. A row for which it is null is good.
+        reason: Text, or a column with a text for each row.
+        stage: Text for the envelope.
+        group: Consumer group for the envelope. With `retry_delay` it is the group of the source.
+        consumer: Consumer for the envelope.
+        error: Class of the error: text or column.
+        message: Message of the error: text or column.
+        at: Time of the failure. Default: now.
+        retry_delay: The value of the source's option `retryDelay`, if it has one.
+
+    Returns:
+        The good rows and the dead letters.
+
+    Raises:
+        SchemaError: A metadata column is missing.
+        InvalidOptionError: `retry_delay` is not valid, or `group` is missing beside it.
     """
     retries = _retries(retry_delay, group)
     _check(df, retries)

@@ -1,5 +1,6 @@
-"""What there is to say of a group and of its server in Prometheus' words, whoever serves it: a watched query or the
-exporter. Names, labels and help are those of the table in docs/reference/metrics.md."""
+"""Metrics of a consumer group and of its server, for watched queries and for the exporter.
+
+docs/reference/metrics.md is printed from the tables (`python -m tools.reference`)."""
 
 from __future__ import annotations
 
@@ -23,18 +24,24 @@ class Family(NamedTuple):
     counts: bool = False
 
 
-Sample = tuple[
-    Sequence[str], Sequence[float | None]
-]  # values of the labels; of each family its value, None: it has none
+class Table(NamedTuple):
+    """Metrics that have the same labels."""
+
+    labels: tuple[str, ...]
+    families: tuple[Family, ...]
 
 
-def metrics(families: Sequence[Family], labels: Sequence[str], samples: Iterable[Sample]) -> Iterator[Metric]:
-    """These families with the same labels."""
+# Values of the labels; the value of each metric, None: it has none.
+Sample = tuple[Sequence[str], Sequence[float | None]]
+
+
+def metrics(table: Table, samples: Iterable[Sample]) -> Iterator[Metric]:
+    """Return the metrics of a table with these samples."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     made = [
-        (CounterMetricFamily if family.counts else GaugeMetricFamily)(family.name, family.help, labels=labels)
-        for family in families
+        (CounterMetricFamily if family.counts else GaugeMetricFamily)(family.name, family.help, labels=table.labels)
+        for family in table.families
     ]
     for of, values in samples:
         for metric, value in zip(made, values, strict=True):
@@ -43,26 +50,33 @@ def metrics(families: Sequence[Family], labels: Sequence[str], samples: Iterable
     yield from made
 
 
-_GROUP = (
-    Family("rstream_lag_entries", "Entries that the group has yet to be given."),
-    Family("rstream_lag_seconds", "Age of the oldest entry that the group has not acknowledged."),
-    Family("rstream_pending_entries", "Entries given to consumers and not acknowledged."),
-    Family("rstream_oldest_pending_seconds", "How long the oldest of these has waited."),
-    Family(
-        "rstream_released_entries",
-        "Of the pending entries those that a consumer released (XNACK) and nobody has taken.",
+_GROUP = Table(
+    OF_GROUPS,
+    (
+        Family("rstream_lag_entries", "Entries that are not yet delivered to the group."),
+        Family("rstream_lag_seconds", "Age of the oldest entry that the group has not acknowledged."),
+        Family("rstream_pending_entries", "Entries that are delivered and not acknowledged."),
+        Family("rstream_oldest_pending_seconds", "Seconds since the oldest pending entry was delivered."),
+        Family(
+            "rstream_released_entries",
+            "Pending entries that a consumer released (XNACK) and no consumer has taken.",
+        ),
     ),
 )
-_WAITING = (
-    Family("rstream_waiting_entries", "Entries that wait for another try."),
-    Family("rstream_waiting_seconds", "How long the first of these has yet to wait."),
+_WAITING = Table(
+    (*OF_GROUPS, "attempt"),
+    (
+        Family("rstream_waiting_entries", "Entries that wait for a retry (retryDelay)."),
+        Family("rstream_waiting_seconds", "Seconds until the first of these is due."),
+    ),
 )
-_SERVER = (Family("rstream_server_up", "Whether the stream server answers."),)
+_SERVER = Table((), (Family("rstream_server_up", "1 if the stream server answers."),))
+TABLES = (_SERVER, _GROUP, _WAITING)
 
 
 def group_metrics(groups: Iterable[GroupStanding]) -> Iterable[Metric]:
     """How these groups stand."""
-    return metrics(_GROUP, OF_GROUPS, map(_of_group, groups))
+    return metrics(_GROUP, map(_of_group, groups))
 
 
 def _of_group(one: GroupStanding) -> Sample:
@@ -72,7 +86,7 @@ def _of_group(one: GroupStanding) -> Sample:
 
 def waiting_metrics(entries: Iterable[WaitingEntries]) -> Iterable[Metric]:
     """What waits for another try, and what has come back for it (attempt `returned`)."""
-    return metrics(_WAITING, (*OF_GROUPS, "attempt"), map(_of_waiting, entries))
+    return metrics(_WAITING, map(_of_waiting, entries))
 
 
 def _of_waiting(one: WaitingEntries) -> Sample:
@@ -83,4 +97,4 @@ def _of_waiting(one: WaitingEntries) -> Sample:
 
 def server_up(answers: bool) -> Iterable[Metric]:
     """Whether it does."""
-    return metrics(_SERVER, (), [((), (float(answers),))])
+    return metrics(_SERVER, [((), (float(answers),))])

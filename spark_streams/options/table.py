@@ -1,6 +1,6 @@
 """Every option, once: its name, which side it belongs to, its default, its check and its one-line documentation.
 
-The tables of docs/reference/options.md are printed from here (`python -m spark_streams.options.table`).
+The tables of docs/reference/options.md are printed from here (`python -m tools.reference`).
 """
 
 from __future__ import annotations
@@ -495,16 +495,3 @@ SINK: tuple[Option, ...] = (
 def but_access(options: Iterable[Option]) -> list[Option]:
     """Those that do not stand beside every `url`."""
     return [option for option in options if option not in ACCESS[1:]]
-
-
-def table_of(options: Iterable[Option]) -> str:
-    """A Markdown table for docs/reference/options.md."""
-    rows = ["| option | default | |", "|---|---|---|"]
-    rows += [f"| `{o.name}` | {'required' if o.default is REQUIRED else o.shown} | {o.doc} |" for o in options]
-    return "\n".join(rows)
-
-
-if __name__ == "__main__":
-    for side, table in (("Source", SOURCE), ("Batch source", BATCH_SOURCE), ("Sink", SINK)):
-        print(side, table_of(but_access(table)), sep="\n\n", end="\n\n")
-    print("Beside each url", table_of(ACCESS[1:]), sep="\n\n")

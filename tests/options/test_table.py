@@ -11,7 +11,8 @@ from spark_streams.options.access_options import AccessOptions
 from spark_streams.options.per_stream import PerStream
 from spark_streams.options.sink_options import SinkOptions
 from spark_streams.options.source_options import BatchSourceOptions, SourceOptions
-from spark_streams.options.table import Option, table_of
+from spark_streams.options.table import Option
+from tools.reference import table_of
 
 KINDS = (AccessOptions, SourceOptions, BatchSourceOptions, SinkOptions)
 OPTIONS = [pytest.param(kind, option, id=f"{kind.__name__}-{option.name}") for kind in KINDS for option in kind.TABLE]

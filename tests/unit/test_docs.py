@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from click import Command, Group
 
+import spark_streams
+from spark_streams import errors
 from spark_streams.cli import main
 from spark_streams.engine.commands import COMMANDS
-from spark_streams.options.table import ACCESS, BATCH_SOURCE, SINK, SOURCE, but_access, table_of
-from spark_streams.source.group import remedies
+from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
+from tools import reference
 from tools.site_hooks import external_assets
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,15 +83,31 @@ def test_the_menu_of_the_site_has_every_page_once() -> None:
     assert sorted(menu) == sorted(pages), "mkdocs.yml, nav: add the page where a reader needs it"
 
 
-def test_the_option_tables_are_the_code_s_own() -> None:
-    page = (REFERENCE / "options.md").read_text(encoding="utf-8")
-    for table in (SOURCE, BATCH_SOURCE, SINK):
-        assert table_of(but_access(table)) in page
-    assert table_of(ACCESS[1:]) in page
+@pytest.mark.parametrize("page", sorted(REFERENCE.glob("*.md")), ids=lambda page: page.stem)
+def test_what_is_printed_from_the_code_is_what_the_code_says(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert reference.printed(text) == text, "print it: python -m tools.reference"
 
 
-def test_the_page_about_data_loss_has_the_table_of_remedies() -> None:
-    assert remedies.table() in (REFERENCE / "data-loss.md").read_text(encoding="utf-8")
+def test_everything_that_can_be_printed_has_a_page() -> None:
+    pages = [reference.blocks_in(page.read_text(encoding="utf-8")) for page in REFERENCE.glob("*.md")]
+    assert sorted(name for names in pages for name in names) == sorted(reference.BLOCKS)
+
+
+def test_the_page_of_errors_names_every_error_with_its_cause_and_remedy() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.RStreamError)]
+    page = (REFERENCE / "errors.md").read_text(encoding="utf-8")
+    assert len(kinds) > 30
+    for kind in kinds:
+        assert f"\n## {kind.condition}\n" in page
+        assert "remedy" in vars(kind), f"{kind.__name__} has no remedy of its own"
+        assert kind.__doc__
+
+
+def test_the_page_of_the_python_api_has_every_public_name() -> None:
+    page = (REFERENCE / "python.md").read_text(encoding="utf-8")
+    missing = {name for name in spark_streams.__all__ if name != "__version__" and f".{name}\n" not in page}
+    assert not missing
 
 
 def test_the_page_about_the_engine_lists_its_commands() -> None:

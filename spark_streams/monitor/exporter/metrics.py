@@ -1,4 +1,4 @@
-"""A look in Prometheus' words: the table in docs/reference/metrics.md."""
+"""Metrics of `rstream exporter`. docs/reference/metrics.md is printed from the tables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from spark_streams.monitor.group_metrics import (
     OF_GROUPS,
     Family,
     Sample,
+    Table,
     group_metrics,
     metrics,
     server_up,
@@ -22,32 +23,51 @@ from spark_streams.monitor.lag_survey import GroupStanding, StreamStanding
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-_EXPORTER = (Family("rstream_exporter_info", "1; its version."),)
-_LOOK = (
-    Family("rstream_scrape_seconds", "How long the look at the server took."),
-    Family("rstream_streams", "Streams that are looked at."),
-    Family("rstream_streams_left_out", "Streams beyond --max-streams."),
+_EXPORTER = Table(("version",), (Family("rstream_exporter_info", "1; its label is the exporter's version."),))
+_LOOK = Table(
+    (),
+    (
+        Family("rstream_scrape_seconds", "Seconds that the last refresh took."),
+        Family("rstream_streams", "Streams that the exporter reads."),
+        Family("rstream_streams_left_out", "Streams beyond --max-streams, which it does not read."),
+    ),
 )
-_RIGHTS = (Family("rstream_missing_right", "1 for each right that the exporter's user lacks."),)
-_NODE = (
-    Family("rstream_server_memory_bytes", "Memory that the server uses."),
-    Family("rstream_server_memory_limit_bytes", "Its maxmemory; none where it has no limit."),
+_RIGHTS = Table(("right",), (Family("rstream_missing_right", "1 for each permission that the exporter's user lacks."),))
+_NODE = Table(
+    ("node",),
+    (
+        Family("rstream_server_memory_bytes", "Memory that the server uses."),
+        Family("rstream_server_memory_limit_bytes", "The server's maxmemory; absent if it has no limit."),
+    ),
 )
-_GROUP = (
-    Family("rstream_consumers", "Consumers that the group has."),
-    Family("rstream_group_idle_seconds", "How long none of its consumers has asked for anything."),
-    Family("rstream_delivered_entries", "Entries ever given to the group.", counts=True),
+_GROUP = Table(
+    OF_GROUPS,
+    (
+        Family("rstream_consumers", "Consumers of the group, active or not."),
+        Family("rstream_group_idle_seconds", "Seconds since a consumer of the group sent a request."),
+        Family("rstream_delivered_entries", "Entries delivered to the group since it was created.", counts=True),
+    ),
 )
-_STREAM = (
-    Family("rstream_stream_entries", "Entries that the stream holds."),
-    Family("rstream_added_entries", "Entries ever added to the stream.", counts=True),
-    Family("rstream_stream_memory_bytes", "Memory of the stream, as the server estimates it."),
+_STREAM = Table(
+    ("stream",),
+    (
+        Family("rstream_stream_entries", "Entries in the stream."),
+        Family("rstream_added_entries", "Entries added to the stream since it was created.", counts=True),
+        Family("rstream_stream_memory_bytes", "Memory of the stream, as the server estimates it (MEMORY USAGE)."),
+    ),
 )
-_REASON = (
-    Family("rstream_dead_letters_waiting", "Dead letters that stand in the stream, by reason."),
-    Family("rstream_dead_letters_newest_timestamp_seconds", "When the newest of these came."),
+_REASON = Table(
+    ("stream", "reason"),
+    (
+        Family("rstream_dead_letters_waiting", "Dead letters in the stream, by reason."),
+        Family("rstream_dead_letters_newest_timestamp_seconds", "Time of the newest of these."),
+    ),
 )
-_UNCOUNTED = (Family("rstream_dead_letters_uncounted", "Entries there that are yet to be counted by reason."),)
+_UNCOUNTED = Table(
+    ("stream",),
+    (Family("rstream_dead_letters_uncounted", "Dead letters that are not yet counted by reason."),),
+)
+TABLES = (_GROUP, _STREAM, _REASON, _UNCOUNTED, _NODE, _LOOK, _RIGHTS, _EXPORTER)
 
 
 class Collector:
@@ -60,17 +80,17 @@ class Collector:
         """All of them; of a server that does not answer no more than that."""
         look = self._looks.last()
         yield from server_up(look is not None)
-        yield from metrics(_EXPORTER, ("version",), [((__version__,), (1,))])
+        yield from metrics(_EXPORTER, [((__version__,), (1,))])
         if look is None:
             return
-        yield from metrics(_LOOK, (), [((), (look.seconds, len(look.streams), self._looks.chosen.left_out))])
-        yield from metrics(_RIGHTS, ("right",), (((right,), (1,)) for right in self._looks.rights))
-        yield from metrics(_NODE, ("node",), (((one.node,), (one.used, one.most or None)) for one in look.nodes))
+        yield from metrics(_LOOK, [((), (look.seconds, len(look.streams), self._looks.chosen.left_out))])
+        yield from metrics(_RIGHTS, (((right,), (1,)) for right in self._looks.rights))
+        yield from metrics(_NODE, (((one.node,), (one.used, one.most or None)) for one in look.nodes))
         yield from group_metrics(look.groups)
-        yield from metrics(_GROUP, OF_GROUPS, map(_of_group, look.groups))
-        yield from metrics(_STREAM, ("stream",), (_of_stream(one, look.stream_bytes) for one in look.streams))
-        yield from metrics(_REASON, ("stream", "reason"), map(_of_reason, look.reasons))
-        yield from metrics(_UNCOUNTED, ("stream",), (((name,), (n,)) for name, n in look.uncounted.items()))
+        yield from metrics(_GROUP, map(_of_group, look.groups))
+        yield from metrics(_STREAM, (_of_stream(one, look.stream_bytes) for one in look.streams))
+        yield from metrics(_REASON, map(_of_reason, look.reasons))
+        yield from metrics(_UNCOUNTED, (((name,), (n,)) for name, n in look.uncounted.items()))
         yield from waiting_metrics(look.waiting)
 
 

@@ -54,9 +54,10 @@ _log = logging.getLogger("spark_streams.monitor")
 
 
 class Watch(StreamingQueryListener):
-    """A listener that is attached. `close()` detaches it; so do leaving it as a context manager, and the process' end.
+    """Listener that `watch` attached to a session. It is a context manager: leaving it calls `close()`.
 
-    metrics_port: where Prometheus metrics are served, None where they are not.
+    Attributes:
+        metrics_port: Port on which Prometheus metrics are served, or `None`.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ from spark_streams.monitor.group_metrics import (
     OF_GROUPS,
     Family,
     Sample,
+    Table,
     group_metrics,
     metrics,
     server_up,
@@ -33,7 +34,7 @@ class Collector:
         self._standings = standings
 
     def collect(self) -> Iterable[Metric]:
-        """The table in docs/reference/metrics.md."""
+        """Return all metrics; docs/reference/metrics.md lists them."""
         known = list(self._queries())
         yield from self._groups(known)
         yield from _queries(known)
@@ -46,28 +47,38 @@ class Collector:
         yield from server_up(self._standings.answers)
 
 
-_QUERY = (
-    Family("rstream_query_running", "1 while the query runs."),
-    Family("rstream_query_failures", "Runs of the query that failed.", counts=True),
-    Family("rstream_batches", "Micro-batches of the query.", counts=True),
-    Family("rstream_rows", "Rows read by the query.", counts=True),
-    Family("rstream_rows_per_second", "Rows/s of the last micro-batch."),
-    Family("rstream_batch_seconds", "How long the last micro-batch took."),
+_QUERY = Table(
+    _OF_QUERIES,
+    (
+        Family("rstream_query_running", "1 while the query runs."),
+        Family("rstream_query_failures", "Runs of the query that failed.", counts=True),
+        Family("rstream_batches", "Micro-batches of the query.", counts=True),
+        Family("rstream_rows", "Rows that the query read.", counts=True),
+        Family("rstream_rows_per_second", "Rows per second of the last micro-batch."),
+        Family("rstream_batch_seconds", "Seconds that the last micro-batch took."),
+    ),
 )
-_ENTRIES = (
-    Family("rstream_claimed_entries", "Entries taken over from consumers that had left them.", counts=True),
-    Family("rstream_dead_letters", "Entries moved to the dead-letter stream.", counts=True),
-    Family("rstream_lost_entries", "Entries that were gone before they were read.", counts=True),
+_ENTRIES = Table(
+    _OF_STREAMS,
+    (
+        Family("rstream_claimed_entries", "Entries claimed from consumers that left them pending.", counts=True),
+        Family("rstream_dead_letters", "Entries moved to the dead-letter stream.", counts=True),
+        Family("rstream_lost_entries", "Entries that were missing when the query should have read them.", counts=True),
+    ),
 )
-_VALUES = (Family("rstream_bad_values", "Values that did not fit their column's type.", counts=True),)
+_VALUES = Table(
+    (*_OF_STREAMS, "column"),
+    (Family("rstream_bad_values", "Values that did not fit the type of their column.", counts=True),),
+)
+TABLES = (_QUERY, _ENTRIES, _VALUES)
 
 
 def _queries(queries: list[Query]) -> Iterable[Metric]:
     streams = [((query.name, *key), counts) for query in queries for key, counts in sorted(query.totals.items())]
     bad = [((*key, column), (n,)) for key, counts in streams for column, n in sorted(counts.bad.items())]
-    yield from metrics(_QUERY, _OF_QUERIES, map(_of_query, queries))
-    yield from metrics(_ENTRIES, _OF_STREAMS, ((key, (one.claimed, one.dead, one.lost)) for key, one in streams))
-    yield from metrics(_VALUES, (*_OF_STREAMS, "column"), bad)
+    yield from metrics(_QUERY, map(_of_query, queries))
+    yield from metrics(_ENTRIES, ((key, (one.claimed, one.dead, one.lost)) for key, one in streams))
+    yield from metrics(_VALUES, bad)
 
 
 def _of_query(one: Query) -> Sample:

@@ -11,7 +11,7 @@ To add a finding:
 2. Return it from `diagnosis._One._wrong` (the first match counts) or `explained`, or report it where it is found.
 3. Add what is wrong to `messages.PROBLEMS`, and its rows to `remedies.SECTIONS`.
 4. If the query is to do something new, add an `Act`, a field of `Repair`, and the step in `Reconciler._carry_out`.
-5. Print the tables into docs/reference/data-loss.md (`python -m spark_streams.source.group.remedies`). Tests fail if
+5. Print the tables into docs/reference/data-loss.md (`python -m tools.reference`). Tests fail if
    you leave out 3 or 5.
 """
 

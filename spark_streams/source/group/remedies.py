@@ -1,5 +1,6 @@
-"""What the query does about each finding: one table. docs/reference/data-loss.md is printed from it (`python -m
-spark_streams.source.group.remedies`).
+"""What the query does about each finding: one table.
+
+docs/reference/data-loss.md is printed from it (`python -m tools.reference`).
 
 A key is the kind of the finding, whether losses stop the query (`failOnDataLoss=true`), and how it uses the group.
 """
@@ -235,7 +236,3 @@ def _lines(rows: Sequence[Row]) -> Iterator[str]:
 
 def _cell(remedy: Remedy) -> str:
     return remedy.does if remedy.advice is None else f"{remedy.does}. {remedy.advice.short}"
-
-
-if __name__ == "__main__":
-    print(table())

@@ -1,0 +1,214 @@
+"""Print the pages of docs/reference from the code: `python -m tools.reference`.
+
+A page has blocks, each between `<!-- printed: NAME -->` and `<!-- end of NAME -->`, and text around
+them that is written by hand. Tests fail if a block is not what the code says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from spark_streams import errors
+from spark_streams.cli import main as rstream
+from spark_streams.monitor import group_metrics
+from spark_streams.monitor.exporter import metrics as exporter_metrics
+from spark_streams.monitor.group_metrics import Table
+from spark_streams.monitor.watch import prometheus as query_metrics
+from spark_streams.options.table import ACCESS, BATCH_SOURCE, REQUIRED, SINK, SOURCE, Option, but_access
+from spark_streams.source.group import remedies
+
+PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
+_BLOCK = re.compile(r"(<!-- printed: ([\w-]+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
+
+# -------------------------------------------------------------------------------------------------------------- options
+
+# The parser of an option (options/values.py) and what its values are called.
+TYPES = {
+    "parse": "server URL",
+    "text": "text",
+    "count": "integer ≥ 1",
+    "number": "integer ≥ 0",
+    "shards": "integer, 1 to 256",
+    "query_id": "UUID",
+    "flag": "`true`, `false`",
+    "streams": "names",
+    "function": "`module:function`",
+    "duration": "duration",
+    "delays": "durations",
+    "entry_id": "entry ID",
+    "moment": "time",
+    "glob": "Redis pattern",
+    "weights": "JSON of integers, 1 to 100",
+    "size": "bytes",
+}
+
+
+def type_of(option: Option) -> str:
+    """Return what the values of an option are."""
+    name = option.parse.__qualname__.split(".")[0]
+    inner = inspect.getclosurevars(option.parse).nonlocals if inspect.isfunction(option.parse) else {}
+    if name == "one_of":
+        return ", ".join(f"`{value}`" for value in inner["values"])
+    if name == "per_stream":
+        return f"{_type_of_one(inner['one'])}, or JSON of these by stream"
+    return TYPES["parse" if name == "Address" else name]
+
+
+def _type_of_one(parse: Callable[[str], object]) -> str:
+    words = inspect.getclosurevars(parse).nonlocals.get("known")
+    return TYPES[parse.__name__] if words is None else ", ".join([*(f"`{word}`" for word in words), "an entry ID"])
+
+
+def table_of(options: Iterable[Option]) -> str:
+    rows = ["| option | type | default | meaning |", "|---|---|---|---|"]
+    for option in options:
+        default = "required" if option.default is REQUIRED else option.shown
+        rows.append(f"| `{option.name}` | {type_of(option)} | {default} | {option.doc} |")
+    return "\n".join(rows)
+
+
+# --------------------------------------------------------------------------------------------------------------- errors
+
+
+def print_errors() -> str:
+    """Print a heading for each error class, in the order of the tree."""
+    return "\n\n".join(_error(error) for error in _below(errors.RStreamError))
+
+
+def _below(error: type[errors.RStreamError]) -> Iterator[type[errors.RStreamError]]:
+    yield error
+    for other in error.__subclasses__():
+        if other.__module__ == errors.__name__:
+            yield from _below(other)
+
+
+def _error(error: type[errors.RStreamError]) -> str:
+    cause = inspect.cleandoc(error.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+    parents = " → ".join(f"`{one.__name__}`" for one in reversed(error.__mro__) if issubclass(one, errors.RStreamError))
+    return f"## {error.condition}\n\n{parents}\n\n- **Cause:** {cause}\n- **Remedy:** {error.remedy}"
+
+
+# ------------------------------------------------------------------------------------------------------------- commands
+
+
+# What every command takes that has --url.
+BESIDE_URL = ("username", "passwordFile", "credentialProvider", "replyTimeout")
+
+
+def print_commands() -> str:
+    """Print each command of `rstream` with its arguments and options."""
+    return "\n\n".join(_command("rstream", rstream, 2))
+
+
+def print_connection_options() -> str:
+    """Print the options beside --url once, for all commands."""
+    options = [
+        one for one in rstream.commands["streams"].params if isinstance(one, click.Option) and _is_beside_url(one)
+    ]
+    return _options(options)
+
+
+def _is_beside_url(option: click.Option) -> bool:
+    return option.name is not None and option.name.replace("_", "") in [name.lower() for name in BESIDE_URL]
+
+
+def _command(path: str, command: click.Command, level: int) -> Iterator[str]:
+    context = click.Context(command, info_name=path)
+    usage = f"```text\n{path} {' '.join(command.collect_usage_pieces(context))}\n```"
+    parts = [f"{'#' * min(level, 4)} {path}", usage, *_help(command.help or "")]
+    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+    if options := [one for one in options if not _is_beside_url(one)]:
+        parts.append(_options(options))
+    yield "\n\n".join(parts)
+    if isinstance(command, click.Group):
+        for name, one in command.commands.items():
+            if not one.hidden:
+                yield from _command(f"{path} {name}", one, level + 1)
+
+
+def _options(options: Iterable[click.Option]) -> str:
+    return "\n".join(["| option | meaning |", "|---|---|", *(f"| {_names(one)} | {_about(one)} |" for one in options)])
+
+
+def _help(text: str) -> list[str]:
+    r"""Return the paragraphs of a help text; one that begins with \b has its own line breaks."""
+    paragraphs = inspect.cleandoc(text).partition("\f")[0].split("\n\n")
+    return [_kept(one) if one.startswith("\b") else _escaped(one.replace("\n", " ")) for one in paragraphs if one]
+
+
+def _kept(paragraph: str) -> str:
+    return "```text\n" + paragraph.removeprefix("\b\n") + "\n```"
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([<>*\[\]|])", r"\\\1", text)
+
+
+def _names(option: click.Option) -> str:
+    names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+    return names if option.is_flag else f"{names} `{option.metavar or option.type.name.upper()}`"
+
+
+def _about(option: click.Option) -> str:
+    text = _escaped(" ".join((option.help or "").split()))
+    default = option.default
+    shown = option.show_default and isinstance(default, (str, int, float)) and not isinstance(default, bool)
+    return f"{text} Default: `{default}`." if shown else text
+
+
+# -------------------------------------------------------------------------------------------------------------- metrics
+
+
+def metrics_of(tables: Iterable[Table]) -> str:
+    rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for table in tables:
+        for family in table.families:
+            name, kind = (f"{family.name}_total", "counter") if family.counts else (family.name, "gauge")
+            rows.append(f"| `{name}` | {kind} | {', '.join(table.labels)} | {family.help} |")
+    return "\n".join(rows)
+
+
+# --------------------------------------------------------------------------------------------------------------- blocks
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "source-options": lambda: table_of(but_access(SOURCE)),
+    "batch-source-options": lambda: table_of(but_access(BATCH_SOURCE)),
+    "sink-options": lambda: table_of(but_access(SINK)),
+    "access-options": lambda: table_of(ACCESS[1:]),
+    "remedies": remedies.table,
+    "errors": print_errors,
+    "connection-options": print_connection_options,
+    "commands": print_commands,
+    "group-metrics": lambda: metrics_of(group_metrics.TABLES),
+    "exporter-metrics": lambda: metrics_of(exporter_metrics.TABLES),
+    "query-metrics": lambda: metrics_of(query_metrics.TABLES),
+}
+
+
+def printed(page: str) -> str:
+    """Return the text of a page with every block as the code says now."""
+    return _BLOCK.sub(lambda found: found[1] + "\n" + BLOCKS[found[2]]() + "\n\n" + found[3], page)
+
+
+def blocks_in(page: str) -> list[str]:
+    return [found[2] for found in _BLOCK.finditer(page)]
+
+
+def main() -> int:
+    """Write the pages; say which ones have changed."""
+    for page in sorted(PAGES.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if (now := printed(text)) != text:
+            page.write_text(now, encoding="utf-8")
+            print(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
