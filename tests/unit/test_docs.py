@@ -179,7 +179,7 @@ def test_the_options_in_the_python_of_a_page_exist(page: Path) -> None:
 
 @FOR_USERS
 def test_the_commands_of_a_page_exist_with_their_options(page: Path) -> None:
-    blocks = re.findall(r"^```\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     for line in (line for block in blocks for line in block.splitlines() if line.startswith("rstream ")):
         words = shlex.split(line, comments=True)[1:]
         command: Command = main
