@@ -179,12 +179,24 @@ def test_the_options_in_the_python_of_a_page_exist(page: Path) -> None:
 
 @FOR_USERS
 def test_the_commands_of_a_page_exist_with_their_options(page: Path) -> None:
-    blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    blocks = [block for language, block in fenced if language in ("", "sh")]
     for line in (line for block in blocks for line in block.splitlines() if line.startswith("rstream ")):
         words = shlex.split(line, comments=True)[1:]
         command: Command = main
         while isinstance(command, Group) and words and words[0] in command.commands:
             command = command.commands[words.pop(0)]
         assert command is not main, line
+        if command.context_settings.get("ignore_unknown_options"):
+            continue  # `rstream serve` passes its options on to the engine
         options = {name for parameter in command.params for name in parameter.opts}
         assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, line
+
+
+def test_troubleshooting_has_every_error_without_a_more_exact_one() -> None:
+    page = (DOCS / "guide" / "troubleshooting.md").read_text(encoding="utf-8")
+    kinds = [errors.RStreamError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    leaves = {kind.condition for kind in kinds if not kind.__subclasses__()}
+    assert {code for code in leaves if f"`{code}`" not in page} == set()
