@@ -31,7 +31,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 # What takes longest begins first; a folder that is not named here is run, too.
 # A Spark waits most of the time. With too many at once its Python processes come too late for it: in ten seconds.
-SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/recipes", "tests/connect"]
+SPARK = ["tests/spark", "tests/faults", "tests/jobs", "tests/sink", "tests/notebooks", "tests/recipes", "tests/connect"]
 FIRST = [*SPARK, "tests/source", "tests/engine"]
 # Folders that would take longer than all others: each so many legs, which share its files.
 PARTS = {"tests/spark": 3}
@@ -42,8 +42,8 @@ BY_TURNS = ["tests/spark", "tests/faults", "tests/jobs", "tests/recipes", "tests
 OF_CONNECT = Path(sys.prefix) / "connect" / "bin" / "python"
 IN_CONNECT = SPARK[-2:]
 # What depends on Spark, or is told by it how things are; and the part of it that shows most in little time: the side
-# of the driver, a query from end to end, how one ends. (Not Spark Connect, and no recipes.)
-ON_ANOTHER_SPARK = [*SPARK[:-2], "tests/source", "tests/unit"]
+# of the driver, a query from end to end, how one ends. (Not Spark Connect, no recipes, and no notebooks.)
+ON_ANOTHER_SPARK = [*SPARK[:-3], "tests/source", "tests/unit"]
 SHORT = {
     "tests/spark": ("tests/spark/test_end_to_end.py",),
     "tests/faults": ("tests/faults/test_endings.py",),

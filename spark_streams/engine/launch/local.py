@@ -32,8 +32,12 @@ class LocalEngine:
     def pid(self) -> int:
         """The process id of the running engine."""
         if self._process is None:
-            raise RuntimeError("the engine is not running: use it in a with block")
+            raise RuntimeError("the engine is not running: use it in a with block, or start it")
         return self._process.pid
+
+    def start(self) -> LocalEngine:
+        """Start the engine and return it, where a `with` block does not fit: in a notebook. `stop()` ends it."""
+        return self.__enter__()
 
     def __enter__(self) -> LocalEngine:
         base = tempfile.gettempdir()

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_streams.errors import InvalidOptionError, OffsetError, UnsupportedError
 from spark_streams.monitor.exposition import Exposition
+from spark_streams.monitor.notebook import NotebookTable, lag_table, query_table
 from spark_streams.monitor.watch import log_lines
 from spark_streams.monitor.watch.failure import failure_of, is_an_entrys
 from spark_streams.monitor.watch.lag_cache import Standings
@@ -55,6 +56,8 @@ _log = logging.getLogger("spark_streams.monitor")
 
 class Watch(StreamingQueryListener):
     """Listener that `watch` attached to a session. It is a context manager: leaving it calls `close()`.
+
+    `lag()` and `queries()` return tables, which a notebook draws and other programs print as text.
 
     Attributes:
         metrics_port: Port on which Prometheus metrics are served, or `None`.
@@ -89,6 +92,23 @@ class Watch(StreamingQueryListener):
         deadline = time.monotonic() + wait
         while any(not one.isActive for one in self._runs()) and time.monotonic() < deadline:
             time.sleep(0.02)
+
+    def lag(self) -> NotebookTable:
+        """Return the lag of the groups that the watched queries have read from, as of now.
+
+        A query's groups are known after its first micro-batch. If the server does not answer, the table has no rows.
+        """
+        self.catch_up()
+        self._standings.forget()
+        with self._lock:
+            groups = [key for query in self._queries.values() for key in query.groups]
+        return lag_table(self._standings.of(groups).values())
+
+    def queries(self) -> NotebookTable:
+        """Return the state of each watched query, and what it has counted since `watch` was called."""
+        self.catch_up()
+        with self._lock:
+            return query_table(self._queries.values())
 
     def close(self) -> None:
         """Catch up and detach."""

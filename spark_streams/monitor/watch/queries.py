@@ -39,6 +39,7 @@ class Query:
     id: str
     run: str = ""
     running: bool = False
+    failed: bool = False  # the newest run that has ended
     failures: int = 0
     batches: int = 0
     rows: int = 0
@@ -78,6 +79,7 @@ class Query:
         """A run is over."""
         if run == self.run:
             self.running = False
+        self.failed = failed
         self.failures += failed
 
     @property
