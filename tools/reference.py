@@ -68,7 +68,7 @@ def _type_of_one(parse: Callable[[str], object]) -> str:
 def table_of(options: Iterable[Option]) -> str:
     rows = ["| option | type | default | meaning |", "|---|---|---|---|"]
     for option in options:
-        default = "required" if option.default is REQUIRED else option.shown
+        default = "required" if option.default is REQUIRED else option.shown or "none"
         rows.append(f"| `{option.name}` | {type_of(option)} | {default} | {option.doc} |")
     return "\n".join(rows)
 

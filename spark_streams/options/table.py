@@ -67,31 +67,37 @@ _URL = Option(
 # Who connects, and how patiently; beside every `url`.
 ACCESS: tuple[Option, ...] = (
     _URL,
-    Option("username", text, None, "the url's", "The user, where the url has no login; with one of the next two."),
-    Option("password", text, None, "the url's", "The password, where the url has none. Spark hides it in plans."),
+    Option(
+        "username",
+        text,
+        None,
+        "the url's",
+        "User name, if the URL has none. Also set `password`, `passwordFile` or `credentialProvider`.",
+    ),
+    Option("password", text, None, "the url's", "Password, if the URL has none. Spark hides it in plans."),
     Option(
         "passwordFile",
         text,
         None,
         "none",
-        "A file whose first line is the password, on the driver and on each executor. It is read for each connection, "
-        "so a password that was renewed is taken.",
+        "File whose first line is the password, on the driver and on each executor. It is read for each new "
+        "connection, so a renewed password is used.",
     ),
     Option(
         "credentialProvider",
         function,
         None,
         "none",
-        "`module:function`, which returns a `redis.CredentialProvider`, on the driver and on each executor; it is "
-        "asked for each connection, for tokens that end ([identity](../guide/security.md)).",
+        "`module:function`, which returns a `redis.CredentialProvider`, on the driver and on each executor. It is "
+        "called for each new connection, so tokens may expire ([identity](../guide/security.md)).",
     ),
     Option(
         "replyTimeout",
         duration,
         5_000,
         "`5s`",
-        "A connection on which the server has said nothing for so long, though it was asked, is given up, and the step "
-        "is tried again on a new one.",
+        "If the server does not reply within this time, the connection is closed and the request is repeated on a new "
+        "one.",
     ),
 )
 _STREAMS = Option(
@@ -107,9 +113,9 @@ _STARTING = Option(
     positions("$", "earliest", "latest"),
     PerStream("$", {}),
     "`latest`",
-    "Where a new group starts: `earliest`, `latest`, after an id, or JSON of these by stream or Redis pattern "
-    '(`{"orders": "earliest", "audit:*": "1700000000000-0"}`); streams that it does not name start at `latest`. '
-    "A group that exists goes on where it is; a query without a checkpoint then logs that this option is not used.",
+    "Where a new group starts: `earliest`, `latest`, after an entry ID, or JSON of these by stream or Redis pattern "
+    '(`{"orders": "earliest", "audit:*": "1700000000000-0"}`). Streams that the JSON does not name start at `latest`. '
+    "An existing group continues where it is. A query without a checkpoint then logs that this option is not used.",
 )
 _BY_TIME = per_stream(moment, "a time", None)
 _STARTING_TIME = Option(
@@ -121,22 +127,21 @@ _STARTING_TIME = Option(
     "(ISO-8601, or milliseconds since the epoch), or JSON of these by stream or pattern.",
 )
 _PER_PARTITION = Option("entriesPerPartition", count, 100_000, "`100000`", "About how many entries one task reads.")
-_MIN_PARTITIONS = Option(
-    "minPartitions", count, None, "", "At least so many tasks, by smaller ones, where there are entries enough."
-)
+_MIN_PARTITIONS = Option("minPartitions", count, None, "", "Use at least this many tasks, if there are enough entries.")
 _ORDERED = Option(
     "ordered",
     flag,
     False,
     "`false`",
-    "One task for each stream, or shard, so that its rows come in stream order.",
+    "`true`: one task for each stream or shard, so that its rows come in stream order.",
 )
 _CORRUPT = Option(
     "columnNameOfCorruptRecord",
     text,
     "_corrupt_record",
     "`_corrupt_record`",
-    "In mode PERMISSIVE, where the schema has this STRING column: the fields of an entry with a bad value, as JSON.",
+    "If the schema has this STRING column, mode `PERMISSIVE` fills it with the fields of an entry that has a bad "
+    "value, as JSON.",
 )
 
 SOURCE: tuple[Option, ...] = (
@@ -145,43 +150,41 @@ SOURCE: tuple[Option, ...] = (
     replace(
         _PATTERN,
         shown="this or `streams`",
-        doc="Read every stream whose name matches this Redis pattern (`orders:*`). Streams that appear while the query "
-        "runs, or while it is down, or that get their first entry then, are read from their first entry. Streams whose "
-        "first entry is a dead letter are not among them, whoever wrote it: name those in `streams` to read letters. "
-        "Nor are names that begin with `rstream:`, which are [the product's](keys.md).",
+        doc="Read every stream whose name matches this Redis pattern (`orders:*`). Streams that appear or get their "
+        "first entry later are read from their first entry. Streams that begin with a dead letter are left out: name "
+        "them in `streams` to read them. [Keys of the product](keys.md) (`rstream:…`) are left out, too.",
     ),
     Option(
         "createStreams",
         flag,
         True,
         "`true`",
-        "Whether a stream of `streams` that does not exist yet is made, empty, and waited for. `false`: a query that "
-        "starts with one is refused, and nothing is made; what its checkpoint knows is a loss where it is gone "
-        "(`failOnDataLoss`).",
+        "`true`: missing streams of `streams` are created empty. `false`: the query fails at start if a stream is "
+        "missing. A missing stream that the checkpoint names is a loss (`failOnDataLoss`).",
     ),
     Option(
         "shards",
         shards,
         None,
         "as the server knows it",
-        "Each of `streams` is in so many [shards](shards.md), which are made where they are not there: for a query "
-        "that may begin before the first sink. A stream that is in shards is read from all of them without this "
-        "option.",
+        "Number of [shards](shards.md) of each stream in `streams`. Missing shards are created, so that the query may "
+        "start before the first sink. A stream that already has shards is read from all of them without this option.",
     ),
     Option(
         "group",
         text,
         REQUIRED,
         "",
-        "The consumer group; it is created on first use and keeps the position. "
-        "Queries of different groups all get every entry.",
+        "Consumer group. It is created on first use and keeps the position. "
+        "Queries in different groups all get every entry.",
     ),
     Option(
         "consumer",
         text,
         "spark",
         "`spark`",
-        "The query's name in its group, whose consumers share the entries; one running query a name.",
+        "Consumer name within the group. Consumers of a group share its entries. Only one running query may use a "
+        "name.",
     ),
     _STARTING,
     _STARTING_TIME,
@@ -190,57 +193,61 @@ SOURCE: tuple[Option, ...] = (
         per_stream(count, "a whole number above 0", None),
         PerStream(None, {}),
         "all",
-        "The most entries in a micro-batch, shared between streams; or JSON of the most of each stream, by stream or "
-        'pattern (`{"orders": 10000, "audit:*": 500}`), where streams that it does not name have no limit.',
+        "Maximum number of entries in a micro-batch, shared between streams. Or JSON with a maximum by stream or "
+        'pattern (`{"orders": 10000, "audit:*": 500}`); streams that it does not name have no limit.',
     ),
     Option(
         "maxBytesPerTrigger",
         size,
         None,
         "all",
-        "About how many bytes of field names and values a micro-batch has (`64mb`). It is a soft limit, as Delta's "
-        "option of that name: a micro-batch may be larger, and has one entry at least.",
+        "Soft limit for the bytes of field names and values in a micro-batch (`64mb`), as Delta's option of that "
+        "name. A micro-batch has at least one entry and may be larger.",
     ),
     Option(
         "streamWeights",
         weights,
         PerStream(1, {}),
         "all alike",
-        'How a limit is shared, as JSON by stream or pattern: `{"orders": 3}` has three times the room of a stream '
-        "that is not named, while both have more.",
+        'How a limit is shared, as JSON by stream or pattern. `{"orders": 3}` gets three times the share of a stream '
+        "that is not named, while both have entries left.",
     ),
     Option(
         "minEntriesPerTrigger",
         count,
         None,
         "",
-        "Wait for so many entries, but no longer than `maxTriggerDelay`, before a micro-batch is made. "
+        "Wait until this many entries are available, but no longer than `maxTriggerDelay`. "
         "`trigger(availableNow=True)` does not wait.",
     ),
-    Option("maxTriggerDelay", duration, 900_000, "`15m`", "How long `minEntriesPerTrigger` may hold entries back."),
+    Option(
+        "maxTriggerDelay", duration, 900_000, "`15m`", "Maximum time that `minEntriesPerTrigger` may delay entries."
+    ),
     _PER_PARTITION,
     _MIN_PARTITIONS,
     replace(
         _ORDERED,
-        doc="One task for each stream, or shard, so that its rows come in stream order. Entries that `claimIdle` takes "
-        "over come first in their micro-batch, and after later ones that were read before.",
+        doc="`true`: one task for each stream or shard, so that its rows come in stream order. Entries that "
+        "`claimIdle` claims come first in their micro-batch, so they may come after later entries that were read "
+        "before.",
     ),
     Option(
         "delivery",
         one_of("at-least-once", "at-most-once"),
         "at-least-once",
         "`at-least-once`",
-        "`at-least-once`: entries are acknowledged once their batch is committed, and a batch that a crash interrupted "
-        "is read again. `at-most-once`: they are acknowledged before they are read, and such a batch is given up.",
+        "`at-least-once`: entries are acknowledged after their batch is committed, and an interrupted batch is read "
+        "again. `at-most-once`: they are acknowledged before they are read, and an interrupted batch is not read "
+        "again.",
     ),
     Option(
         "onCommit",
         one_of("keep", "trim", "delete"),
         "keep",
         "`keep`",
-        "What becomes of entries once their batch is committed and every group of the stream has been given and has "
-        "acknowledged them. `keep`: they stay. `trim`: they are removed by whole nodes (`~`), a hundred entries or so "
-        "at a time. `delete`: each of them is removed ([what that means](trimming.md#removing-committed-entries)).",
+        "What to do with entries after their batch is committed and every group has received and acknowledged them. "
+        "`keep`: they stay. `trim`: removed in whole nodes of about a hundred entries (`~`). `delete`: removed one by "
+        "one ([details](trimming.md#removing-committed-entries)).",
     ),
     Option(
         "noAck",
@@ -249,24 +256,24 @@ SOURCE: tuple[Option, ...] = (
         "`false`",
         "`true`: read without a pending list, the fastest mode. The checkpoint alone says what has been read. The "
         "group is a bookmark: it moves when a batch is committed, and no other consumer may read from it. Limits of a "
-        "batch of more than 2,000 entries are estimates ([how near](#limits-with-noack)). If entries are pending for "
-        "the query, it fails: a run without `noAck` reads them.",
+        "batch of more than 2,000 entries are estimates ([how exact](#limits-with-noack)). If entries are pending for "
+        "the query, it fails: run it once without `noAck`, which reads them.",
     ),
     Option(
         "failOnDataLoss",
         flag,
         True,
         "`true`",
-        "`true`: the query stops with a named error if entries were trimmed or deleted before it read them, or if a "
-        "stream or group is gone. `false`: it goes on, and counts what was lost ([what is found](data-loss.md)).",
+        "`true`: the query fails with a named error if entries were trimmed or deleted before it read them, or if a "
+        "stream or group is missing. `false`: it continues and counts what was lost ([data loss](data-loss.md)).",
     ),
     Option(
         "mode",
         one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST", "DEADLETTER"),
         "PERMISSIVE",
         "`PERMISSIVE`",
-        "A value that does not fit its column's type: null, drop the entry, stop, or move the entry to "
-        "`deadLetterStream`.",
+        "What to do if a value does not fit its column's type. `PERMISSIVE`: null. `DROPMALFORMED`: skip the entry. "
+        "`FAILFAST`: fail. `DEADLETTER`: move the entry to `deadLetterStream`.",
     ),
     _CORRUPT,
     Option(
@@ -274,34 +281,33 @@ SOURCE: tuple[Option, ...] = (
         duration,
         None,
         "never",
-        "Take over the entries that other consumers of the group have left pending for this long (`5m`). "
-        "Consumers that are running rstream queries keep theirs. Entries that a consumer released (`XNACK`) are taken "
-        "at once, also without this option.",
+        "Claim entries that other consumers of the group have left pending for this long (`5m`). Consumers of "
+        "running rstream queries keep theirs. Entries that a consumer released (`XNACK`) are claimed at once, also "
+        "without this option.",
     ),
     Option(
         "maxDeliveries",
         count,
         None,
         "unlimited",
-        "An entry that was delivered this often or more without being acknowledged moves to `deadLetterStream`. A "
-        "batch that has killed its query this often is cut until the entry that does it is found.",
+        "An entry that was delivered this often without being acknowledged moves to `deadLetterStream`. A batch that "
+        "has killed its query this often is cut into pieces until the entry is found.",
     ),
     Option(
         "deadLetterStream",
         text,
         None,
         "",
-        "Where entries go that cannot be processed: their fields untouched, `dl.*` fields beside them. Entries that a "
-        "consumer released as fatal (`XNACK … FATAL`) go there, too.",
+        "Stream for entries that cannot be processed, with unchanged fields and additional `dl.*` fields. Entries that "
+        "a consumer released as fatal (`XNACK … FATAL`) go there, too.",
     ),
     Option(
         "retryDelay",
         delays,
         None,
         "none",
-        "An entry that does not fit (mode `DEADLETTER`), or that the query's own rules refuse, comes back by itself "
-        "after these times (`1m,10m,1h`), and only then is a dead letter "
-        "([retries](dead-letters.md#retries)).",
+        "An entry that does not fit (mode `DEADLETTER`), or that the query rejects, is read again after these times "
+        "(`1m,10m,1h`). After the last retry it becomes a dead letter ([retries](dead-letters.md#retries)).",
     ),
 )
 
@@ -311,15 +317,15 @@ BATCH_SOURCE: tuple[Option, ...] = (
     replace(
         _PATTERN,
         shown="this or `streams`",
-        doc="Read every stream whose name matches this Redis pattern, but those whose first entry is a dead letter, "
-        "and names that begin with `rstream:`.",
+        doc="Read every stream whose name matches this Redis pattern. Streams that begin with a dead letter, and names "
+        "that begin with `rstream:`, are left out.",
     ),
     replace(
         _STARTING,
         parse=positions("0", "earliest"),
         default=PerStream("0", {}),
         shown="`earliest`",
-        doc="Where to start: `earliest`, after an id, or JSON of these by stream or Redis pattern.",
+        doc="Where to start: `earliest`, after an entry ID, or JSON of these by stream or Redis pattern.",
     ),
     replace(_STARTING_TIME, doc="Instead of `startingOffsets`: start with the first entry at or after this time."),
     Option(
@@ -327,7 +333,7 @@ BATCH_SOURCE: tuple[Option, ...] = (
         positions("$", "latest", missing_seq=U64_MAX),
         PerStream("$", {}),
         "`latest`",
-        "Where to end: `latest`, up to and including an id, or JSON of these by stream or Redis pattern.",
+        "Where to end: `latest`, up to and including an entry ID, or JSON of these by stream or Redis pattern.",
     ),
     Option(
         "endingTimestamp",
@@ -344,19 +350,25 @@ BATCH_SOURCE: tuple[Option, ...] = (
         one_of("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
         "PERMISSIVE",
         "`PERMISSIVE`",
-        "A value that does not fit its column's type: null, drop the entry, or stop.",
+        "What to do if a value does not fit its column's type. `PERMISSIVE`: null. `DROPMALFORMED`: skip the entry. "
+        "`FAILFAST`: fail.",
     ),
     _CORRUPT,
     Option(
-        "inferSchema", flag, False, "`false`", "Without a schema: find columns and types from a sample of the entries."
+        "inferSchema",
+        flag,
+        False,
+        "`false`",
+        "`true`: without a schema, derive columns and types from a sample of entries.",
     ),
     Option(
         "pushFilters",
         flag,
         False,
         "`false`",
-        "Filters on stream, id and timestamp narrow what is read (needs `spark.sql.python.filterPushdown.enabled`). "
-        "Only for a DataFrame that is used with one filter: load another one for the next.",
+        "`true`: filters on stream, ID and timestamp limit what is read (needs "
+        "`spark.sql.python.filterPushdown.enabled`). Use the DataFrame with one filter only, and load another one for "
+        "the next filter.",
     ),
 )
 
@@ -367,126 +379,137 @@ SINK: tuple[Option, ...] = (
         text,
         None,
         "this or `streamColumn`",
-        "The stream to append to; with `streamColumn`, for rows in which that is null.",
+        "Stream to append to. With `streamColumn`: for rows in which that column is null.",
     ),
     Option(
         "streamColumn",
         text,
         None,
         "none",
-        "The STRING column that names the stream of each row. It is not written as a field.",
+        "STRING column with the stream of each row. It is not written as a field.",
     ),
     Option(
         "shards",
         shards,
         None,
         "none",
-        "Write `stream` as so many streams ([shards](shards.md)), at most 256: rows of one key go to one of them, "
-        "in their order. The number stays as the first sink or query has it.",
+        "Write `stream` as this many streams ([shards](shards.md)). All rows of one key go to one of them, in order. "
+        "The number of the first sink or query stays.",
     ),
     Option(
         "shardBy",
         text,
         None,
         "none",
-        "With `shards`: the column with the key. It is a field like others; a null is as an empty key.",
+        "With `shards`: the key column. It is also written as a field. Null counts as an empty key.",
     ),
     Option(
         "idColumn",
         text,
         None,
-        "none: the server makes the ids",
-        "The STRING column that holds the id of each row's entry (`<milliseconds>-<sequence>`, `<milliseconds>-*` or "
-        "`<milliseconds>`); where it is null the server makes one. It is not written as a field.",
+        "none: the server generates IDs",
+        "STRING column with the entry ID of each row (`<milliseconds>-<sequence>`, `<milliseconds>-*` or "
+        "`<milliseconds>`). If it is null, the server generates the ID. It is not written as a field.",
     ),
     Option(
         "delivery",
         one_of("exactly-once", "at-least-once"),
         "exactly-once",
         "`exactly-once`",
-        "Whether rows that a retried task, a speculative twin or a replayed batch brings again are recognised.",
+        "`exactly-once`: a ledger recognises rows that retried tasks, speculative twins and replayed batches send "
+        "again. `at-least-once`: they are written again.",
     ),
     Option(
         "transaction",
         text,
         None,
         "none",
-        "`df.write` within `foreachBatch`: a name for this write, different from the function's other writes. Its rows "
-        "are then those of the micro-batch, and written once also when Spark replays that.",
+        "For `df.write` within `foreachBatch`: a name for this write, different from the other writes of the function. "
+        "Its rows are then written once, also when Spark replays the micro-batch.",
     ),
     Option(
         "transactionBatch",
         number,
         None,
-        "what Spark tells",
-        "With `transaction`: the number of the micro-batch. Needed over Spark Connect, which does not tell it; "
-        "`spark_streams.transaction` gives it, and the next one.",
+        "from Spark",
+        "With `transaction`: number of the micro-batch. Required over Spark Connect. `spark_streams.transaction` "
+        "returns it and the next option.",
     ),
     Option(
         "transactionQuery",
         query_id,
         None,
-        "what Spark tells",
-        "With `transactionBatch`: the id of the query, which its checkpoint keeps.",
+        "from Spark",
+        "With `transactionBatch`: ID of the query, from its checkpoint.",
     ),
     Option(
         "chunkSize",
         count,
         5_000,
         "`5000`",
-        "The most entries that are sent together (and at most 8 MB): one transaction where delivery is `exactly-once`.",
+        "Maximum number of entries in one request (at most 8 MB). With `exactly-once` it is one transaction.",
     ),
     Option(
         "rowsPerSecond",
         count,
         None,
         "no limit",
-        "The most rows per second that the tasks of one batch, or of one `df.write`, append together.",
+        "Maximum number of rows per second that the tasks of one batch, or of one `df.write`, append together.",
     ),
     Option("maxlen", count, None, "unbounded", "Trim each stream to about this many entries, once per chunk."),
-    Option("minId", entry_id, None, "unbounded", "Trim entries whose id is below this one."),
+    Option("minId", entry_id, None, "unbounded", "Trim entries whose ID is below this one."),
     Option(
-        "retention", duration, None, "unbounded", "Trim entries that are older (`36h`, `7d`), by the server's clock."
+        "retention",
+        duration,
+        None,
+        "unbounded",
+        "Trim entries that are older than this (`36h`, `7d`), by the server's clock.",
     ),
     Option(
         "retentionBytes",
         size,
         None,
         "unbounded",
-        "Trim each stream to about so many bytes of the server's memory (`512mb`, `2gb`, or plain bytes), by what its "
-        "entries take. It holds beside `maxlen`, `minId` and `retention`.",
+        "Trim each stream to about this many bytes of the server's memory (`512mb`, `2gb`). It may be combined with "
+        "`maxlen`, `minId` and `retention`.",
     ),
     Option(
         "streamTtl",
         duration,
         None,
         "never",
-        "A stream that this sink writes nothing to for so long (`7d`) expires: with its entries, read or not, and its "
-        "groups.",
+        "A stream to which this sink writes nothing for this time (`7d`) expires, with all its entries, read or not, "
+        "and its groups.",
     ),
     Option(
         "trim",
         one_of("maxlen", "minid", "acked"),
         None,
-        "by what is given",
-        "`acked`: whatever the threshold, never what some group has not yet been given and acknowledged; "
-        "without a threshold, all that every group has acknowledged.",
+        "from the threshold",
+        "`acked`: never trim an entry that a group has not yet received and acknowledged. Without a threshold, trim "
+        "all that every group has acknowledged.",
     ),
-    Option("approximate", flag, True, "`true`", "Trim whole nodes only (`~`), or exactly to the threshold (`=`)."),
-    Option("trimLimit", count, None, "the server's", "The most entries that one trimming removes (`LIMIT`)."),
+    Option(
+        "approximate",
+        flag,
+        True,
+        "`true`",
+        "`true`: trim whole nodes only (`~`). `false`: trim exactly to the threshold (`=`).",
+    ),
+    Option("trimLimit", count, None, "the server's", "Maximum number of entries that one trim removes (`LIMIT`)."),
     Option(
         "nulls",
         one_of("omit", "empty"),
         "omit",
         "`omit`",
-        "A null value: leave its field out of the entry, or write an empty one.",
+        "How to write a null value. `omit`: without its field. `empty`: as an empty field.",
     ),
     Option(
         "waitReplicas",
         count,
         None,
         "none",
-        "A task, and the batch, end only when so many replicas have acknowledged what was written (`WAIT`, for at most "
+        "A task and its batch end only after this many replicas have acknowledged what was written (`WAIT`, at most "
         "10 s).",
     ),
 )
