@@ -68,16 +68,20 @@ def url_option(command: F) -> F:
     """`--url`: the server; and beside it who connects, and how patiently, which `address_of` takes into account."""
     options = [
         click.option(
-            "--url", envvar="RSTREAM_URL", default="embedded:", show_default=True, help="The server (or $RSTREAM_URL)."
+            "--url",
+            envvar="RSTREAM_URL",
+            default="embedded:",
+            show_default=True,
+            help="URL of the server (or $RSTREAM_URL).",
         ),
-        _access("username", "TEXT", "Who connects, where the url does not say"),
+        _access("username", "TEXT", "User name, if the URL has none"),
         _access(
             "passwordFile",
             "FILE",
-            "Its first line is the password; or set $RSTREAM_PASSWORD, as others see command lines",
+            "File whose first line is the password, or set $RSTREAM_PASSWORD: other users can read command lines",
         ),
-        _access("credentialProvider", "MODULE:FUNCTION", "What returns a redis.CredentialProvider"),
-        _access("replyTimeout", "DURATION", "How long the server may be silent, 5s where nothing is said"),
+        _access("credentialProvider", "MODULE:FUNCTION", "Function that returns a redis.CredentialProvider"),
+        _access("replyTimeout", "DURATION", "Maximum time to wait for a reply, 5s by default"),
     ]
     for option in reversed(options):
         command = option(command)

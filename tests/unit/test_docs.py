@@ -10,7 +10,7 @@ import pytest
 from click import Command, Group
 
 import spark_streams
-from spark_streams import errors
+from spark_streams import errors, keys
 from spark_streams.cli import main
 from spark_streams.engine.commands import COMMANDS
 from spark_streams.options.table import BATCH_SOURCE, SINK, SOURCE
@@ -108,6 +108,18 @@ def test_the_page_of_the_python_api_has_every_public_name() -> None:
     page = (REFERENCE / "python.md").read_text(encoding="utf-8")
     missing = {name for name in spark_streams.__all__ if name != "__version__" and f".{name}\n" not in page}
     assert not missing
+
+
+def test_the_page_of_keys_has_a_row_for_every_kind_of_key() -> None:
+    package = ROOT / "spark_streams"
+    code = "\n".join(file.read_text(encoding="utf-8") for file in package.rglob("*.py"))
+    kinds = set(re.findall(r'key_(?:beside\([\w.]+|of_query\((?=")),? ?"(\w+)"', code))
+    kinds |= set(re.findall(r'f?"rstream:([a-z]+)[:"]', (package / "keys.py").read_text(encoding="utf-8")))
+    made = [*keys.keys_of_consumer("orders", "etl", "spark"), *keys.keys_of_group("orders", "etl", 1)]
+    kinds |= {kind for kind, _ in made}
+    page = (REFERENCE / "keys.md").read_text(encoding="utf-8")
+    assert len(kinds) > 20
+    assert {kind for kind in kinds if f"`rstream:{kind}:" not in page and f"`rstream:{kind}`" not in page} == set()
 
 
 def test_the_page_about_the_engine_lists_its_commands() -> None:
