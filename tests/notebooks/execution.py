@@ -55,18 +55,19 @@ def cleaned(notebook: Any) -> Any:
 
 # What differs from run to run: ids of queries, ages and durations, all other numbers.
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_DURATION = r"\d[\d,.]*(?: \d+)* (?:ms|s|m|h|d)\b"
+_DURATION = r"\d[\d,.]* (?:ms|s|m|h|d)\b"
 _NUMBER = r"\d[\d,.]*"
 
 
 def outputs(notebook: Any) -> list[str]:
     """Return the text of each code cell's outputs, as comparable as two runs of one program are."""
     return [
-        _comparable("".join(map(_text, cell.outputs))) for cell in cleaned(notebook).cells if cell.cell_type == "code"
+        comparable("".join(map(_text, cell.outputs))) for cell in cleaned(notebook).cells if cell.cell_type == "code"
     ]
 
 
-def _comparable(text: str) -> str:
+def comparable(text: str) -> str:
+    """Return the text with `0` for each of these, and one blank for each run of blanks."""
     text = re.sub(f"{_UUID}|(?:{_DURATION} ?)+", "0 ", text)
     return re.sub(r"\s+", " ", re.sub(_NUMBER, "0", text))
 

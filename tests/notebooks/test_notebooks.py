@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.notebooks.execution import NOTEBOOKS, executed, outputs
+from tests.notebooks.execution import NOTEBOOKS, comparable, executed, outputs
 
 PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
 
@@ -33,3 +33,20 @@ def test_a_notebook_runs_and_shows_what_it_is_kept_with(path: Path, tmp_path: Pa
     """If only an output has changed: `python -m tests.notebooks.execution` keeps the new one."""
     kept = outputs(nbformat.read(path, as_version=4))
     assert outputs(executed(path, tmp_path)) == kept
+
+
+@pytest.mark.parametrize(
+    ("kept", "now"),
+    [
+        ("lag 12 behind 36 ms", "lag 12 behind 1 m 10 s"),
+        ("dead 1 909 ms ago  3.6 s ago", "dead 1 3.6 s ago  12.1 s ago"),
+        ("1795390293074-0 |  ann", "1795390293999-12 | ann"),
+        ("da110829-2a2c-4e2c-be64-7d87ed96e4fa", "1f967005-0be2-48a0-9fb0-5fbf80f5be5a"),
+    ],
+)
+def test_ids_ages_and_numbers_do_not_count_in_a_comparison(kept: str, now: str) -> None:
+    assert comparable(kept) == comparable(now)
+
+
+def test_words_count_in_a_comparison() -> None:
+    assert comparable("billing running 3") != comparable("billing stopped 3")
