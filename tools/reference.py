@@ -49,6 +49,11 @@ TYPES = {
 }
 
 
+def _listing(rows: Iterable[str]) -> str:
+    """Return a table whose rows the site shows below each other on a narrow screen."""
+    return "\n".join(['<div class="listing" markdown>', "", *rows, "", "</div>"])
+
+
 def type_of(option: Option) -> str:
     """Return what the values of an option are."""
     name = option.parse.__qualname__.split(".")[0]
@@ -70,7 +75,7 @@ def table_of(options: Iterable[Option]) -> str:
     for option in options:
         default = "required" if option.default is REQUIRED else option.shown or "none"
         rows.append(f"| `{option.name}` | {type_of(option)} | {default} | {option.doc} |")
-    return "\n".join(rows)
+    return _listing(rows)
 
 
 # --------------------------------------------------------------------------------------------------------------- errors
@@ -171,7 +176,7 @@ def metrics_of(tables: Iterable[Table]) -> str:
         for family in table.families:
             name, kind = (f"{family.name}_total", "counter") if family.counts else (family.name, "gauge")
             rows.append(f"| `{name}` | {kind} | {', '.join(table.labels)} | {family.help} |")
-    return "\n".join(rows)
+    return _listing(rows)
 
 
 # --------------------------------------------------------------------------------------------------------------- blocks
