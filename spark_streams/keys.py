@@ -35,12 +35,19 @@ def key_of_query(kind: str, group: str, consumer: str) -> bytes:
 
 
 NARROWED, LOSSY = "narrowed", "lossy"
+ANY_RUN = "any"
 
 
 def told_key(query: str) -> str:
-    """What tasks of the source tell the sink of the query's micro-batches. Each field holds the number of one: NARROWED
-    is only a piece of what earlier runs of it were; LOSSY has fewer entries than an earlier execution of it had."""
+    """What tasks of the source tell the sink of the query's micro-batches. Each field names one (`told_value`):
+    NARROWED is only a piece of what earlier runs of it were; LOSSY has fewer entries than an earlier execution had."""
     return f"rstream:told:{query}"
+
+
+def told_value(number: int, query_run: str) -> str:
+    """Name the micro-batch in a field of `told_key`. If the checkpoint is set back, another batch has its number, in
+    another run of the query. ANY_RUN: an operator means the batch of this number in every run."""
+    return f"{number}:{query_run}"
 
 
 SESSIONS = "rstream:session:"

@@ -10,20 +10,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's names; the driver's local properties, too
+RUN = "spark.jobGroup.id"  # Spark puts the jobs of one run of a query into one group, named by the run's id
 
 
 class MicroBatchName(NamedTuple):
-    """query: its id; number: of the batch."""
+    """query: its id; number: of the batch; query_run: Spark's id of the run, which has one batch of a number."""
 
     query: str
     number: int
+    query_run: str = ""
 
 
 def micro_batch() -> MicroBatchName | None:
     """The micro-batch that this task belongs to; None where it belongs to none, or this is no task."""
     context = TaskContext.get()
-    query, number = (None if context is None else context.getLocalProperty(name) for name in (QUERY, BATCH))
-    return None if query is None or number is None else MicroBatchName(query, int(number))
+    query, number, run = (None if context is None else context.getLocalProperty(name) for name in (QUERY, BATCH, RUN))
+    return None if query is None or number is None else MicroBatchName(query, int(number), run or "")
 
 
 def micro_batch_of_driver(spark: SparkSession) -> MicroBatchName | None:

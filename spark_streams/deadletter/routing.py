@@ -188,8 +188,9 @@ def _past() -> str:
 def _batch(df: DataFrame) -> Column:
     """The micro-batch: within foreachBatch the driver knows it, elsewhere only the tasks do (FACTS S8)."""
     if not df.isStreaming:
-        query, number = micro_batch_of_driver(df.sparkSession) or ("", "")
-        return F.struct(F.lit(query).alias("query"), F.lit(str(number)).alias("number"))
+        of_driver = micro_batch_of_driver(df.sparkSession)
+        query, number = ("", "") if of_driver is None else (of_driver.query, str(of_driver.number))
+        return F.struct(F.lit(query).alias("query"), F.lit(number).alias("number"))
 
     def look() -> tuple[str, str]:  # for dead rows only
         batch = micro_batch()

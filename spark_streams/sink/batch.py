@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_streams.keys import LOSSY, NARROWED, record_key, told_key
+from spark_streams.keys import ANY_RUN, LOSSY, NARROWED, record_key, told_key, told_value
+from spark_streams.task_context import MicroBatchName
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,14 @@ class Kind:
 @dataclass(frozen=True)
 class Batch:
     """What is written once. query: the streaming query's id, or a job's own; number: of the micro-batch; run: who is
-    executing it, later ones sort higher; expires: whether nobody can replay it once its job has ended."""
+    executing it, later ones sort higher; expires: whether nobody can replay it once its job has ended; query_run:
+    Spark's id of the query's run."""
 
     query: str
     number: int
     run: str
     expires: bool
+    query_run: str = ""
 
     @classmethod
     def of_job(cls, run: str) -> Batch:
@@ -33,9 +36,10 @@ class Batch:
         return cls(f"job-{run}", 0, run, True)
 
     @classmethod
-    def of_query(cls, query: str, number: int, run: str, transaction: str | None = None) -> Batch:
-        """A micro-batch. query: Spark's id of it; transaction: the name of one of several writes that it makes."""
-        return cls(query if transaction is None else f"{query}.{transaction}", number, run, False)
+    def of_query(cls, of: MicroBatchName, run: str, transaction: str | None = None) -> Batch:
+        """A micro-batch. transaction: the name of one of several writes that it makes."""
+        query = of.query if transaction is None else f"{of.query}.{transaction}"
+        return cls(query, of.number, run, False, of.query_run)
 
     @property
     def is_named_write(self) -> bool:
@@ -59,8 +63,11 @@ class Batch:
         return ("HMGET", self.told, NARROWED, LOSSY)
 
     def kind(self, reply: Sequence[bytes | None]) -> Kind:
-        """What the batch is."""
-        return Kind(*[value == b"%d" % self.number for value in reply])
+        """What the batch is, by what was told in this run of the query. An operator may call it lossy in any run. A
+        number without a run, as another version wrote it, counts as nothing: the source tells it in each run."""
+        narrowed, lossy = reply
+        here, in_any_run = (told_value(self.number, run).encode() for run in (self.query_run, ANY_RUN))
+        return Kind(narrowed == here, lossy in (here, in_any_run))
 
     @property
     def record(self) -> str:

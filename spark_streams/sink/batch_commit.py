@@ -23,6 +23,7 @@ from spark_streams.sink.batch import Batch, Kind
 from spark_streams.sink.ledger import HEAD_FIELDS, NONE_CLOSED, Command, Head, Keys, Part, Record, rows_in
 from spark_streams.sink.replicas import wait_for_replicas
 from spark_streams.sink.witness import leave_word, place_of, require_all_there
+from spark_streams.task_context import MicroBatchName
 from spark_streams.wire.address import Address
 from spark_streams.wire.multi_exec import transact
 from spark_streams.wire.server import Server
@@ -55,7 +56,7 @@ def pass_over(address: Address, batch: Batch) -> None:
 def rows_written(server: Server, stream: str, query: str, number: int) -> int:
     """Rows of this micro-batch that all its runs have written to the stream so far, for whoever shows progress. Raises
     LedgerError, ServerError."""
-    keys = Keys.of(stream.encode(), Batch.of_query(query, number, ""))
+    keys = Keys.of(stream.encode(), Batch.of_query(MicroBatchName(query, number), ""))
     fields, names = server.execute_all([("HMGET", keys.head, *HEAD_FIELDS), ("SMEMBERS", keys.parts)])
     head = Head.read(fields)
     if head.done == number:

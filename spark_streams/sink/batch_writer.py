@@ -77,13 +77,13 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
         name = self._options.transaction
         if name is None:
             return self.write_part_of(self._job or Batch.of_job(""), iterator)
-        return self.write_part_of(self.batch_of(*self._micro_batch(name), name), iterator)
+        return self.write_part_of(self.batch_of(self._micro_batch(name), name), iterator)
 
     def _micro_batch(self, name: str) -> MicroBatchName:
         """Which one the named write is a part of. Raises InvalidOptionError."""
         told, query, number = micro_batch(), self._options.transaction_query, self._options.transaction_batch
         given = None if query is None or number is None else MicroBatchName(query, number)
-        if told is not None and given is not None and told != given:
+        if told is not None and given is not None and told[:2] != given[:2]:
             raise InvalidOptionError(
                 f"options transactionQuery and transactionBatch say that this write is a part of batch {given.number} "
                 f"of query {given.query}, and Spark says that it is in batch {told.number} of {told.query}: drop both "
@@ -98,9 +98,9 @@ class BatchWriter(SameVersion, DataSourceArrowWriter):
             )
         return found
 
-    def batch_of(self, query: str, number: int, transaction: str | None = None) -> Batch:
+    def batch_of(self, of: MicroBatchName, transaction: str | None = None) -> Batch:
         """The micro-batch that this execution is of."""
-        return Batch.of_query(query, number, self._run or "", transaction)
+        return Batch.of_query(of, self._run or "", transaction)
 
     def write_part_of(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> Written:
         """This task's rows, as a part of the batch."""

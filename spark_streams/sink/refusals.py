@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from spark_streams.errors import LedgerError
-from spark_streams.keys import LOSSY
+from spark_streams.keys import ANY_RUN, LOSSY, told_value
 from spark_streams.sink.batch import Batch
 
 _log = logging.getLogger("spark_streams.sink")
@@ -32,7 +32,8 @@ def _anew(batch: Batch, what: str) -> str:
 
 def _leave(batch: Batch) -> str:
     """Going on with what the stream has."""
-    return f"HSET {batch.told} {LOSSY} {batch.number} on the sink's server, and start the query again"
+    value = told_value(batch.number, ANY_RUN)
+    return f"HSET {batch.told} {LOSSY} {value} on the sink's server, and start the query again"
 
 
 def no_number(value: str | bytes) -> LedgerError:

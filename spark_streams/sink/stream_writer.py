@@ -37,7 +37,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise UnsupportedError(
                 "this Spark does not tell its tasks which micro-batch they are of: write within foreachBatch"
             )
-        return self._rows.write_part_of(self._rows.batch_of(*told), iterator)
+        return self._rows.write_part_of(self._rows.batch_of(told), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks have ended well: the ledger says so, and forgets how."""

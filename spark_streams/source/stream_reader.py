@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_streams.errors import RStreamError, ServerUnreachableError, UnsupportedError
-from spark_streams.keys import LOSSY, NARROWED, told_key
+from spark_streams.keys import LOSSY, NARROWED, told_key, told_value
 from spark_streams.options.source_options import SourceOptions
 from spark_streams.printable import printable
 from spark_streams.same_version import SameVersion
@@ -238,7 +238,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
 
             def lost(entries: EntryRange, count: int) -> None:
                 notes.run(lambda there: writer(there).lost(entries, count))
-                notes.run(lambda there: tell_the_sink(there, LOSSY, *self._batch_names()))
+                notes.run(lambda there: tell_the_sink(there, LOSSY, self._batch()))
 
             def counted(entries: EntryRange, count: int) -> None:
                 notes.run(lambda there: writer(there).read(entries, count))
@@ -261,9 +261,9 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 tried = batch.tried
                 server.run(lambda connection: note_try(connection, tried, batch.token, *self._batch_names()))
             if batch.narrowed:
-                server.run(lambda connection: tell_the_sink(connection, NARROWED, *self._batch_names()))
+                server.run(lambda connection: tell_the_sink(connection, NARROWED, self._batch()))
             elif batch.lossy:
-                server.run(lambda connection: tell_the_sink(connection, LOSSY, *self._batch_names()))
+                server.run(lambda connection: tell_the_sink(connection, LOSSY, self._batch()))
             told, fail = Told(lost, counted, unreadable, found), self._options.fail_on_data_loss
             yield from read_task(server, member, task, self._columns, told, fail, self._limits)
 
@@ -280,9 +280,10 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         return ("", "") if batch is None else (batch.query, str(batch.number))
 
 
-def tell_the_sink(server: Server, what: str, query: str, batch: str) -> None:
-    """Tell the sink of this micro-batch. what: NARROWED, before the first row: what an earlier run wrote of the other
-    pieces is theirs; LOSSY, before the last row: what an earlier execution wrote of the lost entries stays."""
-    if query:
-        key = told_key(query)
-        server.execute_all([("HSET", key, what, batch), ("PEXPIRE", key, _TOLD_MILLISECONDS)])
+def tell_the_sink(server: Server, what: str, batch: MicroBatchName | None) -> None:
+    """Tell the sink of this micro-batch, in each run of the query. what: NARROWED, before the first row: what an
+    earlier run wrote of the other pieces is theirs; LOSSY, before the last row: what an earlier execution wrote of the
+    lost entries stays."""
+    if batch is not None:
+        key, value = told_key(batch.query), told_value(batch.number, batch.query_run)
+        server.execute_all([("HSET", key, what, value), ("PEXPIRE", key, _TOLD_MILLISECONDS)])

@@ -63,13 +63,6 @@ class Once:
         pickle.loads(self._writer).commit([message for message, _ in tasks.values()], number)
         self._world.tick()
 
-    def earlier_rows_stay(self) -> None:
-        """What an earlier execution of this batch wrote is left as it is. Documented: if the checkpoint was set back
-        behind a batch that had lost entries, the batch that is made anew under its number is not written."""
-        model = self._world.model
-        if "checkpoint set back" in model.stream(OUT).ever:
-            model.excuse([model.entries[n] for n in self._read], "earlier rows of its batch stay")
-
     def committed(self, number: int) -> None:
         """The commit log has the batch."""
         self._world.model.sunk |= self._read

@@ -75,7 +75,7 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Losses(logging.Handler):
-    """Hears of the entries that the product counts as lost, and of rows that are not written."""
+    """Hears of the entries that the product counts as lost."""
 
     def emit(self, record: logging.LogRecord) -> None:
         world = world_of.get("now")
@@ -84,5 +84,3 @@ class _Losses(logging.Handler):
         world.tell(f"      log: {record.getMessage()}")
         if "Lost entries of stream" in str(record.msg) and isinstance(record.args, tuple):
             world.lost(str(record.args[1]), int(str(record.args[2])))
-        if "rows that batch %d wrote stay" in str(record.msg):
-            world.sink.earlier_rows_stay()

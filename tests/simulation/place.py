@@ -13,8 +13,12 @@ _here = threading.local()
 class TaskPlace:
     """One execution of a task."""
 
-    def __init__(self, query: str, number: int, partition: int) -> None:
-        self._properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(number)}
+    def __init__(self, query: str, number: int, query_run: str, partition: int) -> None:
+        self._properties = {
+            "sql.streaming.queryId": query,
+            "streaming.sql.batchId": str(number),
+            "spark.jobGroup.id": query_run,
+        }
         self._partition = partition
 
     def __enter__(self) -> None:

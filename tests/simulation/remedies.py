@@ -113,7 +113,7 @@ class Operator:
         """What the sink's errors say (sink/refusals.py)."""
         world = self._world
         remedies = []
-        if found := re.search(r"HSET (\S+) lossy (\d+) on the sink's server", text):
+        if found := re.search(r"HSET (\S+) lossy (\d+):any on the sink's server", text):
             remedies.append(lambda: self._stay_with(found[1], found[2]))
         if done := re.search(r"HSET (\S+) (\S+) (\d+) to go on", text):
             remedies.append(lambda: world.client.hset(done[1], done[2].strip('"'), done[3]))
@@ -132,7 +132,7 @@ class Operator:
 
     def _stay_with(self, key: str, batch: str) -> None:
         """What was written of the batch stays, and the rows that it has now are not written."""
-        self._world.client.hset(key, "lossy", batch)
+        self._world.client.hset(key, "lossy", f"{batch}:any")
         written, begun = {row.value[1] for row in self._world.sink.rows()}, self._world.query.begin_of(int(batch))
         for one in self._world.model.entries.values():
             one.excuses.add("the operator stays with what was written")

@@ -133,7 +133,7 @@ class Tasks:
         self._attempt += 1
         attempt = self._attempt
         task, share = pickle.loads(copy)
-        place = TaskPlace(self._query.id, number, partition)
+        place = TaskPlace(self._query.id, number, f"run{self._query.runs}", partition)
 
         def work() -> None:
             with place:

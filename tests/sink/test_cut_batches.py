@@ -9,6 +9,7 @@ import pytest
 from spark_streams.errors import LedgerError
 from spark_streams.keys import NARROWED
 from spark_streams.source.stream_reader import tell_the_sink
+from spark_streams.task_context import MicroBatchName
 from spark_streams.wire.address import Address
 from spark_streams.wire.connection import Connection
 from tests.servers import Server
@@ -30,7 +31,7 @@ from tests.sink.writing import (
 def tell(server: Server, number: int) -> None:
     """Batch `number` of the query is a piece."""
     with Connection(Address.parse(server.url)) as connection:
-        tell_the_sink(connection, NARROWED, "q", str(number))
+        tell_the_sink(connection, NARROWED, MicroBatchName("q", number))
 
 
 @pytest.mark.parametrize("seed", range(4))

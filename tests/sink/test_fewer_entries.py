@@ -28,7 +28,7 @@ from tests.source.driving import ALL, add, forget_all, reader
 
 ROWS = list(range(100))
 LEFT = ROWS[30:]
-SEVENTH = functools.partial(MicroBatchName, "q", 7)  # what tasks are told of their micro-batch
+SEVENTH = functools.partial(MicroBatchName, "q", 7, "run")  # what tasks are told of their micro-batch
 KEPT = {"rstream:sink:{out}:q", "rstream:sink:q", "rstream:told:q"}
 
 
@@ -43,9 +43,9 @@ def client(server: Server) -> redis.Redis:
     return server.client(decode_responses=True)
 
 
-def tell(client: redis.Redis, number: int) -> None:
+def tell(client: redis.Redis, number: int, query_run: str = "") -> None:
     """What a task says that finds fewer entries than the batch held."""
-    client.hset("rstream:told:q", "lossy", number)
+    client.hset("rstream:told:q", "lossy", f"{number}:{query_run}")
 
 
 def test_rows_of_an_earlier_run_stay_and_are_counted(
@@ -102,6 +102,33 @@ def test_what_is_told_of_another_batch_does_not_count(server: Server, client: re
         close(checked, batch, write([frame(LEFT)], checked, batch))
 
 
+@pytest.mark.parametrize("told", ["0:before", "0"])
+def test_another_batch_of_the_number_is_not_lossy(server: Server, client: redis.Redis, told: str) -> None:
+    """The checkpoint was set back after a lossy batch: the batch that is made anew is not passed over. A number without
+    a run is what an earlier version wrote."""
+    checked = options(server.url, chunkSize="20")
+    batch = batch_of(0, query_run="before")
+    tell(client, 0, "before")
+    close(checked, batch, write([frame(ROWS)], checked, batch))
+    client.hset("rstream:told:q", "lossy", told)
+    anew = batch_of(0, query_run="after")
+    with pytest.raises(LedgerError, match="HSET rstream:told:q lossy 0:any on the sink's server"):
+        close(checked, anew, write([frame(range(200, 250))], checked, anew))
+
+
+@pytest.mark.parametrize("told", ["5:before", "5", "5:any"])
+def test_a_piece_is_told_in_each_run_of_the_query(server: Server, client: redis.Redis, told: str) -> None:
+    """The checkpoint was set back after a batch was cut: the one that is made anew under its number is no piece."""
+    checked = options(server.url, chunkSize="20")
+    came_before(server, 5)
+    with pytest.raises(KilledError):
+        write(dying([frame(ROWS)]), checked, batch_of(5, query_run="before"))
+    client.hset("rstream:told:q", "narrowed", told)
+    anew = batch_of(5, query_run="after")
+    with pytest.raises(LedgerError, match="an earlier run of batch 5 of query q wrote"):
+        close(checked, anew, write([frame(range(200, 250))], checked, anew))
+
+
 def test_the_remedy_for_rows_that_differ_leaves_both_and_doubles_none(server: Server, client: redis.Redis) -> None:
     """HSET what the message says: a query that is not repeatable goes on."""
     checked = options(server.url, chunkSize="20")
@@ -127,7 +154,7 @@ def test_a_key_that_version_0_1_was_told_by_is_refused_with_the_one_that_counts(
     client.set("rstream:lossy:q", 0)
     batch = batch_of(0)
     with pytest.raises(
-        LedgerError, match="HSET rstream:told:q lossy 0 on the sink's server, and start the query again"
+        LedgerError, match="HSET rstream:told:q lossy 0:any on the sink's server, and start the query again"
     ):
         close(checked, batch, write([frame(LEFT)], checked, batch))
 
@@ -153,12 +180,12 @@ def told(server: Server, client: redis.Redis, trim: int, **given: str) -> str | 
 def test_a_replay_says_that_entries_are_gone(server: Server, client: redis.Redis, given: dict[str, str]) -> None:
     assert told(server, client, 0, **given) is None
     client.flushall()
-    assert told(server, client, 10, **given) == "7"
+    assert told(server, client, 10, **given) == "7:run"
 
 
 def test_a_replay_that_has_nothing_left_says_so_in_a_task_of_its_own(server: Server, client: redis.Redis) -> None:
     """Without a task nobody would say it, and nobody would close the batch."""
-    assert told(server, client, 50) == "7"
+    assert told(server, client, 50) == "7:run"
 
 
 def test_a_replay_says_that_others_have_acknowledged_entries(server: Server, client: redis.Redis) -> None:
@@ -175,7 +202,7 @@ def test_a_replay_says_that_others_have_acknowledged_entries(server: Server, cli
     end["batch"]["s"]["owned"] = False
     again = reader(server, batch=SEVENTH, failOnDataLoss="false")
     assert sum(len(batch) for part in again.partitions(start, end) for batch in again.read(part)) == 7
-    assert client.hget("rstream:told:q", "lossy") == "7"
+    assert client.hget("rstream:told:q", "lossy") == "7:run"
 
 
 def test_a_batch_that_is_given_up_at_most_once_says_so(server: Server, client: redis.Redis) -> None:
@@ -186,5 +213,5 @@ def test_a_batch_that_is_given_up_at_most_once_says_so(server: Server, client: r
     end = first.latestOffset(start, ALL)
     again = reader(server, batch=SEVENTH, delivery="at-most-once")
     assert [list(again.read(part)) for part in again.partitions(start, end)] == [[]]
-    assert client.hget("rstream:told:q", "lossy") == "7"
+    assert client.hget("rstream:told:q", "lossy") == "7:run"
     assert again.partitions(end, end) == []

@@ -30,9 +30,9 @@ def options(url: str, patience: Patience = HASTY, **given: str) -> SinkOptions:
 _RUNS = itertools.count(1)
 
 
-def batch_of(number: int, query: str = "q") -> Batch:
-    """A new run of a query's batch, later than all before."""
-    return Batch(query, number, run_name(next(_RUNS)), expires=False)
+def batch_of(number: int, query: str = "q", query_run: str = "") -> Batch:
+    """A new run of a query's batch, later than all before. query_run: Spark's id of the query's run."""
+    return Batch(query, number, run_name(next(_RUNS)), expires=False, query_run=query_run)
 
 
 def came_before(server: Server, number: int, query: str = "q") -> None:
