@@ -60,6 +60,11 @@ class Births:
             some = [one for one in self._world.model.of(name) if position is not None and one.key <= _key(position)]
             self._world.model.excuse(some, "its group was moved before a checkpoint named the stream")
 
+    def dropped(self, name: str) -> None:
+        """The checkpoint names the stream no more, and the query does not read it: it would begin on it anew."""
+        self._world.model.forget([name])
+        self._world.model.stream(name).born = self._world.see(name).position is not None
+
     def anew(self) -> None:
         """A new checkpoint: groups that are there stay as they are, the others are made as options say. What a group
         that was moved has read is not known from then on (a row under Limits)."""

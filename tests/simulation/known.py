@@ -15,7 +15,12 @@ KNOWN: dict[str, str] = {
         "others read from a group that was moved"
     ),
     r"^(silent|uncounted) \| trimmed \| .*others read.*trimmed": "a shared group is trimmed while a batch is taken",
-    r"^uncounted \| .*(evicted notes|checkpoint set back.*server set back)": "what tasks have noted is gone",
+    r"^uncounted \| (deleted|trimmed|deleted\+trimmed) \| .*(evicted notes|checkpoint set back.*server set back)": (
+        "what tasks have noted is gone"
+    ),
+    r"^uncounted \| (deleted|trimmed) \| .*group made anew.*vanished \|": (
+        "a group is made anew while the query begins on a stream that was made anew"
+    ),
     r"^uncounted \| passed over .*group made anew .*once noAck": "a group is made anew while noAck is given up",
     r"^silent \| trimmed \| .*entries taken from us.*trimmed": "a shared group is set by hand, its stream trimmed",
     r"^silent \| trimmed \| .*checkpoint set back.*trimmed.* noAck$": "an older copy lacks how much its last batch had",

@@ -53,7 +53,7 @@ class Entry:
 class Stream:
     """One name on the server.
 
-    born: the group has been seen on it, under this checkpoint; known: an offset of the checkpoint names it;
+    born: the group has been seen on it, under this checkpoint; known: the checkpoint's last offset names it;
     appeared: the moment when its first entry came; causes: what has happened to it that the query may stop for,
     since it was last seen to be at peace; ever: all of these; counted: entries that the log has said to be lost,
     and nobody has held against the model yet (a run that is killed may say them again); remembered: how many the
@@ -140,6 +140,12 @@ class Model:
                     stream.suffers(cause)
             elif self.is_due(one) or one.theirs:
                 stream.suffers(cause)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """The checkpoint names these streams no more: of what is gone from them it knows nothing (a row under
+        Limits)."""
+        for name in names:
+            self.excuse([one for one in self.of(name) if one.gone], EARLY)
 
     def excuse(self, some: Iterable[Entry], why: str) -> None:
         """These may be missing in the sink."""

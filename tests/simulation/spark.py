@@ -248,6 +248,7 @@ class Query:
         self.die()
         self.offsets = self.offsets[:offsets]
         self._tell_what_is_known()
+        self.world.model.forget([name for name, one in self.world.model.streams.items() if not one.known])
         self.committed = min(committed, offsets - 1)
         self.tasks.forget_after(self.committed)
         for name, stream in self.world.model.streams.items():
@@ -288,9 +289,12 @@ class Query:
         self.newest = None
 
     def _tell_what_is_known(self) -> None:
-        """What is removed from streams that no offset names is not always noticed (a row under Limits)."""
+        """What is removed from streams that the last offset does not name may not be noticed (a row under Limits)."""
+        named = self.offsets[-1]["streams"] if self.offsets else ()
         for name, stream in self.world.model.streams.items():
-            stream.known = any(name in offset["streams"] for offset in self.offsets)
+            if stream.known and name not in {*named, *self.reads()}:
+                self.world.births.dropped(name)
+            stream.known = name in named
 
 
 def _through_json(offset: Json) -> Json:
