@@ -391,7 +391,7 @@ def _miscounted(world: World, outcome: Outcome) -> Iterator[str]:
     books = Books(
         head,
         state,
-        lambda: server.added - sum(at(one) > state.last_delivered for one in server.there),
+        lambda position: server.added - sum(at(one) > position for one in server.there),
         Known(count),
         count,
         outcome.begin["s"],

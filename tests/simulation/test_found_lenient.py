@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
 
+from spark_streams.source.microbatch import reconcile
 from tests.key_copies import copies, make_again
 from tests.servers import Server
 from tests.simulation.test_found import LENIENT, at_rest, lost
@@ -208,3 +210,88 @@ def test_what_an_older_batch_finds_missing_that_is_run_again_is_counted(
     last = reader(server, **options, **LENIENT)
     assert drain(last, at=end) == [[2]]
     assert lost(last) == {"s": 1}
+
+
+@pytest.mark.parametrize("to", ["9-1", "9-2"], ids=["amid", "last"])
+def test_entries_over_which_a_group_was_set_are_counted_if_the_query_began_ahead_of_its_stream(
+    server: Server, client: redis.Redis, to: str
+) -> None:
+    """The entry below the query's position is none of its own."""
+    add(client, 1, stream="t")
+    options = {"streams": "s,t", "startingOffsets": '{"s": "5-0", "t": "0"}'}
+    one = reader(server, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0]
+    for n, entry in enumerate(["1-0", "9-0", "9-1", "9-2"]):
+        client.xadd("s", {"n": n}, id=entry)
+    client.xgroup_setid("s", "g", to)
+    again = reader(server, **options, **LENIENT)
+    drain(again, at=end)
+    assert lost(again) == {"s": 2 if to == "9-1" else 3}
+
+
+def test_a_stream_made_again_before_the_first_batch_is_read_from_its_start(server: Server, client: redis.Redis) -> None:
+    """The producers' clock was set back: all that they add now lies below the place where the query began."""
+    client.xadd("s", {"n": 0}, id="9-0")
+    add(client, 1, stream="t")
+    options = {"streams": "s,t", "startingOffsets": '{"s": "latest", "t": "0"}', **LENIENT}
+    one = reader(server, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0]
+    client.delete("s")
+    client.xgroup_create("s", "g", id="9-0", mkstream=True)
+    again = reader(server, **options)
+    more = again.latestOffset(end, ALL)
+    client.xadd("s", {"n": 1}, id="1-0")
+    assert drain(again, at=more) == [[1]]
+
+
+def test_a_consumer_that_is_deleted_while_another_group_is_repaired_is_missed(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two looks at the groups. It does not look like another consumer that has read, and left."""
+    options = {"streams": "s,t", **LENIENT}
+    add(client, 1)
+    add(client, 2, stream="t")
+    one = reader(server, limits=NEVER_AHEAD, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert sorted(read(one, start, end)) == [0, 0, 1]
+    assert one.latestOffset(end, ALL) == end
+    add(client, 2, stream="t", first=2)
+    one.latestOffset(end, ALL)
+    client.xgroup_destroy("s", "g")
+    carry_out = reconcile.Reconciler._carry_out
+
+    def delete_meanwhile(*arguments: Any) -> Any:
+        client.xgroup_delconsumer("t", "g", "spark")
+        return carry_out(*arguments)
+
+    monkeypatch.setattr(reconcile.Reconciler, "_carry_out", delete_meanwhile)
+    again = reader(server, **options)
+    assert drain(again, at=end) == [[2, 3]]
+    assert lost(again) == {}
+
+
+def test_an_older_checkpoint_does_not_lower_the_mark_of_a_stream_that_is_read_no_more(
+    server: Server, client: redis.Redis
+) -> None:
+    """At most once: with the mark lowered, what the newer checkpoint had read would be passed over in silence."""
+    options = {"delivery": "at-most-once", "maxEntriesPerTrigger": "1", "streams": "s,t"}
+    client.xadd("t", {"n": 9})
+    add(client, 2)
+    one = reader(server, limits=NEVER_AHEAD, **options)
+    at = one.initialOffset()
+    ends = []
+    for _ in range(3):
+        end = one.latestOffset(at, one.getDefaultReadLimit())
+        read(one, at, end)
+        ends.append(end)
+        at = end
+    assert one.latestOffset(at, one.getDefaultReadLimit()) == at
+    mark = client.get("rstream:committed:{s}:g:spark")
+    older = reader(server, **{**options, "streams": "t"}, **LENIENT)
+    drain(older, at=ends[0])
+    assert client.get("rstream:committed:{s}:g:spark") == mark

@@ -57,12 +57,12 @@ class Books:
     state: its group. run: what this run knows. logged: what the checkpoint knows, at `logged_at`. reserved: how many
     entries above the checkpoint are reserved for the query; None: what this run knows holds. has_token: there is a
     checkpoint. is_shared: others read from the group. made_amid: this run has made the group, at an entry that the
-    stream had. ask: the server, how many entries the stream has ever had up to the position; None: nobody can tell.
+    stream had. ask: the server, how many entries the stream has ever had up to a position; None: nobody can tell.
     """
 
     head: StreamState
     state: GroupState
-    ask: Callable[[], int | None]
+    ask: Callable[[StreamId], int | None]
     run: Known = NOTHING
     logged: Count | None = None
     logged_at: StreamId = MIN_ID
@@ -84,7 +84,19 @@ class Books:
     @cached_property
     def up_to(self) -> int | None:
         """How many entries the stream has ever had up to the position; None: nobody can tell."""
-        return self.ask() if self.held is None or self.head.added is None else self.head.added - self.held
+        return self._up_to(self.position)
+
+    @property
+    def up_to_reserved(self) -> int | None:
+        """The same of a query that began ahead of the stream, in what was added since: up to where it stands, and what
+        is reserved for it above. None: nobody can tell, or nothing that was added below it is left."""
+        begun, reserved = (self.position, 0) if self.reserved is None else (self.logged_at, self.reserved)
+        there = None if held_above(self.head, begun) is not None else self._up_to(begun)
+        return None if there is None else there + reserved
+
+    def _up_to(self, position: StreamId) -> int | None:
+        held = held_above(self.head, position)
+        return self.ask(position) if held is None or self.head.added is None else self.head.added - held
 
 
 @dataclass(frozen=True)
@@ -129,7 +141,7 @@ class Account:
             books = Books(
                 head,
                 state,
-                partial(count_up_to, stream, head, state.last_delivered),
+                partial(count_up_to, stream, head),
                 _moved(found.get(stream, NOTHING), state.last_delivered),
                 begin.counts.get(stream),
                 begin[stream],
@@ -255,10 +267,11 @@ def balance(books: Books) -> Balance:
     count = _shared(books, added, known) if books.is_shared else _own(books, added, known)
     if count is None:
         return Balance(None)
-    if books.position > head.last or (count.ahead and books.held is None):
-        # The group stands above all that its stream has had so far: what is added below it is none of ours. If that is
+    if books.position > head.last or count.ahead:
+        # The query began above all that its stream had so far: what is added below it is none of ours. If that is
         # trimmed before it was seen, it counts as lost: nobody can tell it from what lay above.
-        count = count if books.up_to is None else count._replace(read=books.up_to)
+        read = books.up_to if books.position > head.last else books.up_to_reserved
+        count = count if read is None else count._replace(read=read)
     return _balanced(books, added, count, _missing(books, added, count))
 
 

@@ -95,9 +95,13 @@ class CommitMarks:
         return Mark(position, position if self._holds else None, no_ack=self._no_ack)
 
     def _is_new(self, mark: Mark, known: Mark | None) -> bool:
-        """A checkpoint that was set back says less than the mark does, of streams that it reads no more."""
-        is_exact = mark.holds or mark.no_ack
-        return known is None or (mark != known if is_exact or known.holds or known.no_ack else mark.up_to > known.up_to)
+        """A checkpoint that was set back says less than the mark does, of streams that it reads no more. With noAck the
+        checkpoint counts, whichever it is."""
+        if known is None or mark.no_ack or known.no_ack:
+            return mark != known
+        if mark.up_to == known.up_to:
+            return mark != known and (mark.holds or known.holds)
+        return mark.up_to > known.up_to
 
     def run_again(self, server: Server, end: Offset) -> None:
         """The batch that ends here is run again, because the commit log has lost it: it is not committed. So what its

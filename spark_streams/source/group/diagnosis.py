@@ -217,6 +217,8 @@ class _One:
             return [Question(self.stream, Ask.PENDING, self.logged)]
         reached = max(self.logged, self.evidence.last_pending)
         is_short = reached < state.last_delivered
+        if is_short and not state.known:  # since the diagnosis
+            return [self.finding(Kind.CONSUMER_GONE, lost=None)]
         if self.mark is not None and state.counted:
             # The checkpoint is no older copy, and XGROUP SETID by hand drops the server's count (unless it is given
             # one): another consumer has read what is not pending.
@@ -239,16 +241,20 @@ class _One:
                 return there
             lost = None if self._may_be_another(there) else 0
             return self._restored(there) or self.finding(Kind.GROUP_GONE, lost=lost)
-        kind = Kind.STREAM_REPLACED if self.head.exists else Kind.STREAM_GONE
+        return self.finding(Kind.STREAM_REPLACED if self.head.exists else Kind.STREAM_GONE, self._anew, self.unread)
+
+    @property
+    def _anew(self) -> Start:
+        """Where the query begins in a stream that was created again. It has read nothing of it."""
         is_above = self.head.exists and self.head.last >= self.logged
-        return self.finding(kind, Start(self.logged if is_above else MIN_ID, 0), self.unread)  # nothing of it was read
+        return Start(self.logged if is_above else MIN_ID, 0)
 
     def _replaced(self, state: GroupState) -> Finding | None:
         """The stream and its group, if both were made anew."""
         if state.known or not is_another(self.head, self.logged, self.run_count, self.checkpoint_count):
             return None
-        goes_on = self.head.last >= self.logged and self.ownership is not Ownership.SHARED
-        return self.finding(Kind.STREAM_REPLACED, Start(self.logged if goes_on else state.last_delivered), self.unread)
+        to = Start(state.last_delivered) if self.ownership is Ownership.SHARED else self._anew
+        return self.finding(Kind.STREAM_REPLACED, to, self.unread)
 
     def _elsewhere(self) -> Finding | Question | None:
         """A bookmark that this run has not set there. A crash, a person or an earlier version may have: the next commit

@@ -263,6 +263,8 @@ class Reconciler:
         findings = explain(snapshot, begin, seen, self._pending(server, asked)).findings
         self._losses.report(*findings)
         repair = repair_of(findings, begin, self._losses.allowed)
+        set_groups_to(server, self._member, repair.moved)
+        delete_marks(server, self._member, repair.unmarked)
         return replace(run, account=run.account.share(repair.shared), passed={**run.passed, **repair.passed})
 
     def _pending(self, server: Server, streams: Sequence[str]) -> dict[str, Evidence]:
